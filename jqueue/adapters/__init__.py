@@ -1,0 +1,1 @@
+"""Implementations of the ports: the system's clock, and one file per store."""

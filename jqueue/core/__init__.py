@@ -1,0 +1,1 @@
+"""The compare-and-set engine and the queues built on it."""

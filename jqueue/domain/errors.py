@@ -1,0 +1,156 @@
+"""Every error that jqueue raises, under one base class.
+
+What matters to a caller is what happened to the operation, so that is what the classes say:
+
+* certainly not done: `InvalidJobError`, `DuplicateJobError`, `QueueFullError`, `ClaimLostError`,
+  `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
+* perhaps done, at most once: `UnknownOutcomeError`, which can be asked later;
+* the store or its content is at fault: `StorageError` and its other subclasses.
+
+No message carries a payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+
+class JQueueError(Exception):
+    """Base class of every error that jqueue raises."""
+
+
+class InvalidJobError(JQueueError, ValueError):
+    """An argument was refused before anything was sent. Nothing changed."""
+
+
+class QueueFullError(JQueueError):
+    """The blob, or the buffer before it, has no room for another job. Nothing changed."""
+
+
+class QueueClosedError(JQueueError):
+    """The queue is not open: not entered yet, or left already. Nothing changed."""
+
+
+class DuplicateJobError(JQueueError):
+    """The unique key is taken. Nothing changed.
+
+    Attributes:
+        unique_key: the key that is taken.
+        job_id: the id of the job that holds it.
+    """
+
+    def __init__(self, unique_key: str, job_id: str, reason: str = "a live job holds it") -> None:
+        super().__init__(f"Unique key {unique_key!r} is taken by job {job_id!r}: {reason}")
+        self.unique_key = unique_key
+        self.job_id = job_id
+
+
+class JobNotFoundError(JQueueError):
+    """No such job in the queue.
+
+    Attributes:
+        job_id: the id that was asked for.
+    """
+
+    def __init__(self, job_id: str, message: str | None = None) -> None:
+        super().__init__(message or f"Job {job_id!r} not found in queue state")
+        self.job_id = job_id
+
+
+class ClaimLostError(JobNotFoundError):
+    """The caller does not hold the job's current claim. Nothing changed.
+
+    Attributes:
+        job_id: the job that was meant.
+        attempt: the attempt of the claim that was presented; None when a bare id matched no claim.
+        ended_here: True when this very claim was ended through the same queue object, by an ack or a nack.
+    """
+
+    def __init__(
+        self, job_id: str, attempt: int | None = None, reason: str = "", *, ended_here: bool = False
+    ) -> None:
+        claim = f"job {job_id!r}" if attempt is None else f"job {job_id!r}, attempt {attempt}"
+        super().__init__(job_id, f"No current claim on {claim}" + (f": {reason}" if reason else ""))
+        self.attempt = attempt
+        self.ended_here = ended_here
+
+
+class CASConflictError(JQueueError):
+    """A conditional write was refused: the object is not what the caller last read.
+
+    Storage adapters raise it; the queues retry it, and let it out only when `max_retries` was set and used up.
+    """
+
+
+class StorageError(JQueueError):
+    """The store failed, or what it holds cannot be used.
+
+    An adapter that raises this class itself says no more than "it failed": the queues retry it until the deadline.
+
+    Attributes:
+        cause: the exception underneath, if there was one.
+    """
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(f"{message}: {cause}" if cause is not None else message)
+        self.cause = cause
+
+
+class StorageThrottledError(StorageError):
+    """The store asked for fewer requests (429, 503 SlowDown). Retried, more slowly."""
+
+
+class StorageFatalError(StorageError):
+    """Retrying cannot help: permission refused, bucket missing, a link where a file should be. Raised at once."""
+
+
+class InvalidBlobError(StorageFatalError):
+    """The object is not a queue that this version can read: truncated, foreign, or newer. It is left untouched."""
+
+
+class BlobMissingError(StorageFatalError):
+    """The object was there and is gone. That is never taken for an empty queue."""
+
+
+class DeadlineExceededError(StorageError, TimeoutError):
+    """The deadline passed, and the operation was certainly not done."""
+
+
+class UnknownOutcomeError(StorageError):
+    """The operation was sent, and it cannot be said yet whether it took effect: at most once, in any case.
+
+    Attributes:
+        job_ids: the jobs that the operation was about (for an enqueue, the ids that the jobs have if it landed).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        cause: BaseException | None = None,
+        *,
+        job_ids: Sequence[str] = (),
+        resolver: Callable[[float | None], Awaitable[Any]] | None = None,
+    ) -> None:
+        super().__init__(message, cause)
+        self.job_ids = tuple(job_ids)
+        self._resolver = resolver
+
+    async def resolve(self, timeout: timedelta | float | None = None) -> Any:
+        """Find out what became of the operation, and return its result if it took effect.
+
+        Args:
+            timeout: how long to try, in seconds or as a timedelta; the queue's deadline by default.
+
+        Returns:
+            What the operation would have returned. A dequeue's claims were handed back meanwhile: an empty list.
+
+        Raises:
+            DeadlineExceededError: it certainly did not take effect, and never will.
+            UnknownOutcomeError: it still cannot be said (this error again).
+        """
+        if self._resolver is None:
+            raise self
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return await self._resolver(seconds)

@@ -1,0 +1,1 @@
+"""The interfaces between the queue and the world: storage, clock, queue."""

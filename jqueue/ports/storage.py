@@ -1,0 +1,63 @@
+"""What the queue asks of a store: read one object, and write it on a condition.
+
+`ObjectStoragePort` is all that an adapter must have. The other protocols are optional, and detected method by
+method: an adapter that has them makes the queue cheaper or its timing better, never more correct.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class ObjectStoragePort(Protocol):
+    """One object in a store with conditional writes. Any object with these two methods will do."""
+
+    async def read(self) -> tuple[bytes, str | None]:
+        """Return (content, etag), or (b"", None) when there is no such object.
+
+        Raises:
+            StorageError: the store failed; `StorageThrottledError` and `StorageFatalError` say how.
+        """
+        ...
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Write the object if it is still the one that `if_match` names, and return its new etag.
+
+        Args:
+            content: the whole new content.
+            if_match: the etag that the object must have now; None means that there must be no object yet.
+
+        Raises:
+            CASConflictError: the condition did not hold. Nothing was written.
+            StorageError: the store failed. The write may have landed, or may land later.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsReadIfChanged(Protocol):
+    """A store that can say "unchanged" without sending the object again."""
+
+    async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
+        """Return None while the object's etag is still `etag`, and otherwise what `read` returns."""
+        ...
+
+
+@runtime_checkable
+class SupportsStoreTime(Protocol):
+    """A store that tells the time by a clock that all its clients share."""
+
+    def store_time(self) -> datetime | None:
+        """The store's own time now, UTC, as estimated from its last answer; None before the first."""
+        ...
+
+
+@runtime_checkable
+class SupportsClose(Protocol):
+    """A store with something to close: a client, a connection."""
+
+    async def aclose(self) -> None:
+        """Close what was opened. The next call opens it again."""
+        ...
