@@ -2,8 +2,8 @@
 
 What matters to a caller is what happened to the operation, so that is what the classes say:
 
-* certainly not done: `InvalidJobError`, `DuplicateJobError`, `QueueFullError`, `ClaimLostError`,
-  `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
+* certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `QueueFullError`,
+  `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
 * perhaps done, at most once: `UnknownOutcomeError`, which can be asked later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
 
@@ -57,6 +57,20 @@ class JobNotFoundError(JQueueError):
     def __init__(self, job_id: str, message: str | None = None) -> None:
         super().__init__(message or f"Job {job_id!r} not found in queue state")
         self.job_id = job_id
+
+
+class JobStateError(JQueueError):
+    """The job is there, but not in a state in which this can be done to it. Nothing changed.
+
+    Attributes:
+        job_id: the job that was meant.
+        status: the status that it has.
+    """
+
+    def __init__(self, job_id: str, status: str, reason: str) -> None:
+        super().__init__(f"Job {job_id!r} is {status}: {reason}")
+        self.job_id = job_id
+        self.status = status
 
 
 class ClaimLostError(JobNotFoundError):

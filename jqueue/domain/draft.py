@@ -1,0 +1,296 @@
+"""The working copy of a state: what operations change, with an undo for everything.
+
+A `QueueState` is a value; making a new one for each of a thousand operations would cost a thousand copies. A `Draft`
+is one state opened for change: jobs by id, the orders in which they are served, and a journal that can take back
+any change since a savepoint. To its user it is as good as a value: what is rolled back was never there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.models import (
+    Claim,
+    CommitRecord,
+    Job,
+    JobStatus,
+    KeyHold,
+    QueueState,
+    SetAside,
+)
+from jqueue.domain.ready import Entry, LazyHeap
+from jqueue.domain.transitions import Verb, check
+
+_ABSENT: Any = object()
+
+
+class Draft:
+    """A state opened for change.
+
+    Reading is by attribute; changing is by `move` (a job) and `note` (a table), which can be undone.
+
+    Attributes:
+        jobs: every job by id.
+        claimed: the ids of the jobs in progress.
+        dirty: ids whose line in the blob may differ from the job; the codec clears it.
+        base_bytes: the size of the blob that the draft was opened from.
+        added_bytes: an estimate of what the jobs enqueued since then will add.
+    """
+
+    def __init__(self, state: QueueState | None = None) -> None:
+        state = state or QueueState()
+        self.version = state.version
+        self.queue = state.queue
+        self.critical = state.critical
+        self.commits: dict[str, CommitRecord] = dict(state.commits)
+        self.evicted_through = state.evicted_through
+        self.finished: dict[str, int] = dict(state.finished)
+        self.holds: dict[str, KeyHold] = dict(state.holds)
+        self.attempt_floor = state.attempt_floor
+        self.set_aside: tuple[SetAside, ...] = state.set_aside
+        self.extra = state.extra
+        self.jobs: dict[str, Job] = {}
+        self.claimed: dict[str, None] = {}
+        self.keys: dict[str, str] = {}
+        self.dirty: set[str] = set()
+        self.base_bytes = 0
+        self.added_bytes = 0
+        self._last_sequence = 0
+        self._now = datetime.min.replace(tzinfo=UTC)
+        self._changed = False
+        self._journal: list[tuple[dict[str, Any], str, Any]] = []
+        self._ready: dict[str, LazyHeap] = {}
+        self._ready_all: LazyHeap | None = None
+        self._scheduled = LazyHeap(self._is_scheduled)
+        self._expiring = LazyHeap(self._is_expiring)
+        self.load(state.jobs)
+
+    # What operations read
+
+    def get(self, job_id: str) -> Job:
+        """The job with this id.
+
+        Raises:
+            JobNotFoundError: there is none.
+        """
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        return job
+
+    def held(self, claim: Claim) -> Job:
+        """The job, if this claim on it is the current one.
+
+        Raises:
+            ClaimLostError: it is not.
+        """
+        job = self.jobs.get(claim.job_id)
+        if job is None:
+            gone = "it was acked" if claim.job_id in self.finished else "the job is no longer in the queue"
+            raise ClaimLostError(*claim, gone)
+        if job.status is not JobStatus.IN_PROGRESS:
+            raise ClaimLostError(*claim, f"the job is {job.status}")
+        if job.attempt != claim.attempt:
+            raise ClaimLostError(*claim, f"attempt {job.attempt} holds it now")
+        return job
+
+    def next_sequence(self) -> int:
+        """A place behind every job there is."""
+        self._last_sequence += 1
+        return self._last_sequence
+
+    def key_holder(self, key: str, now: datetime) -> str | None:
+        """The id of the job that holds a unique key: a live one, or one acked while its key is kept; else None."""
+        if key in self.keys:
+            return self.keys[key]
+        hold = self.holds.get(key)
+        return hold.job_id if hold is not None and hold.until > now.timestamp() else None
+
+    def next_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
+        """The next job to claim, or None: by priority, then by sequence. O(log n) for one entrypoint or for all."""
+        self._promote(now)
+        tops = [top for heap in self._heaps(entrypoints) if (top := heap.top()) is not None]
+        return self.jobs[min(tops)[-1]] if tops else None
+
+    def _heaps(self, entrypoints: tuple[str, ...] | None) -> list[LazyHeap]:
+        if entrypoints is not None:
+            return [self._ready[name] for name in entrypoints if name in self._ready]
+        if self._ready_all is None:
+            self._ready_all = LazyHeap(self._is_ready, (entry for heap in self._ready.values() for entry in heap))
+        return [self._ready_all]
+
+    def next_run_at(self) -> datetime | None:
+        """When the next scheduled job becomes ready; None if none is scheduled."""
+        top = self._scheduled.top()
+        return None if top is None else top[0]
+
+    def expired(self, now: datetime) -> Iterable[Job]:
+        """Queued jobs whose time is over, one by one; each must be moved away before the next is asked for."""
+        while (top := self._expiring.top()) is not None and top[0] <= now:
+            yield self.jobs[top[-1]]
+
+    # What operations do
+
+    def move(self, job: Job | None, verb: Verb, after: Job | None, status: JobStatus | None) -> None:
+        """Change one job, along the transition table.
+
+        Args:
+            job: the job as it is; None if it is new.
+            verb: what is being done to it.
+            after: the job as it shall be; None if it leaves the queue.
+            status: where the table says that it goes; None and COMPLETED leave the queue.
+        """
+        check(None if job is None else job.status, verb, status)
+        self._changed = True
+        if after is None:
+            assert job is not None
+            self._set(job.id, _ABSENT)
+            if status is not JobStatus.COMPLETED and job.attempt > self.attempt_floor:
+                self.note_floor(job.attempt)
+        else:
+            self._set(after.id, after)
+
+    def note(self, table: dict[str, Any], key: str, value: Any) -> None:
+        """Set an entry of `finished` or `holds`."""
+        self._changed = True
+        self._journal.append((table, key, table.get(key, _ABSENT)))
+        table[key] = value
+
+    def forget(self, table: dict[str, Any], key: str) -> None:
+        """Drop an entry of a table."""
+        if key in table:
+            self._changed = True
+            self._journal.append((table, key, table.pop(key)))
+
+    def note_floor(self, attempt: int) -> None:
+        """Raise the attempt from which a reused id goes on."""
+        self.note(self.__dict__, "attempt_floor", attempt)
+
+    def note_added(self, size: int) -> None:
+        """Count the size of a job that was enqueued."""
+        self.note(self.__dict__, "added_bytes", self.added_bytes + size)
+
+    def touch(self) -> None:
+        """Ask for a commit although nothing changed."""
+        self._changed = True
+
+    # What holds several operations together
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to commit."""
+        return self._changed
+
+    def savepoint(self) -> tuple[int, bool]:
+        """A mark to come back to."""
+        return len(self._journal), self._changed
+
+    def rollback(self, savepoint: tuple[int, bool] = (0, False)) -> None:
+        """Take back every change since the savepoint, or since the last `settle`."""
+        mark, self._changed = savepoint
+        while len(self._journal) > mark:
+            table, key, old = self._journal.pop()
+            if table is self.jobs:
+                self._index(key, old)
+            elif old is _ABSENT:
+                del table[key]
+            else:
+                table[key] = old
+
+    def settle(self) -> None:
+        """Make every change since the last `settle` permanent: it was committed."""
+        self._journal.clear()
+        self._changed = False
+
+    # Opening and closing
+
+    def load(self, changed: Iterable[Job], removed: Iterable[str] = ()) -> None:
+        """Take over jobs as another writer left them. Cannot be undone."""
+        for job_id in removed:
+            self._index(job_id, _ABSENT)
+        for job in changed:
+            self._index(job.id, job)
+        self.settle()
+
+    def freeze(self) -> QueueState:
+        """The draft as a value."""
+        return QueueState.model_construct(
+            jobs=tuple(self.jobs.values()),
+            version=self.version,
+            queue=self.queue,
+            critical=self.critical,
+            commits=dict(self.commits),
+            evicted_through=self.evicted_through,
+            finished=dict(self.finished),
+            holds=dict(self.holds),
+            attempt_floor=self.attempt_floor,
+            set_aside=self.set_aside,
+            extra=self.extra,
+        )
+
+    # The indexes
+
+    def _set(self, job_id: str, job: Job) -> None:
+        self._journal.append((self.jobs, job_id, self.jobs.get(job_id, _ABSENT)))
+        self._index(job_id, job)
+
+    def _index(self, job_id: str, job: Job) -> None:
+        """Put a job in its places, out of the ones that it had. Heaps find out by themselves."""
+        self.dirty.add(job_id)
+        before = self.jobs.pop(job_id, None) if job is _ABSENT else self.jobs.get(job_id)
+        if before is not None:
+            self.claimed.pop(job_id, None)
+            if before.unique_key is not None and self.keys.get(before.unique_key) == job_id:
+                del self.keys[before.unique_key]
+        if job is _ABSENT:
+            return
+        self.jobs[job_id] = job
+        self._last_sequence = max(self._last_sequence, job.sequence)
+        if job.status is JobStatus.DEAD:
+            return
+        if job.unique_key is not None:
+            self.keys[job.unique_key] = job_id
+        if job.status is JobStatus.IN_PROGRESS:
+            self.claimed[job_id] = None
+            return
+        if job.expires_at is not None:
+            self._expiring.push((job.expires_at, job_id))
+        if job.run_at is not None:
+            self._scheduled.push((job.run_at, job_id))
+        else:
+            self._push_ready(job)
+
+    def _push_ready(self, job: Job) -> None:
+        heap = self._ready.get(job.entrypoint)
+        if heap is None:
+            heap = self._ready[job.entrypoint] = LazyHeap(self._is_ready)
+        entry = (job.priority, job.sequence, job.entrypoint, job.id)
+        heap.push(entry)
+        if self._ready_all is not None:
+            self._ready_all.push(entry)
+
+    def _promote(self, now: datetime) -> None:
+        self._now = now
+        while (top := self._scheduled.top()) is not None and top[0] <= now:
+            self._scheduled.pop()
+            self._push_ready(self.jobs[top[-1]])
+
+    def _is_ready(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        if job is None or job.status is not JobStatus.QUEUED or (job.priority, job.sequence, job.entrypoint) != entry[:3]:
+            return False
+        if job.run_at is None or job.run_at <= self._now:
+            return True
+        self._scheduled.push((job.run_at, job.id))  # handed back with a delay, or the clock went back
+        return False
+
+    def _is_scheduled(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and job.status is JobStatus.QUEUED and job.run_at == entry[0]
+
+    def _is_expiring(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]

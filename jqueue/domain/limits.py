@@ -1,0 +1,140 @@
+"""How large things may be, and the checks that keep what cannot be read back out of the blob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
+
+ERROR_BYTES = 2048
+"""A stored error is cut at so many bytes."""
+
+FREE_SHARE = 0.1
+"""The share of the blob that enqueue leaves free, so that claims, acks and nacks always fit."""
+
+FINISHED_KEPT = 1000
+"""How many acked ids the blob remembers."""
+
+WRITERS_KEPT = 256
+"""How many writers' last commits the blob remembers, at the most."""
+
+WRITER_AGE = 600.0
+"""Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a queue accepts. Every figure can be set; each must be positive.
+
+    Attributes:
+        payload_bytes: the largest payload.
+        blob_bytes: the size of the blob that enqueue stays 10% below. Other operations are never refused for size.
+        batch_size: the most jobs in one dequeue, and operations in one call.
+        header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
+        name_bytes: the longest entrypoint, id, unique key or header name, in UTF-8.
+    """
+
+    payload_bytes: int = 1 << 20
+    blob_bytes: int = 64 << 20
+    batch_size: int = 10_000
+    header_bytes: int = 16 << 10
+    name_bytes: int = 512
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidJobError(f"limit {field.name} must be a positive integer, got {value!r}")
+
+    @property
+    def enqueue_bytes(self) -> int:
+        """The size up to which the blob takes new jobs."""
+        return int(self.blob_bytes * (1 - FREE_SHARE))
+
+
+def check_name(what: str, value: object, limits: Limits) -> str:
+    """A name that people can read: printable, not empty, not too long.
+
+    Raises:
+        InvalidJobError: it is none of that.
+    """
+    if not isinstance(value, str):
+        raise InvalidJobError(f"{what} must be a str, got {type(value).__name__}")
+    if not value or not value.isprintable():
+        raise InvalidJobError(f"{what} must be printable and not empty, got {value[:80]!r}")
+    if len(value.encode()) > limits.name_bytes:
+        raise InvalidJobError(f"{what} is {len(value.encode())} bytes long; the limit is {limits.name_bytes}")
+    return value
+
+
+def check_payload(value: object, limits: Limits) -> bytes:
+    """A payload is bytes-like, and within the limit. Text is refused: it would be taken for base64.
+
+    Raises:
+        InvalidJobError: it is not. The payload itself is not shown.
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        hint = "; encode it first, as in text.encode()" if isinstance(value, str) else ""
+        raise InvalidJobError(f"payload must be bytes, bytearray or memoryview, got {type(value).__name__}{hint}")
+    payload = bytes(value)
+    if len(payload) > limits.payload_bytes:
+        raise InvalidJobError(
+            f"payload is {len(payload)} bytes; the limit is {limits.payload_bytes}. "
+            "Store the data elsewhere and enqueue its address, or set Limits(payload_bytes=...)"
+        )
+    return payload
+
+
+def check_integer(what: str, value: object, low: int, high: int) -> int:
+    """A whole number within [low, high].
+
+    Raises:
+        InvalidJobError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidJobError(f"{what} must be an int, got {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidJobError(f"{what} must be from {low} to {high}")
+    return int(value)
+
+
+def check_priority(value: object) -> int:
+    """A priority is a signed 32-bit integer.
+
+    Raises:
+        InvalidJobError: it is not.
+    """
+    return check_integer("priority", value, PRIORITY_MIN, PRIORITY_MAX)
+
+
+def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHeaders:
+    """Headers map printable names to texts that UTF-8 can write.
+
+    Raises:
+        InvalidJobError: they do not, or they are too large. Their texts are not shown.
+    """
+    if not value:
+        return FrozenHeaders()
+    if not isinstance(value, Mapping):
+        raise InvalidJobError(f"headers must be a mapping of str to str, got {type(value).__name__}")
+    size = 0
+    for name, text in value.items():
+        check_name("a header's name", name, limits)
+        if not isinstance(text, str):
+            raise InvalidJobError(f"header {name!r} must be a str, got {type(text).__name__}")
+        try:
+            size += len(name.encode()) + len(text.encode())
+        except UnicodeEncodeError:
+            raise InvalidJobError(f"header {name!r} holds a lone surrogate, which UTF-8 cannot write") from None
+    if size > limits.header_bytes:
+        raise InvalidJobError(f"headers take {size} bytes; the limit is {limits.header_bytes}")
+    return FrozenHeaders(value)
+
+
+def cut_error(error: object) -> str:
+    """An error as text, cut at `ERROR_BYTES` bytes of UTF-8, with what UTF-8 cannot write replaced."""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    encoded = text.encode("utf-8", "replace")
+    return encoded[:ERROR_BYTES].decode("utf-8", "ignore")

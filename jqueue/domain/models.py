@@ -1,0 +1,313 @@
+"""What a queue is made of: jobs, claims, and the state that holds them. Values only; nothing here changes.
+
+`Job` and `QueueState` are frozen pydantic models. A change makes a new value; the operations in
+`jqueue.domain.operations` are where the rules of change live.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, NoReturn, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+
+from jqueue.domain.errors import JobNotFoundError
+
+PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
+"""The range of a job's priority: a signed 32-bit integer."""
+
+COUNT_MAX = 2**63 - 1
+"""The largest version, sequence or attempt that a blob may hold."""
+
+DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
+"""How long a claim lasts without a heartbeat when nobody says otherwise."""
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. A queued job whose `run_at` lies ahead is called scheduled; it is not a status.
+
+    `COMPLETED` is never stored: it marks the answer to an idempotent enqueue whose job was finished already.
+    """
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    DEAD = "dead"
+    COMPLETED = "completed"
+
+
+class Claim(NamedTuple):
+    """The right to work on a job. The attempt is the fencing token: it grows at every claim and never shrinks."""
+
+    job_id: str
+    attempt: int
+
+
+class FrozenHeaders(dict[str, str]):
+    """A job's headers: a mapping that can be read, compared and hashed, and not changed."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a job's headers cannot be changed; pass new ones to enqueue")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[FrozenHeaders], tuple[dict[str, str]]]:
+        return FrozenHeaders, (dict(self),)
+
+
+NO_HEADERS = FrozenHeaders()
+
+
+def _to_payload(value: object) -> object:
+    """Bytes-like stays as it is; text is base64, as in the blob."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        try:
+            return base64.b64decode(value.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise ValueError("payload as text must be base64") from None
+    raise ValueError(f"payload must be bytes or a base64-encoded str, got {type(value).__name__}")
+
+
+def _to_utc(value: object) -> object:
+    """A time without a zone, as foreign blobs have them, is UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    raise ValueError("a time must be an ISO 8601 text or a datetime")
+
+
+def _to_headers(value: object) -> FrozenHeaders:
+    if isinstance(value, FrozenHeaders):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("headers must be an object of texts")
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
+        raise ValueError("headers must map text to text")
+    return FrozenHeaders(value)
+
+
+def _encode_payload(payload: bytes) -> str:
+    return base64.b64encode(payload).decode("ascii")
+
+
+Payload = Annotated[bytes, BeforeValidator(_to_payload), PlainSerializer(_encode_payload, return_type=str)]
+Timestamp = Annotated[datetime, BeforeValidator(_to_utc)]
+Headers = Annotated[Mapping[str, str], PlainValidator(_to_headers)]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())  # noqa: TID251 - `Job(...)` makes its own id, as in 1.0.0; the queues hand theirs in
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - `Job(...)` dates itself, as in 1.0.0; the queues hand the time in
+
+
+class Job(BaseModel):
+    """One piece of work, as it stands in one version of the queue. Frozen; times are aware and in UTC.
+
+    Attributes:
+        id: unique in its queue.
+        entrypoint: the name of what handles it.
+        payload: the bytes to handle. Not shown by `repr`.
+        status: see `JobStatus`.
+        priority: lower is served first; 32 bits.
+        created_at: when it was enqueued.
+        heartbeat_at: when its claim was last confirmed; None unless in progress.
+        sequence: its place among jobs of the same priority.
+        attempt: how often it has been claimed. It never shrinks.
+        failures: claims not (yet) handed back unharmed; what `max_attempts` is compared with.
+        max_attempts: after so many failures it is dead; None means never.
+        run_at: not to be claimed before; None means at once.
+        expires_at: removed if nobody has claimed it by then; None means never.
+        headers: names and texts that travel with it.
+        unique_key: no two live jobs have the same.
+        unique_for: seconds for which the key stays taken after the ack.
+        claim_timeout: seconds without a heartbeat after which the claim is stale; None unless in progress.
+        dead_at: when it died; None unless dead.
+        error: the last error that a nack or a sweep recorded, cut at 2 KiB.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    id: Annotated[str, Field(min_length=1, default_factory=_new_id)]
+    entrypoint: str
+    payload: Payload
+    status: JobStatus = JobStatus.QUEUED
+    priority: Annotated[int, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
+    created_at: Annotated[Timestamp, Field(default_factory=_utc_now)]
+    heartbeat_at: Timestamp | None = None
+    sequence: Count = 0
+    attempt: Count = 0
+    failures: Count = 0
+    max_attempts: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    run_at: Timestamp | None = None
+    expires_at: Timestamp | None = None
+    headers: Headers = NO_HEADERS
+    unique_key: str | None = None
+    unique_for: Seconds | None = None
+    claim_timeout: Seconds | None = None
+    dead_at: Timestamp | None = None
+    error: str | None = None
+
+    @classmethod
+    def new(cls, entrypoint: str, payload: bytes, priority: int = 0) -> Self:
+        """A queued job with an id of its own, created now."""
+        return cls(entrypoint=entrypoint, payload=payload, priority=priority)
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that this value of the job stands for."""
+        return Claim(self.id, self.attempt)
+
+    def with_status(self, status: JobStatus) -> Job:
+        """The same job with another status."""
+        return self.evolve(status=status)
+
+    def with_heartbeat(self, ts: datetime | None) -> Job:
+        """The same job with another heartbeat."""
+        return self.evolve(heartbeat_at=ts)
+
+    def evolve(self, **changes: Any) -> Job:
+        """The same job with some fields replaced. The values are trusted: they come from the domain itself."""
+        return self.model_copy(update=changes)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield (name, f"<{len(self.payload)} bytes>") if name == "payload" else (name, value)
+
+
+class CommitRecord(NamedTuple):
+    """The last commit of one writer, as the blob keeps it: how a writer recognises its own commit."""
+
+    sequence: int
+    """The number of the attempt that landed, counted by the writer."""
+    version: int
+    """The version that it made."""
+    at: float
+    """When, in seconds since 1970 by the writer's clock."""
+    cycle: float
+    """How many seconds the writer takes to read and write the blob once."""
+
+
+class KeyHold(NamedTuple):
+    """A unique key kept after its job was acked."""
+
+    job_id: str
+    until: float
+    """Seconds since 1970."""
+
+
+class SetAside(NamedTuple):
+    """A line of the blob that could not be read as a job: kept as it is, and passed over."""
+
+    key: str
+    line: bytes
+    reason: str
+
+
+class QueueState(BaseModel):
+    """One version of a queue, whole: a value that can be read, compared, encoded and shared.
+
+    Attributes:
+        jobs: every job, in the order of the blob.
+        version: grows by one with every commit.
+        queue: the queue's random id; empty before its first commit.
+        critical: names of features without which the blob must not be touched.
+        commits: the last commit of each recent writer.
+        evicted_through: the highest version whose record `commits` has dropped.
+        finished: the ids of recently acked jobs, and the attempt that acked each.
+        holds: unique keys kept after their job's ack.
+        attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
+        set_aside: lines that could not be read as jobs.
+        extra: fields that this version does not know, kept for those that do.
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    jobs: tuple[Job, ...] = ()
+    version: Count = 0
+    queue: str = ""
+    critical: tuple[str, ...] = ()
+    commits: Mapping[str, CommitRecord] = Field(default_factory=dict)
+    evicted_through: Count = 0
+    finished: Mapping[str, Count] = Field(default_factory=dict)
+    holds: Mapping[str, KeyHold] = Field(default_factory=dict)
+    attempt_floor: Count = 0
+    set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
+    extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+
+    def queued_jobs(self, entrypoint: str | None = None) -> tuple[Job, ...]:
+        """The queued jobs, scheduled ones included, in the order in which they are served."""
+        queued = (
+            job
+            for job in self.jobs
+            if job.status is JobStatus.QUEUED and (entrypoint is None or job.entrypoint == entrypoint)
+        )
+        return tuple(sorted(queued, key=lambda job: (job.priority, job.sequence, job.created_at)))
+
+    def in_progress_jobs(self) -> tuple[Job, ...]:
+        """The claimed jobs."""
+        return tuple(job for job in self.jobs if job.status is JobStatus.IN_PROGRESS)
+
+    def dead_jobs(self) -> tuple[Job, ...]:
+        """The jobs that used up their attempts, kept until redriven or purged."""
+        return tuple(job for job in self.jobs if job.status is JobStatus.DEAD)
+
+    def find(self, job_id: str) -> Job | None:
+        """The job with this id, or None."""
+        return next((job for job in self.jobs if job.id == job_id), None)
+
+    def with_job_added(self, job: Job) -> QueueState:
+        """The next version, with one job more."""
+        return self._next(jobs=(*self.jobs, job))
+
+    def with_job_replaced(self, updated: Job) -> QueueState:
+        """The next version, with the job of that id replaced.
+
+        Raises:
+            JobNotFoundError: no job has that id.
+        """
+        self._require(updated.id)
+        return self._next(jobs=tuple(updated if job.id == updated.id else job for job in self.jobs))
+
+    def with_job_removed(self, job_id: str) -> QueueState:
+        """The next version, without the job of that id.
+
+        Raises:
+            JobNotFoundError: no job has that id.
+        """
+        self._require(job_id)
+        return self._next(jobs=tuple(job for job in self.jobs if job.id != job_id))
+
+    def requeue_stale(self, cutoff: datetime) -> QueueState:
+        """The next version, with claims that were not confirmed since `cutoff` revoked; itself if there are none."""
+
+        def requeued(job: Job) -> Job:
+            stale = job.status is JobStatus.IN_PROGRESS and (job.heartbeat_at is None or job.heartbeat_at < cutoff)
+            return job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None) if stale else job
+
+        jobs = tuple(requeued(job) for job in self.jobs)
+        return self if all(new is old for new, old in zip(jobs, self.jobs, strict=True)) else self._next(jobs=jobs)
+
+    def _require(self, job_id: str) -> None:
+        if self.find(job_id) is None:
+            raise JobNotFoundError(job_id)
+
+    def _next(self, **changes: Any) -> QueueState:
+        return self.model_copy(update={"version": self.version + 1, **changes})

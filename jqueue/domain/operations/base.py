@@ -1,0 +1,84 @@
+"""What every operation is: a value, checked once, then applied to a draft as often as a commit has to be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, Job, QueueState
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What an operation needs to become complete: the queue's settings, ids, and the claims that it handed out.
+
+    Attributes:
+        limits: what the queue accepts.
+        claim_timeout: seconds that a claim lasts when the operation does not say.
+        new_id: makes a job id.
+        find_claim: turns a job, a claim or a bare id into a claim; raises ClaimLostError.
+    """
+
+    limits: Limits
+    claim_timeout: float
+    new_id: Callable[[], str]
+    find_claim: Callable[[Job | Claim | str], Claim]
+
+
+class Operation:
+    """A change of the queue, as a value.
+
+    `prepared` checks the arguments, once, before anything is sent. `change` is the transition: it may run several
+    times, on other drafts, before one of its results is committed. It reads no clock and draws no lots.
+    """
+
+    __slots__ = ()
+
+    claims_jobs: ClassVar[bool] = False
+    """Whether it hands out claims: such operations come after all others of a commit, and after the sweep."""
+
+    def prepared(self, preparation: Preparation) -> Operation:
+        """The operation with its arguments checked and completed.
+
+        Raises:
+            InvalidJobError: an argument is wrong.
+            ClaimLostError: it names a claim that the queue object cannot know.
+        """
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> Any:
+        """Change the draft and return the result. A raised JQueueError means: refused; the caller rolls back."""
+        raise NotImplementedError
+
+    def claims(self, result: Any) -> Sequence[Claim]:
+        """The claims that a result of this operation hands out."""
+        return ()
+
+    def job_ids(self) -> Sequence[str]:
+        """The jobs that it is about, as far as they are known before it is done."""
+        return ()
+
+    def apply(self, state: QueueState, now: datetime) -> tuple[QueueState, Any]:
+        """The transition on values: the next state, and the result. The version is the commit's business: it stays.
+
+        Raises:
+            JQueueError: the operation is refused.
+        """
+        draft = Draft(state)
+        result = self.change(draft, now)
+        return (draft.freeze() if draft.changed else state), result
+
+
+def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
+    """Apply an operation to a draft: its result, or the error that refused it, with nothing changed."""
+    savepoint = draft.savepoint()
+    try:
+        return operation.change(draft, now)
+    except JQueueError as error:
+        draft.rollback(savepoint)
+        return error

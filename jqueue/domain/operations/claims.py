@@ -1,0 +1,164 @@
+"""What the holder of a claim may do: ack, nack, heartbeat. All of it is fenced: another claim is ClaimLostError."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.limits import cut_error
+from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.transitions import Verb
+
+JobReference = Job | Claim | str
+"""How callers name a claim: the job as dequeued, its claim, or a bare id that the queue object handed out."""
+
+SAME_MOMENT = timedelta(microseconds=1)
+
+
+def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
+    """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left."""
+    if job.max_attempts is not None and job.failures >= job.max_attempts:
+        changes = {"dead": True, **changes}
+    if changes.pop("dead", False):
+        after = job.evolve(status=JobStatus.DEAD, heartbeat_at=None, claim_timeout=None, dead_at=now, **changes)
+    else:
+        sequence = draft.next_sequence()
+        after = job.evolve(
+            status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, sequence=sequence, **changes
+        )
+    draft.move(job, verb, after, after.status)
+
+
+def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
+    """End a claim as if it had not been: the failure is given back and the place kept. The attempt stays used."""
+    after = job.evolve(
+        status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, failures=max(0, job.failures - 1), **changes
+    )
+    draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Operation):
+    """Finish a job: it leaves the queue. Repeating the ack soon after, with the same claim, changes nothing."""
+
+    job: JobReference
+
+    def prepared(self, preparation: Preparation) -> Ack:
+        """With the claim found."""
+        return Ack(preparation.find_claim(self.job))
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Remove the job, and remember that it was finished by this attempt."""
+        claim = self.job
+        assert isinstance(claim, Claim)
+        if claim.job_id not in draft.jobs and draft.finished.get(claim.job_id) == claim.attempt:
+            return
+        job = draft.held(claim)
+        draft.move(job, Verb.ACK, None, JobStatus.COMPLETED)
+        draft.note(draft.finished, job.id, job.attempt)
+        if job.unique_key is not None and job.unique_for:
+            draft.note(draft.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
+
+    def job_ids(self) -> Sequence[str]:
+        """The job acked."""
+        return (self.job.job_id,) if isinstance(self.job, Claim) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nack(Operation):
+    """Give a job back.
+
+    Attributes:
+        job: what was claimed.
+        delay: not to be claimed again before so long from now.
+        error: an exception or a text to keep with the job, cut at 2 KiB.
+        dead: it shall not be tried again.
+        charge: whether the claim counts as a failure; if not, the job also keeps its place.
+    """
+
+    job: JobReference
+    delay: Duration | None = None
+    error: BaseException | str | None = None
+    dead: bool = False
+    charge: bool = True
+
+    def prepared(self, preparation: Preparation) -> Nack:
+        """With the claim found, the delay in seconds, and the error as text that fits."""
+        if self.dead and not self.charge:
+            raise InvalidJobError("dead=True and charge=False contradict each other")
+        return replace(
+            self,
+            job=preparation.find_claim(self.job),
+            delay=None if self.delay is None else to_seconds("delay", self.delay),
+            error=None if self.error is None else cut_error(self.error),
+        )
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Queued again, or dead."""
+        assert isinstance(self.job, Claim)
+        job = draft.held(self.job)
+        changes: dict[str, Any] = {
+            "run_at": now + timedelta(seconds=to_seconds("delay", self.delay)) if self.delay else None
+        }
+        if self.error is not None:
+            changes["error"] = self.error
+        if self.charge:
+            send_back(draft, job, Verb.NACK, now, dead=self.dead, **changes)
+        else:
+            hand_back(draft, job, **changes)
+
+    def job_ids(self) -> Sequence[str]:
+        """The job given back."""
+        return (self.job.job_id,) if isinstance(self.job, Claim) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Operation):
+    """Say that claims are alive, many in one operation. Its result is the errors of those that are lost."""
+
+    jobs: tuple[JobReference, ...]
+
+    def prepared(self, preparation: Preparation) -> Heartbeat:
+        """With the claims found."""
+        return Heartbeat(tuple(preparation.find_claim(job) for job in self.jobs))
+
+    def change(self, draft: Draft, now: datetime) -> list[ClaimLostError]:
+        """Move the heartbeat of each claim that is current. It moves even if the clock stands still."""
+        lost: list[ClaimLostError] = []
+        for claim in self.jobs:
+            assert isinstance(claim, Claim)
+            try:
+                job = draft.held(claim)
+            except ClaimLostError as error:
+                lost.append(error)
+                continue
+            at = now if job.heartbeat_at != now else now + SAME_MOMENT
+            draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), JobStatus.IN_PROGRESS)
+        return lost
+
+    def job_ids(self) -> Sequence[str]:
+        """The jobs kept alive."""
+        return tuple(claim.job_id for claim in self.jobs if isinstance(claim, Claim))
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack(Operation):
+    """Return claims that nobody received. Those that are not current any more are passed over."""
+
+    claims_made: tuple[Claim, ...]
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Queued again, uncharged and in their place; returns how many."""
+        returned = 0
+        for claim in self.claims_made:
+            job = draft.jobs.get(claim.job_id)
+            if job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt:
+                hand_back(draft, job)
+                returned += 1
+        return returned

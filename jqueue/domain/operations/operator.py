@@ -1,0 +1,179 @@
+"""What operators do to jobs that they do not hold, and what the queue does to keep itself in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError
+from jqueue.domain.limits import check_name
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.claims import send_back
+from jqueue.domain.transitions import Verb
+
+STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Operation):
+    """Remove a job that nobody has claimed. Its result is the job."""
+
+    job_id: str
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Remove it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is in progress, or dead.
+        """
+        job = draft.get(self.job_id)
+        if job.status is not JobStatus.QUEUED:
+            raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
+        draft.move(job, Verb.CANCEL, None, None)
+        return job
+
+    def job_ids(self) -> Sequence[str]:
+        """The job cancelled."""
+        return (self.job_id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive(Operation):
+    """Queue dead jobs again, with their failures forgotten and their attempts kept. Its result is how many.
+
+    Attributes:
+        job_id: only this one; if its unique key is taken, that is DuplicateJobError.
+        entrypoint: only those of this entrypoint. Jobs whose unique key is taken stay dead.
+    """
+
+    job_id: str | None = None
+    entrypoint: str | None = None
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Queue them, in the order in which they stood.
+
+        Raises:
+            JobNotFoundError: the one named is not in the queue.
+            JobStateError: the one named is not dead.
+            DuplicateJobError: another job holds the key of the one named.
+        """
+        if self.job_id is not None:
+            job = draft.get(self.job_id)
+            if job.status is not JobStatus.DEAD:
+                raise JobStateError(job.id, job.status, "only a dead job can be redriven")
+            holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
+            if holder is not None and job.unique_key is not None:
+                raise DuplicateJobError(job.unique_key, holder)
+            self._queue(draft, job)
+            return 1
+        dead = [
+            job
+            for job in draft.jobs.values()
+            if job.status is JobStatus.DEAD and self.entrypoint in (None, job.entrypoint)
+        ]
+        redriven = 0
+        for job in sorted(dead, key=lambda job: job.sequence):
+            if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
+                self._queue(draft, job)
+                redriven += 1
+        return redriven
+
+    def _queue(self, draft: Draft, job: Job) -> None:
+        after = job.evolve(
+            status=JobStatus.QUEUED, failures=0, dead_at=None, run_at=None, sequence=draft.next_sequence()
+        )
+        draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
+
+
+@dataclass(frozen=True, slots=True)
+class Purge(Operation):
+    """Remove jobs for good: dead ones, or queued ones if asked. Its result is how many.
+
+    Attributes:
+        status: which; jobs in progress are not purged.
+        entrypoint: only those of this entrypoint.
+        older_than: only those dead (or, if queued, created) for longer.
+    """
+
+    status: JobStatus = JobStatus.DEAD
+    entrypoint: str | None = None
+    older_than: Duration | None = None
+
+    def prepared(self, preparation: Preparation) -> Purge:
+        """Checked, with the age in seconds."""
+        if self.status not in (JobStatus.DEAD, JobStatus.QUEUED):
+            raise InvalidJobError(f"purge takes jobs that are dead or queued, not {self.status!r}")
+        if self.entrypoint is not None:
+            check_name("entrypoint", self.entrypoint, preparation.limits)
+        older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
+        return replace(self, status=JobStatus(self.status), older_than=older_than)
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Remove them."""
+        cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
+        doomed = [
+            job
+            for job in draft.jobs.values()
+            if job.status is self.status
+            and self.entrypoint in (None, job.entrypoint)
+            and (cutoff is None or (job.dead_at or job.created_at) < cutoff)
+        ]
+        for job in doomed:
+            draft.move(job, Verb.PURGE, None, None)
+        return len(doomed)
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueStale(Operation):
+    """An operator's order: revoke every claim that was not confirmed for so long. Its result is how many."""
+
+    timeout: Duration
+
+    def prepared(self, preparation: Preparation) -> RequeueStale:
+        """With the timeout in seconds."""
+        return RequeueStale(to_seconds("timeout", self.timeout))
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Queued again, or dead. It uses its own timeout, not the claim's: fencing keeps that safe."""
+        cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
+        jobs = [draft.jobs[job_id] for job_id in draft.claimed]
+        stale = [job for job in jobs if job.heartbeat_at is None or job.heartbeat_at <= cutoff]
+        for job in stale:
+            send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
+        return len(stale)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Operation):
+    """Revoke claims that were found stale, unless their heartbeat has moved meanwhile. Its result is how many."""
+
+    suspects: tuple[tuple[Claim, datetime | None], ...]
+    """Each claim with the heartbeat that stood still."""
+
+    def change(self, draft: Draft, now: datetime) -> int:
+        """Queued again, or dead."""
+        revoked = 0
+        for claim, heartbeat_at in self.suspects:
+            job = draft.jobs.get(claim.job_id)
+            if (
+                job is not None
+                and job.status is JobStatus.IN_PROGRESS
+                and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
+            ):
+                send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
+                revoked += 1
+        return revoked
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Operation):
+    """Change nothing, and be committed: what was sent before and has not landed by then never will."""
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Ask for a commit."""
+        draft.touch()

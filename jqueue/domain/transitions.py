@@ -1,0 +1,66 @@
+"""Which changes of status are legal, as a table. The operations consult it, and the docs draw it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from jqueue.domain.models import JobStatus
+
+QUEUED, IN_PROGRESS, DEAD, COMPLETED = (
+    JobStatus.QUEUED,
+    JobStatus.IN_PROGRESS,
+    JobStatus.DEAD,
+    JobStatus.COMPLETED,
+)
+
+
+class Verb(StrEnum):
+    """What moves a job from one status to another."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "dequeue"
+    HEARTBEAT = "heartbeat"
+    ACK = "ack"
+    NACK = "nack"
+    HAND_BACK = "nack, uncharged"
+    REVOKE = "stale"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    REDRIVE = "redrive"
+    PURGE = "purge"
+
+
+TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
+    (None, Verb.ENQUEUE): (QUEUED,),
+    (QUEUED, Verb.CLAIM): (IN_PROGRESS,),
+    (QUEUED, Verb.CANCEL): (None,),
+    (QUEUED, Verb.EXPIRE): (None,),
+    (QUEUED, Verb.PURGE): (None,),
+    (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
+    (IN_PROGRESS, Verb.ACK): (COMPLETED,),
+    (IN_PROGRESS, Verb.NACK): (QUEUED, DEAD),
+    (IN_PROGRESS, Verb.HAND_BACK): (QUEUED,),
+    (IN_PROGRESS, Verb.REVOKE): (QUEUED, DEAD),
+    (DEAD, Verb.REDRIVE): (QUEUED,),
+    (DEAD, Verb.PURGE): (None,),
+}
+"""(from, verb) -> the statuses it may lead to. None is "not in the queue"; a completed job is not in it either."""
+
+
+def check(before: JobStatus | None, verb: Verb, after: JobStatus | None) -> None:
+    """Assert that the table has this change.
+
+    Raises:
+        AssertionError: it has not: an operation is wrong, not its caller.
+    """
+    if after not in TRANSITIONS.get((before, verb), ()):
+        raise AssertionError(f"illegal transition: {before} --{verb}--> {after}")
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    name = {None: "[*]", **{status: str(status) for status in JobStatus}}
+    lines = ["stateDiagram-v2"]
+    for (before, verb), targets in TRANSITIONS.items():
+        lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
+    return "\n".join([*lines, "    completed --> [*]"]) + "\n"
