@@ -1,0 +1,101 @@
+# Everything that a developer or CI runs. `make` alone lists it.
+#
+# PYTHON=...  the interpreter to build the environment with (default: the first usable one from 3.11 on)
+# VENV=...    where the environment is (default: .venv)
+# WORKERS=... how many processes run the tests (default: one for each core, at most 8)
+# ARGS=...    more arguments for pytest or the example
+
+PYTHON ?=
+VENV ?= .venv
+WORKERS ?= auto
+ARGS ?=
+
+VERSIONS := 3.11 3.12 3.13
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test test-full test-all lint format check constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+run: $(STAMP) ## set up and run the example: checksums of a folder, by several workers, one of them killed
+	@$(BIN)/python examples/checksums.py $(ARGS)
+
+setup: $(STAMP) ## build the environment in .venv; quick when there is nothing to do
+
+test: $(STAMP) ## run the fast tests
+	@$(PYTEST) $(ARGS)
+
+test-full: $(STAMP) ## run every test, the long ones too
+	@$(PYTEST) -m "" $(ARGS)
+
+test-all: ## run the fast tests on every supported Python that is present
+	@ran=""; absent=""; failed=""; \
+	for version in $(VERSIONS); do \
+	    if python=$$(.ci/python $$version); then \
+	        echo "== Python $$version"; \
+	        ran="$$ran $$version"; \
+	        $(MAKE) --no-print-directory test VENV=.venv-$$version PYTHON="$$python" || failed="$$failed $$version"; \
+	    else \
+	        echo "== Python $$version: absent, skipped"; \
+	        absent="$$absent $$version"; \
+	    fi; \
+	done; \
+	echo "ran on:$${ran:- none}; absent:$${absent:- none}; failed on:$${failed:- none}"; \
+	test -n "$$ran" && test -z "$$failed"
+
+lint: $(STAMP) ## check style, format, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## put imports and layout in order
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+check: ## everything that CI checks: lint, then the fast tests, the snippets of the docs among them
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test
+
+# An environment whose Python is gone (a link to nowhere) is built anew.
+ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
+.PHONY: $(STAMP)
+endif
+
+# Done again whenever a declared or pinned version changes.
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -c "" 2>/dev/null; then \
+	    python="$(PYTHON)"; \
+	    if [ -z "$$python" ] && ! python=$$(.ci/python); then \
+	        echo "jqueue needs Python 3.11 or newer, with venv and ensurepip, and none was found." >&2; \
+	        echo "Install one (on Debian and Ubuntu, python3-venv too), or name it: make PYTHON=path/to/python3" >&2; \
+	        exit 1; \
+	    fi; \
+	    if ! "$$python" -c "import sys; sys.exit(sys.version_info < (3, 11))"; then \
+	        echo "jqueue needs Python 3.11 or newer: $$python is not." >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "Building $(VENV) with $$("$$python" --version)"; \
+	    "$$python" -m venv --clear $(VENV); \
+	fi
+	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples]"
+	@touch $@
+
+constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
+	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples]"
+	@{ sed -n '/^#/p' constraints.txt; \
+	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
+	@mv .venv-constraints/pins constraints.txt
+	@rm -rf .venv-constraints
+
+clean: ## remove environments, caches and built files
+	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,3 @@
+"""The version, in the one place that holds it."""
+
+__version__ = "2.0.0"
