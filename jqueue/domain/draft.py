@@ -24,6 +24,9 @@ from jqueue.domain.models import (
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.transitions import Verb, check
 
+UNNAMED_CLAIM = (
+    "this queue object did not hand it out, handed out several, or it was ended already; pass the Job from dequeue"
+)
 _ABSENT: Any = object()
 
 
@@ -35,27 +38,21 @@ class Draft:
     Attributes:
         jobs: every job by id.
         claimed: the ids of the jobs in progress.
-        dirty: ids whose line in the blob may differ from the job; the codec clears it.
+        dirty: ids whose line in the blob may differ from the job; whoever encodes clears it.
+        claims_moved: ids whose claim may have begun, moved or ended; whoever watches claims clears it.
         base_bytes: the size of the blob that the draft was opened from.
         added_bytes: an estimate of what the jobs enqueued since then will add.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = state or QueueState()
-        self.version = state.version
-        self.queue = state.queue
-        self.critical = state.critical
-        self.commits: dict[str, CommitRecord] = dict(state.commits)
-        self.evicted_through = state.evicted_through
-        self.finished: dict[str, int] = dict(state.finished)
-        self.holds: dict[str, KeyHold] = dict(state.holds)
-        self.attempt_floor = state.attempt_floor
+        self.take_header(state)
         self.set_aside: tuple[SetAside, ...] = state.set_aside
-        self.extra = state.extra
         self.jobs: dict[str, Job] = {}
         self.claimed: dict[str, None] = {}
         self.keys: dict[str, str] = {}
         self.dirty: set[str] = set()
+        self.claims_moved: set[str] = set()
         self.base_bytes = 0
         self.added_bytes = 0
         self._last_sequence = 0
@@ -82,11 +79,15 @@ class Draft:
         return job
 
     def held(self, claim: Claim) -> Job:
-        """The job, if this claim on it is the current one.
+        """The job, if this claim on it is the current one. Attempt 0 stands for a claim that the caller cannot name.
 
         Raises:
             ClaimLostError: it is not.
+            JobNotFoundError: there is no such job, and the caller could not name a claim either.
         """
+        if claim.attempt == 0:
+            self.get(claim.job_id)
+            raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM)
         job = self.jobs.get(claim.job_id)
         if job is None:
             gone = "it was acked" if claim.job_id in self.finished else "the job is no longer in the queue"
@@ -207,6 +208,18 @@ class Draft:
 
     # Opening and closing
 
+    def take_header(self, header: QueueState) -> None:
+        """Take over everything but the jobs and the lines set aside. Cannot be undone."""
+        self.version = header.version
+        self.queue = header.queue
+        self.critical = header.critical
+        self.commits: dict[str, CommitRecord] = dict(header.commits)
+        self.evicted_through = header.evicted_through
+        self.finished: dict[str, int] = dict(header.finished)
+        self.holds: dict[str, KeyHold] = dict(header.holds)
+        self.attempt_floor = header.attempt_floor
+        self.extra = header.extra
+
     def load(self, changed: Iterable[Job], removed: Iterable[str] = ()) -> None:
         """Take over jobs as another writer left them. Cannot be undone."""
         for job_id in removed:
@@ -242,7 +255,9 @@ class Draft:
         self.dirty.add(job_id)
         before = self.jobs.pop(job_id, None) if job is _ABSENT else self.jobs.get(job_id)
         if before is not None:
-            self.claimed.pop(job_id, None)
+            if before.status is JobStatus.IN_PROGRESS:
+                del self.claimed[job_id]
+                self.claims_moved.add(job_id)
             if before.unique_key is not None and self.keys.get(before.unique_key) == job_id:
                 del self.keys[before.unique_key]
         if job is _ABSENT:
@@ -255,6 +270,7 @@ class Draft:
             self.keys[job.unique_key] = job_id
         if job.status is JobStatus.IN_PROGRESS:
             self.claimed[job_id] = None
+            self.claims_moved.add(job_id)
             return
         if job.expires_at is not None:
             self._expiring.push((job.expires_at, job_id))
@@ -280,7 +296,11 @@ class Draft:
 
     def _is_ready(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        if job is None or job.status is not JobStatus.QUEUED or (job.priority, job.sequence, job.entrypoint) != entry[:3]:
+        if (
+            job is None
+            or job.status is not JobStatus.QUEUED
+            or (job.priority, job.sequence, job.entrypoint) != entry[:3]
+        ):
             return False
         if job.run_at is None or job.run_at <= self._now:
             return True

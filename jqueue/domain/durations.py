@@ -14,7 +14,7 @@ LONGEST = 100 * 366 * 86400.0
 """The longest duration, in seconds: a century, so that a date with a duration added is still a date."""
 
 
-def to_seconds(what: str, value: Duration) -> float:
+def to_seconds(what: str, value: object) -> float:
     """A duration in seconds.
 
     Raises:

@@ -82,9 +82,7 @@ class ClaimLostError(JobNotFoundError):
         ended_here: True when this very claim was ended through the same queue object, by an ack or a nack.
     """
 
-    def __init__(
-        self, job_id: str, attempt: int | None = None, reason: str = "", *, ended_here: bool = False
-    ) -> None:
+    def __init__(self, job_id: str, attempt: int | None = None, reason: str = "", *, ended_here: bool = False) -> None:
         claim = f"job {job_id!r}" if attempt is None else f"job {job_id!r}, attempt {attempt}"
         super().__init__(job_id, f"No current claim on {claim}" + (f": {reason}" if reason else ""))
         self.attempt = attempt

@@ -53,8 +53,8 @@ class FrozenHeaders(dict[str, str]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a job's headers cannot be changed; pass new ones to enqueue")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -145,12 +145,12 @@ class Job(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
-    id: Annotated[str, Field(min_length=1, default_factory=_new_id)]
+    id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
     payload: Payload
     status: JobStatus = JobStatus.QUEUED
     priority: Annotated[int, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
-    created_at: Annotated[Timestamp, Field(default_factory=_utc_now)]
+    created_at: Timestamp = Field(default_factory=_utc_now)
     heartbeat_at: Timestamp | None = None
     sequence: Count = 0
     attempt: Count = 0
@@ -195,9 +195,9 @@ class Job(BaseModel):
 class CommitRecord(NamedTuple):
     """The last commit of one writer, as the blob keeps it: how a writer recognises its own commit."""
 
-    sequence: int
+    sequence: Count
     """The number of the attempt that landed, counted by the writer."""
-    version: int
+    version: Count
     """The version that it made."""
     at: float
     """When, in seconds since 1970 by the writer's clock."""

@@ -59,7 +59,8 @@ def check(before: JobStatus | None, verb: Verb, after: JobStatus | None) -> None
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
-    name = {None: "[*]", **{status: str(status) for status in JobStatus}}
+    name: dict[JobStatus | None, str] = {None: "[*]"}
+    name.update({status: str(status) for status in JobStatus})
     lines = ["stateDiagram-v2"]
     for (before, verb), targets in TRANSITIONS.items():
         lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]

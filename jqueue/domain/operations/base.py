@@ -82,3 +82,8 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
     except JQueueError as error:
         draft.rollback(savepoint)
         return error
+    except Exception as error:  # a mistake of ours must not fail the other operations of the commit
+        draft.rollback(savepoint)
+        refusal = JQueueError(f"{type(operation).__name__} failed inside jqueue: {type(error).__name__}")
+        refusal.__cause__ = error
+        return refusal

@@ -29,9 +29,7 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
         after = job.evolve(status=JobStatus.DEAD, heartbeat_at=None, claim_timeout=None, dead_at=now, **changes)
     else:
         sequence = draft.next_sequence()
-        after = job.evolve(
-            status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, sequence=sequence, **changes
-        )
+        after = job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, sequence=sequence, **changes)
     draft.move(job, verb, after, after.status)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, get_args
 
@@ -29,7 +29,7 @@ LINE_BYTES = 260
 """About what a job takes in the blob besides its texts and its payload."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Enqueue(Operation):
     """Add a job. Its result is the job as it stands: the new one, or the one that was there already.
 
@@ -49,19 +49,20 @@ class Enqueue(Operation):
     """
 
     entrypoint: str
-    payload: bytes
+    payload: bytes = field(repr=False)
     priority: int = 0
+    _: KW_ONLY
     job_id: str | None = None
     delay: Duration | None = None
     run_at: datetime | None = None
     expires_at: datetime | None = None
     max_attempts: int | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
     unique_key: str | None = None
     unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
-    limits: Limits = Limits()
-    id_given: bool = True
+    limits: Limits = field(default=Limits(), repr=False)
+    id_given: bool = field(default=True, repr=False)
 
     def prepared(self, preparation: Preparation) -> Enqueue:
         """Checked, with an id, and durations in seconds."""
@@ -177,7 +178,7 @@ class Enqueue(Operation):
             raise DuplicateJobError(key, holder, f"it is {live.status}, and only a queued job can be replaced")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
 
@@ -190,6 +191,7 @@ class Dequeue(Operation):
     claims_jobs: ClassVar[bool] = True
 
     entrypoints: str | Sequence[str] | None = None
+    _: KW_ONLY
     batch_size: int = 1
     claim_timeout: Duration | None = None
 
@@ -231,5 +233,3 @@ class Dequeue(Operation):
     def claims(self, result: list[Job]) -> Sequence[Claim]:
         """One for each job."""
         return [job.claim for job in result]
-
-

@@ -1,0 +1,92 @@
+"""The blob as the engine keeps it: a draft, and the line of each job as it stands in the store.
+
+Reading again parses only the lines not seen before; writing encodes only the jobs that changed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from jqueue.core.codec import ParsedBlob, encode_header, encode_job, join_blob, read_line
+from jqueue.domain.draft import Draft
+from jqueue.domain.models import Job, QueueState, SetAside
+
+logger = logging.getLogger("jqueue")
+
+
+class Blob:
+    """A draft and its lines, kept in step.
+
+    Attributes:
+        draft: the state, open for change.
+        lines_parsed: how many lines have been parsed, ever; for tests that count.
+        lines_encoded: how many lines have been encoded, ever.
+    """
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self.lines_parsed = 0
+        self.lines_encoded = 0
+        self._lines: dict[str, bytes] = {}
+
+    def adopt(self, parsed: ParsedBlob, size: int) -> None:
+        """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
+        draft = self.draft
+        known = {line: job_id for job_id, line in self._lines.items() if job_id not in draft.dirty}
+        unreadable = {aside.line: aside for aside in draft.set_aside}
+        lines: dict[str, bytes] = {}
+        set_aside = list(parsed.set_aside)
+        changed = list(parsed.jobs)
+        for line in parsed.lines:
+            job_id = known.get(line)
+            if job_id is None:
+                found = unreadable.get(line) or self._parse(line)
+                if isinstance(found, SetAside):
+                    set_aside.append(found)
+                    continue
+                job_id = found.id
+                if job_id not in lines:
+                    changed.append(found)
+            if job_id in lines:
+                set_aside.append(SetAside(job_id, line, "the id stands twice; this is the second"))
+            else:
+                lines[job_id] = line
+        present = lines.keys() | {job.id for job in parsed.jobs}
+        draft.take_header(parsed.header)
+        draft.load([job for job in changed if job.sequence], [job_id for job_id in draft.jobs if job_id not in present])
+        placed = [job.evolve(sequence=draft.next_sequence()) for job in changed if not job.sequence]
+        draft.load(placed)
+        draft.set_aside = tuple(set_aside)
+        draft.base_bytes, draft.added_bytes = size, 0
+        self._lines = lines
+        draft.dirty = {job.id for job in (*placed, *parsed.jobs)}
+        self._warn(unreadable)
+
+    def encode(self, header: QueueState) -> bytes:
+        """The bytes of the draft under a new header."""
+        draft, lines = self.draft, self._lines
+        for job_id in draft.dirty:
+            job = draft.jobs.get(job_id)
+            if job is None:
+                lines.pop(job_id, None)
+            else:
+                lines[job_id] = encode_job(job)
+                self.lines_encoded += 1
+        draft.dirty.clear()
+        asides = [aside.line for aside in draft.set_aside]
+        return join_blob(encode_header(header), [*lines.values(), *asides] if asides else lines.values())
+
+    def settle(self, header: QueueState, size: int) -> None:
+        """The draft under this header was committed, as so many bytes."""
+        self.draft.take_header(header)
+        self.draft.settle()
+        self.draft.base_bytes, self.draft.added_bytes = size, 0
+
+    def _parse(self, line: bytes) -> Job | SetAside:
+        self.lines_parsed += 1
+        return read_line(line)
+
+    def _warn(self, before: dict[bytes, SetAside]) -> None:
+        for aside in self.draft.set_aside:
+            if aside.line not in before:
+                logger.warning("job %r cannot be read and was set aside: %s", aside.key, aside.reason)

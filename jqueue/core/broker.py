@@ -1,0 +1,29 @@
+"""`BrokerQueue`: the group-commit loop as a context manager. For programs with many calls in flight."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from jqueue.core.group_commit import GroupCommitLoop
+
+
+class BrokerQueue(GroupCommitLoop):
+    """A queue that puts every call in flight into one commit.
+
+        async with BrokerQueue(LocalFileSystemStorage("queue.json")) as queue:
+            await queue.enqueue("resize", image)
+
+    Leaving the block finishes what was called, hands back what nobody took, and ends by the deadline.
+    """
+
+    _how_to_start = "use it as `async with BrokerQueue(...) as queue:`"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,50 @@
+"""`DirectQueue`: one compare-and-set cycle for each operation, nothing to start or stop."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from jqueue.core.options import QueueOptions
+from jqueue.core.verbs import QueueVerbs
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.limits import check_integer
+from jqueue.ports.storage import ObjectStoragePort
+
+
+class DirectQueue(QueueVerbs):
+    """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
+
+    It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
+
+    Args:
+        storage: where the queue is.
+        max_retries: after so many lost races in one call, CASConflictError; by default, only the deadline ends it.
+        options: see `QueueOptions`: stale_timeout, deadline, limits and the others, by name.
+    """
+
+    def __init__(self, storage: ObjectStoragePort, max_retries: int | None = None, **options: Any) -> None:
+        if max_retries is not None:
+            check_integer("max_retries", max_retries, 0, 2**31)
+        super().__init__(storage, QueueOptions(**options), batch_limit=1, max_retries=max_retries)
+        self.max_retries = max_retries
+
+    def __repr__(self) -> str:
+        return f"DirectQueue(storage={self.storage!r}, max_retries={self.max_retries!r})"
+
+    def _settings(self) -> dict[str, Any]:
+        return {"max_retries": self.max_retries, **super()._settings()}
+
+    async def __aenter__(self) -> Self:
+        self._writer.open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is under way, hand back what nobody took, and close the storage; ends by the deadline."""
+        await self._writer.close("this DirectQueue is closed", to_seconds("deadline", self.options.deadline))
+        await self._close_storage()

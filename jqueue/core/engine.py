@@ -1,0 +1,362 @@
+"""The one compare-and-set engine: read or reuse the cached state, apply, write with the etag, recognise, retry.
+
+Every queue commits through it, and nothing else writes to a store. It promises that an operation takes effect in at
+most one version, and that the result returned is that of the try that landed:
+
+* a write that got any answer but a clean success stays *open* until the object's etag has moved; then the commit table
+  says whether it landed (`jqueue.domain.commits`);
+* an answer that no commit carries comes from a read begun after the call.
+
+One engine runs one `commit` at a time; `jqueue.core.writer` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from jqueue.core.blob import Blob
+from jqueue.core.codec import decode, parse_blob
+from jqueue.core.pace import Backoff, Courtesy, CycleTime
+from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
+from jqueue.core.staleness import StaleWatch
+from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import (
+    BlobMissingError,
+    CASConflictError,
+    DeadlineExceededError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+from jqueue.domain.models import QueueState
+from jqueue.domain.operations import Sweep, perform
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsStoreTime
+
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger("jqueue")
+
+TRANSIENT = (StorageError, OSError, TimeoutError)
+"""What is worth another try, unless it is a StorageFatalError."""
+
+OPERATIONS_PER_SLICE = 256
+"""After so many operations the event loop gets a turn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Try:
+    """One write, sent: what it is recognised by, and what each request got if it landed."""
+
+    commit: CommitId
+    outcomes: tuple[tuple[Request, Outcome], ...]
+
+
+class CommitEngine:
+    """Commits requests to one object of one store, from one process.
+
+    Args:
+        storage: where the blob is.
+        clock: tells the time where the store does not.
+        entropy: makes ids and jitter.
+        claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
+        call_timeout: seconds within which a call to the store must end.
+        max_conflicts: after so many conflicts in one commit, CASConflictError reaches the callers; None: never.
+    """
+
+    def __init__(
+        self,
+        storage: ObjectStoragePort,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        claim_timeout: float,
+        call_timeout: float,
+        max_conflicts: int | None = None,
+    ) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.entropy = entropy
+        self.claim_timeout = claim_timeout
+        self.call_timeout = call_timeout
+        self.max_conflicts = max_conflicts
+        self.commits = 0
+        self.recognised = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, and be another writer: after a fork, or when the cached state can't be trusted."""
+        self.blob = Blob()
+        self.etag: str | None = None
+        self.loaded = False
+        self.open: list[Try] = []
+        self.writer_id = self.entropy.new_id()[:18]
+        self.sequence = 0
+        self.watch = StaleWatch(self.claim_timeout)
+        self.cycle = CycleTime()
+        self.courtesy = Courtesy()
+
+    @property
+    def draft(self) -> Draft:
+        """The working state."""
+        return self.blob.draft
+
+    def now(self) -> datetime:
+        """The time by the store's clock, if it has one; else by our own."""
+        return self.store_time() or self.clock.now()
+
+    def store_time(self) -> datetime | None:
+        """The time by a clock that all users of the store share; None if there is no such clock."""
+        return self.storage.store_time() if isinstance(self.storage, SupportsStoreTime) else None
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
+        """Carry requests until each is settled, has failed, or is still waiting for jobs.
+
+        Args:
+            requests: submitted before this call.
+            read_first: begin with a read: somebody else may have changed the blob.
+        """
+        backoff = Backoff(self.entropy)
+        fresh, conflicts = False, 0
+        refusal: Exception | None = None
+        self.draft.rollback()
+        must_read = read_first or not self.loaded or bool(self.open)
+        while pending := [request for request in requests if request.wanted]:
+            try:
+                if must_read:
+                    await self.refresh()
+                    fresh, must_read = True, False
+                elif refusal is not None:
+                    self._refuse(pending, refusal)
+                else:
+                    outcomes = await self._apply(pending)
+                    if self.draft.changed:
+                        await self._write(outcomes)
+                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
+                        self._answer(outcomes)
+                    else:
+                        self._undo(outcomes)
+                        must_read = True
+                        continue
+                    return
+            except CASConflictError as error:
+                conflicts += 1
+                must_read = True
+                if self.max_conflicts is not None and conflicts > self.max_conflicts:
+                    refusal = error
+                await backoff.conflict(self.cycle.seconds)
+            except StorageFatalError as error:
+                if must_read:
+                    self._fail(pending, error)
+                refusal, must_read = error, True
+            except TRANSIENT as error:
+                must_read = True
+                for request in pending:
+                    request.last_error = error
+                await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+            except Exception as error:  # a mistake of the adapter's: looked into like any other answer, then passed on
+                if must_read:
+                    self._fail(pending, as_storage_error(error))
+                refusal, must_read = as_storage_error(error), True
+
+    async def refresh(self) -> bool:
+        """Read the blob if it has changed, and find out what became of open writes. Returns whether it had changed.
+
+        Raises:
+            BlobMissingError: it was there and is gone.
+            InvalidBlobError: it is not a queue that we can read.
+            StorageError: the store failed.
+        """
+        started = self.clock.monotonic()
+        try:
+            found = await self._call(self._read)
+        except BaseException:
+            self.watch.failed()
+            raise
+        moved = found is not None and self._adopt(*found)
+        if moved:
+            self.cycle.read(self.clock.monotonic() - started)
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        return moved
+
+    async def look(self, deadline: float) -> tuple[QueueState, int]:
+        """The state as it is now, and its size in bytes: a read of its own, beside any commit.
+
+        Args:
+            deadline: seconds within which it must succeed.
+
+        Raises:
+            BlobMissingError: the object was there and is gone.
+            DeadlineExceededError: the store could not be read in time.
+            StorageError: the store refused, or its content is not a queue that we can read.
+        """
+        backoff = Backoff(self.entropy)
+        last: BaseException | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    try:
+                        data, etag = await self._call(self.storage.read)
+                        break
+                    except StorageFatalError:
+                        raise
+                    except TRANSIENT as error:
+                        last = error
+                        await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+        except TimeoutError as error:
+            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+        if etag is None and self.etag is not None:
+            raise self._gone()
+        return (decode(data or b" ") if etag is not None else QueueState()), len(data)
+
+    def pause_due(self, busy: float) -> float:
+        """The pause that this writer owes the others after a commit that took so many seconds."""
+        now = self.now().timestamp()
+        return self.courtesy.earn(busy, self.writer_id, self.draft.commits, now, self.cycle.seconds)
+
+    async def _read(self) -> tuple[bytes, str | None] | None:
+        if self.etag is not None and isinstance(self.storage, SupportsReadIfChanged):
+            return await self.storage.read_if_changed(self.etag)
+        data, etag = await self.storage.read()
+        return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
+
+    def _adopt(self, data: bytes, etag: str | None) -> bool:
+        """Take over what was read. Returns whether the object is another than the one known."""
+        if etag is None and data:
+            raise StorageFatalError("the storage adapter returned content without an etag")
+        if etag is None:
+            if self.etag is not None:
+                raise self._gone()
+            self.loaded = True
+            return False
+        parsed = parse_blob(data)
+        if self.draft.queue not in ("", parsed.header.queue):
+            raise StorageFatalError(
+                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {self.draft.queue} was: "
+                "make a new queue object if that is intended"
+            )
+        if parsed.header.version < self.draft.version:
+            logger.warning(
+                "queue %s went back from version %d to %d: was a backup restored?",
+                self.draft.queue,
+                self.draft.version,
+                parsed.header.version,
+            )
+        self.blob.adopt(parsed, len(data))
+        self.etag, self.loaded = etag, True
+        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open}
+        self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
+        self._close(verdicts)
+        return True
+
+    def _gone(self) -> BlobMissingError:
+        return BlobMissingError(
+            f"the queue's object was there, at version {self.draft.version}, and is gone: restore it, or make a new "
+            "queue object to start with an empty queue"
+        )
+
+    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        """Apply requests to the draft: what ends or moves claims, then the sweep, then what makes claims."""
+        draft, now = self.draft, self.now()
+        outcomes: list[tuple[Request, Outcome]] = []
+        nothing_for: set[Any] = set()
+        claiming = [request for request in pending if request.claims_jobs]
+        for number, request in enumerate([*(r for r in pending if not r.claims_jobs), None, *claiming], 1):
+            if request is None:
+                if claiming or draft.changed:
+                    perform(Sweep(self.watch.suspects()), draft, now)
+                continue
+            if number % OPERATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+            request.in_flight = True
+            key = request.sought
+            if key is not None and key in nothing_for:
+                outcomes.append((request, [[]]))
+                continue
+            outcome = request.perform(draft, now)
+            if key is not None and is_empty(outcome):
+                nothing_for.add(key)
+            elif key is None:
+                nothing_for.clear()
+            outcomes.append((request, outcome))
+        return outcomes
+
+    async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+        """Send the draft, and settle what it carries if the answer is a clean success.
+
+        Raises:
+            CASConflictError: refused; or landed, and the answer was lost. The next read tells.
+            StorageError: as the store says. The write stays open until the etag has moved.
+        """
+        self.sequence += 1
+        commit = CommitId(self.writer_id, self.sequence, self.draft.version)
+        queue = self.draft.queue or self.entropy.new_id()
+        header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds)
+        content = self.blob.encode(header)
+        sent = Try(commit, tuple(outcomes))
+        self.open.append(sent)
+        for request, _ in outcomes:
+            request.open_tries += 1
+        started = self.clock.monotonic()
+        try:
+            etag = await self._call(lambda: self.storage.write(content, self.etag))
+            if not etag:
+                raise StorageError("the storage adapter returned no etag for a write")
+        except BaseException as error:
+            self._undo(outcomes)
+            if not isinstance(error, CASConflictError):
+                self.watch.failed()
+            raise
+        self.cycle.write(self.clock.monotonic() - started)
+        self.etag = etag
+        self.commits += 1
+        self.blob.settle(header, len(content))
+        self._close({other: Verdict.LANDED if other is sent else Verdict.NOT_DONE for other in self.open})
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+
+    async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        async with asyncio.timeout(self.call_timeout):
+            return await call()
+
+    def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        self.draft.rollback()
+        for request, _ in outcomes:
+            request.in_flight = False
+
+    def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        """Deliver what needed no commit, or what one commit carried."""
+        for request, outcome in outcomes:
+            request.in_flight = False
+            request.deliver(outcome)
+
+    def _close(self, verdicts: Mapping[Try, Verdict]) -> None:
+        """Writes whose fate is known: deliver the one that landed, and release the requests of the others."""
+        self.open = [sent for sent in self.open if sent not in verdicts]
+        for sent in verdicts:
+            for request, _ in sent.outcomes:
+                request.open_tries -= 1
+        for sent, verdict in verdicts.items():
+            if verdict is Verdict.LANDED:
+                self._answer(sent.outcomes)
+        for sent, verdict in verdicts.items():
+            if verdict is not Verdict.LANDED:
+                for request, _ in sent.outcomes:
+                    request.release(verdict)
+
+    def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
+        """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""
+        if isinstance(refusal, StorageFatalError) and self.open:
+            self._close({self.open[-1]: Verdict.NOT_DONE})
+        self._fail(pending, refusal)
+
+    def _fail(self, pending: Sequence[Request], error: Exception) -> None:
+        for request in pending:
+            request.in_flight = False
+            unsure = "it was sent, and it cannot be said whether it was done"
+            request.fail(request.unknown(unsure, error) if request.open_tries else error)

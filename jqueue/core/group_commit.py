@@ -1,0 +1,59 @@
+"""`GroupCommitLoop`: every call in flight goes into the next commit, one commit at a time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from jqueue.core.options import QueueOptions
+from jqueue.core.verbs import QueueVerbs
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.ports.storage import ObjectStoragePort
+
+BATCH_LIMIT = 10_000
+"""The most calls in one commit."""
+
+
+class GroupCommitLoop(QueueVerbs):
+    """The queue under `BrokerQueue`, started and stopped by hand.
+
+    While one commit is on its way, calls gather; they all go into the next. Waiting consumers are answered inside the
+    commit that makes their job ready.
+
+    Args:
+        storage: where the queue is.
+        stale_timeout: how long a claim made here lasts without a heartbeat; it is kept with the claim.
+        options: see `QueueOptions`: deadline, limits and the others, by name.
+    """
+
+    def __init__(
+        self, storage: ObjectStoragePort, stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT, **options: Any
+    ) -> None:
+        super().__init__(storage, QueueOptions(stale_timeout=stale_timeout, **options), batch_limit=BATCH_LIMIT)
+        self._writer.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
+
+    _how_to_start = "call start() first"
+
+    @property
+    def stale_timeout(self) -> Duration:
+        """How long a claim made here lasts without a heartbeat."""
+        return self.options.stale_timeout
+
+    def __repr__(self) -> str:
+        timeout = timedelta(seconds=to_seconds("stale_timeout", self.stale_timeout))
+        return f"{type(self).__name__}(storage={self.storage!r}, stale_timeout={timeout!r})"
+
+    async def start(self) -> None:
+        """Take calls."""
+        self._writer.open()
+
+    async def stop(self, *, deadline: Duration | None = None) -> None:
+        """Take no more calls, finish those under way, hand back what nobody took, and close the storage.
+
+        Args:
+            deadline: by then it has ended; what could not be finished fails, saying whether it may have been done.
+        """
+        seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
+        await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)
+        await self._close_storage()

@@ -1,0 +1,167 @@
+"""`HeartbeatManager`: keeps claims alive while a block of code works on their jobs, and stops it when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError, StorageError
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
+from jqueue.domain.operations import JobReference
+
+logger = logging.getLogger("jqueue")
+
+LONGEST_INTERVAL = 60.0
+BEATS_PER_TIMEOUT = 3
+SHORTEST_INTERVAL = 0.001
+
+
+class HasHeartbeat(Protocol):
+    """What the manager asks of a queue. One that also has `heartbeat_many` keeps many jobs alive in one operation."""
+
+    async def heartbeat(self, job_id: Any) -> None:
+        """Say that the work on a job goes on."""
+        ...
+
+
+class HeartbeatManager:
+    """Beats for one job or for many, from entering the block to leaving it.
+
+        async with HeartbeatManager(queue, job):
+            await work(job.payload)
+
+    Trouble with the store is ridden out until the claim's own timeout. A claim that was acked or nacked through the
+    same queue object ends quietly. When one is lost, the block is cancelled and leaves with `ClaimLostError`; with
+    `on_lost="event"` it goes on, and `lost` is set.
+
+    Args:
+        queue: what the jobs were dequeued from.
+        job_id: a job, a claim, an id, or several of them.
+        interval: between beats; by default a third of the claim's timeout, and at most 60 seconds.
+        on_lost: "cancel" the block, or set the "event" `lost`.
+
+    Attributes:
+        lost: set when a claim is lost.
+        error: the ClaimLostError that says which; None while none is.
+    """
+
+    def __init__(
+        self,
+        queue: HasHeartbeat,
+        job_id: JobReference | Iterable[JobReference],
+        interval: Duration | None = None,
+        *,
+        on_lost: Literal["cancel", "event"] = "cancel",
+    ) -> None:
+        if on_lost not in ("cancel", "event"):
+            raise InvalidJobError(f'on_lost must be "cancel" or "event", got {on_lost!r}')
+        single = isinstance(job_id, Job | Claim | str)
+        self.queue = queue
+        self.job_id = job_id
+        self.interval = None if interval is None else timedelta(seconds=to_seconds("interval", interval))
+        self.on_lost = on_lost
+        self.lost = asyncio.Event()
+        self.error: ClaimLostError | None = None
+        self._jobs: list[JobReference] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        self._task: asyncio.Task[None] | None = None
+        self._body: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+
+    async def __aenter__(self) -> Self:
+        self._body = asyncio.current_task()
+        self._cancelling = self._body.cancelling() if self._body is not None else 0
+        self._task = asyncio.create_task(self._beat(), name="jqueue-heartbeat")
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._body, body = None, self._body
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self.error is None or self.on_lost == "event" or body is None:
+            return
+        if exc_type is asyncio.CancelledError and body.uncancel() <= self._cancelling:
+            raise self.error from exc_val
+
+    async def _beat(self) -> None:
+        """Beat until no claim is left, or one is lost."""
+        loop = asyncio.get_running_loop()
+        timeout = min(self._timeout(job) for job in self._jobs) if self._jobs else 0.0
+        interval = self._interval(timeout)
+        confirmed = loop.time()
+        pause = 0.0 if self._is_old(interval) else interval
+        while self._jobs:
+            await asyncio.sleep(pause)
+            pause = interval
+            try:
+                errors = await self._send(max(SHORTEST_INTERVAL, confirmed + timeout - loop.time()))
+                confirmed = loop.time()
+            except StorageError as error:
+                if loop.time() - confirmed >= timeout:
+                    self._lose(self._given_up(timeout, error))
+                    return
+                pause = min(interval, max(0.0, confirmed + timeout - loop.time()) / BEATS_PER_TIMEOUT)
+                continue
+            except JQueueError as error:
+                logger.warning("the heartbeat stopped: %s", error)
+                return
+            for lost in errors:
+                self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
+                if not getattr(lost, "ended_here", False):
+                    self._lose(lost)
+                    return
+
+    async def _send(self, deadline: float) -> list[JobNotFoundError]:
+        """One beat for all jobs; returns the errors of those that are not ours any more."""
+        many = getattr(self.queue, "heartbeat_many", None)
+        if many is not None:
+            return list(await many(self._jobs, deadline=deadline))
+        errors = []
+        for job in self._jobs:
+            try:
+                await self.queue.heartbeat(job)
+            except JobNotFoundError as error:
+                errors.append(error)
+        return errors
+
+    def _lose(self, error: JobNotFoundError) -> None:
+        lost = error if isinstance(error, ClaimLostError) else ClaimLostError(error.job_id, None, str(error))
+        self.error = lost
+        self.lost.set()
+        if self.on_lost == "cancel" and self._body is not None:
+            self._body.cancel()
+
+    def _given_up(self, timeout: float, cause: StorageError) -> ClaimLostError:
+        error = ClaimLostError(_id_of(self._jobs[0]), None, f"the store confirmed no heartbeat for {timeout:g} s")
+        error.__cause__ = cause
+        return error
+
+    def _timeout(self, job: JobReference) -> float:
+        """Seconds for which a claim lasts, as far as that is known here."""
+        if isinstance(job, Job) and job.claim_timeout is not None:
+            return job.claim_timeout
+        held_claim = getattr(self.queue, "held_claim", None)
+        held = held_claim(job) if held_claim is not None else None
+        return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
+
+    def _interval(self, timeout: float) -> float:
+        if self.interval is not None:
+            return max(SHORTEST_INTERVAL, self.interval.total_seconds())
+        return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))
+
+    def _is_old(self, interval: float) -> bool:
+        """Whether a claim was last confirmed so long ago that it should be confirmed at once."""
+        age_of = getattr(self.queue, "claim_age", None)
+        ages = [age_of(job) for job in self._jobs] if age_of is not None else []
+        return any(age is not None and age > interval / 2 for age in ages)
+
+
+def _id_of(job: JobReference) -> str:
+    return job if isinstance(job, str) else job.claim.job_id if isinstance(job, Job) else job.job_id

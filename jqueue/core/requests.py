@@ -1,0 +1,210 @@
+"""A call on its way: what was asked, until when, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.commits import Verdict
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError, UnknownOutcomeError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import Dequeue, Operation, perform
+
+Outcome = list[Any] | JQueueError
+"""What one request got from one try: a result (or an error) for each operation, or the error that undid them all."""
+
+
+class Request:
+    """One call: operations that go into one commit, and the future that its caller waits on.
+
+    Attributes:
+        operations: prepared, in order.
+        atomic: whether one refused operation undoes the others and is the caller's error.
+        patient: whether an empty answer is no answer yet: the request waits for jobs.
+        seen_empty: whether an empty answer was found in a state read after the call.
+        open_tries: writes that carried it and whose fate is not known.
+        in_flight: whether a write that carries it is under way.
+        verdict: what became of it, once that is known.
+        landed: its outcome, if it landed.
+        last_error: why it has not been done yet.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_on_orphans",
+        "_on_unknown",
+        "_timers",
+        "atomic",
+        "future",
+        "in_flight",
+        "landed",
+        "last_error",
+        "open_tries",
+        "operations",
+        "patient",
+        "seen_empty",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        *,
+        atomic: bool,
+        on_orphans: Callable[[Sequence[Claim]], None],
+        on_unknown: Callable[[Request, float | None], Any],
+    ) -> None:
+        self.operations = tuple(operations)
+        self.atomic = atomic
+        self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self.patient = False
+        self.seen_empty = False
+        self.open_tries = 0
+        self.in_flight = False
+        self.verdict: Verdict | None = None
+        self.landed: Outcome | None = None
+        self.last_error: BaseException | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._on_orphans = on_orphans
+        self._on_unknown = on_unknown
+
+    @property
+    def claims_jobs(self) -> bool:
+        """Whether it hands out claims."""
+        return any(operation.claims_jobs for operation in self.operations)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return not self.future.done()
+
+    @property
+    def sought(self) -> tuple[tuple[str, ...] | None] | None:
+        """What it looks for, if it does nothing but claim: who looks for the same finds the same."""
+        operation = self.operations[0]
+        if len(self.operations) == 1 and isinstance(operation, Dequeue) and operation.batch_size:
+            assert not isinstance(operation.entrypoints, str)
+            return (None if operation.entrypoints is None else tuple(operation.entrypoints),)
+        return None
+
+    def perform(self, draft: Draft, now: datetime) -> Outcome:
+        """Apply the operations. Refused ones leave the draft as it was; if atomic, so do the others."""
+        savepoint = draft.savepoint()
+        results = []
+        for operation in self.operations:
+            result = perform(operation, draft, now)
+            if self.atomic and isinstance(result, JQueueError):
+                draft.rollback(savepoint)
+                return result
+            results.append(result)
+        return results
+
+    def limit(self, seconds: float, wait: float | None = None) -> None:
+        """Start its clocks: the deadline, and before it the end of its patience."""
+        loop = self.future.get_loop()
+        if wait is not None:
+            self.patient = True
+            self._timers.append(loop.call_later(wait, self.lose_patience))
+        self._timers.append(loop.call_later(seconds + (wait or 0.0), self.expire))
+
+    def lose_patience(self) -> None:
+        """The wait is over: an empty answer will do, and if one was found already, that is it."""
+        self.patient = False
+        if self.seen_empty and not self.in_flight and not self.open_tries:
+            self._resolve([[] for _ in self.operations])
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self.in_flight or self.open_tries:
+            self.fail(self.unknown("the deadline passed before the store's answer was certain", self.last_error))
+        else:
+            why = f" (last: {self.last_error})" if self.last_error is not None else ""
+            self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))
+
+    def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
+        """The error that says that the outcome is not known, and how to find out."""
+        ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
+        return UnknownOutcomeError(what, cause, job_ids=ids, resolver=lambda timeout: self._on_unknown(self, timeout))
+
+    def deliver(self, outcome: Outcome) -> None:
+        """An outcome that counts: committed, or found in a state read after the call."""
+        if self.patient and is_empty(outcome):
+            self.seen_empty = True
+        else:
+            self.settle(outcome)
+
+    def release(self, verdict: Verdict) -> None:
+        """A write that carried it did not land, or nobody can say. If it is still wanted, it can be sent again."""
+        if verdict is Verdict.UNKNOWABLE and self.verdict is None:
+            self.verdict = verdict
+            self.fail(
+                self.unknown("the record of the write is gone; it may or may not have been done", self.last_error)
+            )
+        elif not self.wanted and not self.open_tries and self.verdict is None:
+            self.verdict = verdict
+
+    def settle(self, outcome: Outcome) -> None:
+        """It is done: the outcome was committed, or needed no commit."""
+        self.verdict, self.landed = Verdict.LANDED, outcome
+        if isinstance(outcome, JQueueError):
+            self.fail(outcome)
+        elif self.wanted:
+            self._resolve(outcome)
+        else:
+            self.orphan(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """It ends with an error."""
+        self._stop_timers()
+        if self.wanted:
+            self.future.set_exception(error)
+
+    def orphan(self, outcome: Outcome) -> None:
+        """Nobody is there to take the outcome: the claims in it go back."""
+        if isinstance(outcome, list):
+            pairs = zip(self.operations, outcome, strict=True)
+            claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
+            if claims:
+                self._on_orphans(claims)
+
+    async def wait(self) -> list[Any]:
+        """Wait for the results. If the waiter is cancelled in whatever moment, no claim is left with nobody."""
+        try:
+            return await self.future
+        except asyncio.CancelledError:
+            if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+                self.orphan(self.future.result())
+            raise
+        finally:
+            self._stop_timers()
+
+    def _resolve(self, results: list[Any]) -> None:
+        self._stop_timers()
+        if self.wanted:
+            self.future.set_result(results)
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+
+def is_empty(outcome: Outcome) -> bool:
+    """Whether an outcome says that there was nothing to claim."""
+    return isinstance(outcome, list) and not any(outcome)
+
+
+def as_storage_error(error: BaseException) -> StorageError:
+    """Any failure of a store as a StorageError: what is one already stays as it is."""
+    if isinstance(error, StorageError):
+        return error
+    if isinstance(error, TimeoutError):
+        return StorageError("the store did not answer in time", error if str(error) else None)
+    return StorageError(f"the storage adapter raised {type(error).__name__}", error)
+
+
+def _claims(operation: Operation, result: Any) -> Sequence[Claim]:
+    return () if isinstance(result, JQueueError) else operation.claims(result)

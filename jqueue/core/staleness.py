@@ -1,0 +1,109 @@
+"""When a claim is stale, without trusting any one clock.
+
+A claim is stale when this process has watched it stand still for the claim's own timeout, on its monotonic clock,
+counting only time between reads that succeeded. A process that was not watching may also go by the store's time, with
+an allowance for clocks that disagree. And a fresh process revokes nothing in its first moments.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from datetime import datetime
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.models import Claim
+
+CLOCK_ALLOWANCE = 60.0
+"""Seconds by which clocks may disagree."""
+
+LONGEST_GRACE = 10.0
+"""Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A claim as it was seen: as long as this stands still, nobody has confirmed it."""
+
+    attempt: int
+    heartbeat_at: datetime | None
+
+
+class StaleWatch:
+    """Watches the claims of one queue through one process's reads and commits."""
+
+    def __init__(self, default_timeout: float, allowance: float = CLOCK_ALLOWANCE) -> None:
+        self._default_timeout = default_timeout
+        self._allowance = allowance
+        self._watched = 0.0
+        self._last_success: float | None = None
+        self._unbroken = False
+        self._seen: dict[str, tuple[Sight, float]] = {}
+        self._due: list[tuple[float, str]] = []
+
+    def failed(self) -> None:
+        """A read or a write failed: the time until the next success does not count."""
+        self._unbroken = False
+
+    def observed(self, draft: Draft, monotonic: float, store_time: datetime | None) -> None:
+        """The draft was current a moment ago: note the claims that have moved.
+
+        Args:
+            draft: the state, without changes that are not committed.
+            monotonic: this process's monotonic clock, in seconds.
+            store_time: the time by the clock that the store's users share; None if there is none.
+        """
+        fresh = self._last_success is None
+        gap = 0.0 if self._last_success is None else monotonic - self._last_success
+        if self._unbroken:
+            self._watched += gap
+        self._last_success, self._unbroken = monotonic, True
+        for job_id in draft.claims_moved:
+            if job_id not in draft.claimed:
+                self._seen.pop(job_id, None)
+                continue
+            job = draft.jobs[job_id]
+            sight = Sight(job.attempt, job.heartbeat_at)
+            if job_id in self._seen and self._seen[job_id][0] == sight:
+                continue
+            timeout = self._timeout(job.claim_timeout)
+            due = self._watched + timeout
+            if (fresh or gap > timeout) and store_time is not None:
+                due = min(due, self._watched + self._until_old(job.heartbeat_at, timeout, store_time))
+            due = max(due, min(LONGEST_GRACE, timeout / 3))
+            self._seen[job_id] = sight, due
+            heapq.heappush(self._due, (due, job_id))
+        draft.claims_moved.clear()
+        if len(self._due) > 64 + 2 * len(self._seen):
+            self._due = [entry for entry in self._due if self._is_current(entry)]
+            heapq.heapify(self._due)
+
+    def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
+        """The claims that are stale by now, each with the heartbeat that stood still."""
+        due: list[tuple[float, str]] = []
+        while self._due and self._due[0][0] <= self._watched:
+            entry = heapq.heappop(self._due)
+            if self._is_current(entry):
+                due.append(entry)
+        for entry in due:  # until they are seen to be revoked
+            heapq.heappush(self._due, entry)
+        sights = [(job_id, self._seen[job_id][0]) for _, job_id in due]
+        return tuple((Claim(job_id, sight.attempt), sight.heartbeat_at) for job_id, sight in sights)
+
+    def next_due(self) -> float | None:
+        """Seconds of watching until the next claim may be stale; None if there is none to watch."""
+        while self._due and not self._is_current(self._due[0]):
+            heapq.heappop(self._due)
+        return max(0.0, self._due[0][0] - self._watched) if self._due else None
+
+    def _timeout(self, claim_timeout: float | None) -> float:
+        return self._default_timeout if claim_timeout is None else claim_timeout
+
+    def _until_old(self, heartbeat_at: datetime | None, timeout: float, store_time: datetime) -> float:
+        if heartbeat_at is None:
+            return 0.0
+        return max(0.0, timeout + self._allowance - (store_time - heartbeat_at).total_seconds())
+
+    def _is_current(self, entry: tuple[float, str]) -> bool:
+        due, job_id = entry
+        return job_id in self._seen and self._seen[job_id][1] == due

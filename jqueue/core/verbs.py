@@ -1,0 +1,409 @@
+"""What one can ask of a queue: every verb, once, for all queues. Each becomes operations, and one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jqueue.core.claims import ClaimRegistry, HeldClaim
+from jqueue.core.engine import CommitEngine
+from jqueue.core.options import QueueOptions
+from jqueue.core.writer import Writer
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Dequeue,
+    Enqueue,
+    Heartbeat,
+    JobReference,
+    Nack,
+    OnConflict,
+    Operation,
+    Preparation,
+    Purge,
+    Redrive,
+    RequeueStale,
+)
+from jqueue.domain.stats import QueueStats, summarise
+from jqueue.ports.storage import ObjectStoragePort, SupportsClose
+
+
+class QueueVerbs:
+    """The verbs of every queue on one blob. The queues add when they can be used, and how much goes into a commit.
+
+    Every verb takes `deadline`, a timedelta or seconds: by then the call has ended. Every verb may raise
+    `StorageError` (the store failed), `DeadlineExceededError` (not done), `UnknownOutcomeError` (perhaps done; ask it)
+    and `InvalidJobError` (an argument is wrong).
+    """
+
+    def __init__(
+        self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
+    ) -> None:
+        options.check()
+        self.storage = storage
+        self.options = options
+        self._batch_limit = batch_limit
+        self._max_retries = max_retries
+        self._claims = ClaimRegistry()
+        self._preparation = Preparation(
+            limits=options.limits,
+            claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
+            new_id=options.entropy.new_id,
+            find_claim=self._claims.find,
+        )
+        self._engine = CommitEngine(
+            storage,
+            options.clock,
+            options.entropy,
+            claim_timeout=self._preparation.claim_timeout,
+            call_timeout=to_seconds("call_timeout", options.call_timeout),
+            max_conflicts=max_retries,
+        )
+        self._writer = Writer(
+            self._engine,
+            batch_limit=batch_limit,
+            max_pending=options.max_pending,
+            deadline=to_seconds("deadline", options.deadline),
+            longest_poll=to_seconds("poll_interval", options.poll_interval),
+        )
+
+    # Jobs in and out
+
+    async def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes,
+        priority: int = 0,
+        *,
+        job_id: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        unique_for: Duration | None = None,
+        on_conflict: OnConflict = "return",
+        deadline: Duration | None = None,
+    ) -> Job:
+        """Add a job. Once this returns, no crash loses it.
+
+        Args:
+            entrypoint: the name of what handles it.
+            payload: bytes-like; text is refused.
+            priority: lower is served first; 32 bits.
+            job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
+            delay: not to be claimed before so long from now.
+            run_at: not to be claimed before this time; give one of the two.
+            expires_at: to be removed if nobody has claimed it by this time.
+            max_attempts: after so many failures it is dead; None means never.
+            headers: names and texts that travel with it.
+            unique_key: no second job with the same key, while one is queued, scheduled or in progress.
+            unique_for: how long the key stays taken after the ack.
+            on_conflict: if the key is taken, "return" the job that has it, "raise", or "replace" it if it is queued.
+            deadline: by then the call has ended.
+
+        Returns:
+            The job; its status is `COMPLETED` if it was finished already.
+
+        Raises:
+            DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
+            QueueFullError: there is no room.
+        """
+        operation = Enqueue(
+            entrypoint,
+            payload,
+            priority,
+            job_id=job_id,
+            delay=delay,
+            run_at=run_at,
+            expires_at=expires_at,
+            max_attempts=max_attempts,
+            headers=headers,
+            unique_key=unique_key,
+            unique_for=unique_for,
+            on_conflict=on_conflict,
+        )
+        job: Job = await self._one(operation, deadline)
+        return job
+
+    async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
+        """Add many jobs in one commit, all or none of them.
+
+        Raises:
+            DuplicateJobError: a key is taken; nothing was added.
+            QueueFullError: there is no room for all; nothing was added.
+        """
+        return await self.apply(*jobs, deadline=deadline)
+
+    async def dequeue(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 1,
+        wait: Duration | None = None,
+        claim_timeout: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> list[Job]:
+        """Claim ready jobs, by priority and then by commit order.
+
+        Args:
+            entrypoint: whose jobs; one name, several, or None for all.
+            batch_size: how many at the most.
+            wait: how long to wait for the first, if there is none.
+            claim_timeout: how long a claim lasts without a heartbeat; the queue's `stale_timeout` by default.
+            deadline: by then, after the wait, the call has ended.
+
+        Returns:
+            The claimed jobs; none if there were none.
+        """
+        operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
+        jobs: list[Job]
+        [jobs] = await self._submit([operation], deadline=deadline, wait=wait)
+        return jobs
+
+    # Claims
+
+    async def ack(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
+        """Finish a claimed job: it leaves the queue.
+
+        Args:
+            job_id: the job as dequeued, its claim, or the id of a claim that this queue object handed out.
+            deadline: by then the call has ended.
+
+        Raises:
+            ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
+            JobNotFoundError: there is no job with this bare id.
+        """
+        await self._one(Ack(job_id), deadline)
+
+    async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
+        """Finish many jobs in one commit; returns the errors of those whose claim is lost, and finishes the others."""
+        return await self._each([Ack(job) for job in jobs], deadline)
+
+    async def nack(
+        self,
+        job_id: JobReference,
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> None:
+        """Give a claimed job back: queued behind its equals, or dead if it has no attempts left.
+
+        Args:
+            job_id: as for `ack`.
+            delay: not to be claimed again before so long from now.
+            error: an exception or a text to keep with the job, cut at 2 KiB.
+            dead: it shall not be tried again.
+            charge: False hands it back unharmed: no failure is counted, and it keeps its place.
+            deadline: by then the call has ended.
+
+        Raises:
+            ClaimLostError: the claim is not current; nothing changed.
+            JobNotFoundError: there is no job with this bare id.
+        """
+        await self._one(Nack(job_id, delay, error, dead, charge), deadline)
+
+    async def nack_many(
+        self,
+        jobs: Iterable[JobReference],
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> list[Exception]:
+        """Give many jobs back in one commit; returns the errors of those whose claim is lost."""
+        return await self._each([Nack(job, delay, error, dead, charge) for job in jobs], deadline)
+
+    async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
+        """Say that the work on a claimed job goes on.
+
+        Raises:
+            ClaimLostError: the claim is not current. `ended_here` says whether it was acked or nacked through this
+                queue object.
+            JobNotFoundError: there is no job with this bare id.
+        """
+        errors = await self.heartbeat_many([job_id], deadline=deadline)
+        if errors:
+            raise errors[0]
+
+    async def heartbeat_many(
+        self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
+    ) -> list[ClaimLostError]:
+        """Say that the work on many jobs goes on, in one operation; returns the errors of the lost claims."""
+        operation = Heartbeat(tuple(jobs)).prepared(self._preparation)
+        if not operation.jobs:
+            return []
+        [errors] = await self._submit([operation], deadline=deadline)
+        return list(errors)
+
+    # Several things at once
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
+
+        Returns:
+            The result of each operation, in order.
+
+        Raises:
+            JQueueError: one was refused; none of them was done.
+        """
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+        if len(operations) > self.options.limits.batch_size:
+            limit = self.options.limits.batch_size
+            raise InvalidJobError(f"{len(operations)} operations in one commit; the limit is {limit}")
+        if not operations:
+            return []
+        return await self._submit(
+            [operation.prepared(self._preparation) for operation in operations], deadline=deadline
+        )
+
+    # Operators
+
+    async def cancel(self, job_id: str, *, deadline: Duration | None = None) -> Job:
+        """Remove a job that nobody has claimed, and return it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is in progress, or dead.
+        """
+        job: Job = await self._one(Cancel(job_id), deadline)
+        return job
+
+    async def redrive(
+        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
+    ) -> int:
+        """Queue dead jobs again: one by its id, those of an entrypoint, or all. Returns how many.
+
+        Raises:
+            JobNotFoundError: the one named is not in the queue.
+            JobStateError: the one named is not dead.
+            DuplicateJobError: a live job holds the unique key of the one named. Of many, such jobs stay dead.
+        """
+        redriven: int = await self._one(Redrive(job_id, entrypoint), deadline)
+        return redriven
+
+    async def purge(
+        self,
+        *,
+        status: JobStatus = JobStatus.DEAD,
+        entrypoint: str | None = None,
+        older_than: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> int:
+        """Remove dead jobs for good (or queued ones, if asked), and return how many."""
+        purged: int = await self._one(Purge(status, entrypoint, older_than), deadline)
+        return purged
+
+    async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
+        """Revoke every claim that was not confirmed within `timeout`, whatever its own says; returns how many.
+
+        An operator's order. The queues find stale claims by themselves when they dequeue.
+        """
+        requeued: int = await self._one(RequeueStale(timeout), deadline)
+        return requeued
+
+    # Looking
+
+    async def read_state(self) -> QueueState:
+        """The queue as it is now: one read, no commit.
+
+        Raises:
+            StorageError: the store failed, or the queue's object is gone or cannot be read.
+        """
+        state, _ = await self._engine.look(to_seconds("deadline", self.options.deadline))
+        return state
+
+    async def stats(self) -> QueueStats:
+        """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
+        state, size = await self._engine.look(to_seconds("deadline", self.options.deadline))
+        return summarise(state, self._engine.now(), size, self.options.limits)
+
+    def held_claim(self, job_id: JobReference) -> HeldClaim | None:
+        """What this queue object remembers of a claim that it handed out; None if nothing."""
+        return self._claims.held(self._claims.find(job_id))
+
+    def claim_age(self, job_id: JobReference) -> float | None:
+        """Seconds since the store last confirmed a claim handed out by this queue object; None if it knows of none."""
+        held = self.held_claim(job_id)
+        return None if held is None else self.options.clock.monotonic() - held.confirmed
+
+    # Underneath
+
+    async def _one(self, operation: Operation, deadline: Duration | None) -> Any:
+        [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline)
+        return result
+
+    async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:
+        if not operations:
+            return []
+        prepared = [operation.prepared(self._preparation) for operation in operations]
+        results = await self._submit(prepared, deadline=deadline, atomic=False)
+        return [result for result in results if isinstance(result, Exception)]
+
+    async def _submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        deadline: Duration | None,
+        atomic: bool = True,
+        wait: Duration | None = None,
+    ) -> list[Any]:
+        seconds = None if deadline is None else to_seconds("deadline", deadline)
+        patience = None if wait is None else to_seconds("wait", wait) or None
+        try:
+            results = await self._writer.submit(operations, atomic=atomic, deadline=seconds, wait=patience)
+        except ClaimLostError as error:
+            self._note_lost(error)
+            raise
+        for operation, result in zip(operations, results, strict=True):
+            self._note(operation, result)
+        return results
+
+    def _note(self, operation: Operation, result: Any) -> None:
+        """Remember the claims handed out and ended."""
+        now = self.options.clock.monotonic()
+        if isinstance(result, ClaimLostError):
+            self._note_lost(result)
+        elif isinstance(operation, Dequeue):
+            self._claims.remember(result, now)
+        elif isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
+            self._claims.end(operation.job)
+        elif isinstance(operation, Heartbeat):
+            for error in result:
+                self._note_lost(error)
+            for claim in operation.jobs:
+                assert isinstance(claim, Claim)
+                self._claims.confirm(claim, now)
+
+    def _note_lost(self, error: ClaimLostError) -> None:
+        if error.attempt is not None:
+            claim = Claim(error.job_id, error.attempt)
+            error.ended_here = self._claims.was_ended(claim)
+            self._claims.forget(claim)
+
+    async def _close_storage(self) -> None:
+        if isinstance(self.storage, SupportsClose):
+            await self.storage.aclose()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.storage, self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        return dict(vars(self.options))
+
+
+def _rebuild(kind: type[QueueVerbs], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:
+    """Unpickle a queue: the same settings, and a writer of its own."""
+    return kind(storage, **settings)

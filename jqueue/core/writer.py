@@ -1,0 +1,288 @@
+"""The task that carries requests to the engine: one at a time, in batches, until nothing is left to do.
+
+It starts with the first request and ends when idle, so a queue costs nothing while nobody uses it. Direct and broker
+queues share it; they differ in how many requests go into one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from jqueue.core.engine import CommitEngine
+from jqueue.core.requests import Request
+from jqueue.domain.commits import Verdict
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import Fence, HandBack, Operation
+
+logger = logging.getLogger("jqueue")
+
+SHORTEST_POLL = 0.01
+POLL_GROWTH = 1.5
+
+
+class Writer:
+    """Runs one engine.
+
+    Args:
+        engine: what commits.
+        batch_limit: the most requests in one commit.
+        max_pending: the most requests that may wait; more wait for room, and give up at their deadline.
+        deadline: seconds that a call may take, if it doesn't say.
+        longest_poll: the most seconds between reads while somebody waits for jobs.
+    """
+
+    def __init__(
+        self, engine: CommitEngine, *, batch_limit: int, max_pending: int, deadline: float, longest_poll: float
+    ) -> None:
+        self.engine = engine
+        self.deadline = deadline
+        self._batch_limit = batch_limit
+        self._max_pending = max_pending
+        self._longest_poll = longest_poll
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pending: deque[Request] = deque()
+        self._carried: list[Request] = []
+        self._waiting: list[Request] = []
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Event = asyncio.Event()
+        self._poll = SHORTEST_POLL
+        self._started = 0.0
+        self.closed: str | None = None
+
+    async def submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        atomic: bool = True,
+        deadline: float | None = None,
+        wait: float | None = None,
+    ) -> list[Any]:
+        """Have operations committed, in one commit, and return their results.
+
+        Args:
+            operations: prepared.
+            atomic: whether one refused operation undoes the others.
+            deadline: seconds that the call may take, besides `wait`.
+            wait: seconds for which an empty answer is not good enough.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+            QueueFullError: the buffer had no room until the deadline.
+            JQueueError: the operations were refused, or the store failed.
+        """
+        self._come_home()
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+        seconds = self.deadline if deadline is None else deadline
+        if len(self._pending) >= self._max_pending:
+            seconds = await self._find_room(seconds)
+        request = self._request(operations, atomic=atomic)
+        request.limit(seconds, wait)
+        self._enter(request)
+        return await request.wait()
+
+    async def close(self, reason: str, deadline: float) -> None:
+        """Take no more calls, finish what was called, hand back what nobody took; end by the deadline.
+
+        Args:
+            reason: what later calls are told.
+            deadline: seconds.
+        """
+        self.closed = reason
+        for request in self._waiting:
+            request.lose_patience()
+        for request in (*self._pending, *self._carried):
+            request.patient = False
+        self._wake.set()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=deadline)
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task], timeout=1.0)
+        self._fail_all(None)
+
+    def open(self) -> None:
+        """Take calls (again)."""
+        self._come_home()
+        self.closed = None
+
+    async def find_out(self, request: Request, timeout: float | None) -> Any:
+        """What became of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
+        seconds = self.deadline if timeout is None else timeout
+        if request.verdict is None:
+            try:
+                await self.submit([Fence()], deadline=seconds)
+            except StorageError as error:
+                request.last_error = error
+        if request.verdict is Verdict.LANDED:
+            if isinstance(request.landed, JQueueError):
+                raise request.landed
+            results = [
+                [] if operation.claims_jobs else result
+                for operation, result in zip(request.operations, request.landed or [], strict=True)
+            ]
+            return results[0] if len(results) == 1 else results
+        if request.verdict is Verdict.NOT_DONE:
+            raise DeadlineExceededError("it was certainly not done, and never will be")
+        raise request.unknown("it still cannot be said whether it was done", request.last_error)
+
+    # Coming in
+
+    def _come_home(self) -> None:
+        """Notice a fork or another event loop: requests and locks of the old one mean nothing here."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._pid == os.getpid():
+            return
+        if self._pid == os.getpid() and self._loop is not None and self._loop.is_running():
+            raise JQueueError("one queue object was used from two running event loops: make one for each")
+        at_home_before, closed = self._loop is not None, self.closed
+        self._pid, self._loop = os.getpid(), loop
+        if at_home_before:
+            self._begin()
+            self.closed = closed
+            self.engine.reset()
+
+    def _request(self, operations: Sequence[Operation], *, atomic: bool) -> Request:
+        return Request(operations, atomic=atomic, on_orphans=self._take_back, on_unknown=self.find_out)
+
+    def _enter(self, request: Request) -> None:
+        self._pending.append(request)
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
+            self._task.add_done_callback(self._ended)
+
+    async def _find_room(self, seconds: float) -> float:
+        """Wait until the buffer has room; returns the seconds that are left."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while len(self._pending) >= self._max_pending:
+            room = loop.create_future()
+            self._room.append(room)
+            try:
+                async with asyncio.timeout_at(until):
+                    await room
+            except TimeoutError:
+                raise QueueFullError(
+                    f"{self._max_pending} calls are waiting for the store already, and none was done in time"
+                ) from None
+        return max(0.0, until - loop.time())
+
+    def _take_back(self, claims: Sequence[Claim]) -> None:
+        """Claims that nobody received: they go back with the next commit."""
+        self._enter(self._request_of_ours(HandBack(tuple(claims))))
+
+    def _request_of_ours(self, operation: Operation) -> Request:
+        """A request that nobody waits for."""
+        request = self._request([operation], atomic=True)
+        request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        request.limit(self.deadline)
+        return request
+
+    # Going out
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        fenced = False
+        while True:
+            self._wake.clear()
+            batch = self._take_batch()
+            self._waiting = [request for request in self._waiting if request.wanted]
+            if batch:
+                await self._carry([*batch, *self._waiting])
+                self._poll = SHORTEST_POLL
+                await self._be_courteous(loop)
+                fenced = False
+            elif self._waiting:
+                await self._watch()
+            elif self._owes_an_answer() and not fenced:
+                await self._carry([self._request_of_ours(Fence())])
+                fenced = True
+            else:
+                return
+
+    def _take_batch(self) -> list[Request]:
+        batch: list[Request] = []
+        while self._pending and len(batch) < self._batch_limit:
+            request = self._pending.popleft()
+            if request.wanted:
+                batch.append(request)
+        for _ in range(min(len(self._room), self._max_pending - len(self._pending))):
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+        return batch
+
+    async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
+        self._carried = requests
+        self._started = asyncio.get_running_loop().time()
+        await self.engine.commit(requests, read_first=read_first)
+        self._waiting = [request for request in requests if request.wanted]
+        self._carried = []
+        await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
+
+    async def _be_courteous(self, loop: asyncio.AbstractEventLoop) -> None:
+        pause = self.engine.pause_due(loop.time() - self._started)
+        if pause and self._pending:
+            await asyncio.sleep(pause)
+
+    async def _watch(self) -> None:
+        """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
+        version = self.engine.draft.version
+        due = self.engine.draft.next_run_at()
+        until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
+        polling = self._poll <= until_due
+        try:
+            async with asyncio.timeout(min(self._poll, until_due)):
+                await self._wake.wait()
+            return
+        except TimeoutError:
+            await self._carry(self._waiting, read_first=polling)
+        if self.engine.draft.version == version:
+            self._poll = min(self._longest_poll, self._poll * POLL_GROWTH)
+        else:
+            self._poll = SHORTEST_POLL
+
+    def _owes_an_answer(self) -> bool:
+        """Whether writes are open that may have made claims for somebody who has left."""
+        return any(request.claims_jobs for sent in self.engine.open for request, _ in sent.outcomes)
+
+    # Ending
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is not self._task:
+            return
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            if error is not None:
+                logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
+            self._fail_all(error)
+            self.engine.reset()
+
+    def _fail_all(self, error: BaseException | None) -> None:
+        requests = [*self._carried, *self._waiting, *self._pending]
+        self._carried, self._waiting = [], []
+        self._pending.clear()
+        for request in requests:
+            if request.wanted:
+                if request.in_flight or request.open_tries:
+                    request.fail(request.unknown("the queue's writer ended before the store's answer", error))
+                elif error is not None:
+                    request.fail(StorageError("the queue's writer failed, and nothing was done", error))
+                else:
+                    request.fail(DeadlineExceededError("the queue was closed, and nothing was done"))
+        for room in self._room:
+            if not room.done():
+                room.set_result(None)
+        self._room.clear()

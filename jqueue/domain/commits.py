@@ -1,0 +1,89 @@
+"""The commit table: how a writer finds out whether a write that it got no clean answer to has landed.
+
+Each write carries (writer id, sequence, version) in the blob. Whoever reads a later version and finds the sequence
+there knows that the write landed. Its absence is certain only while no record that young has been evicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.limits import FINISHED_KEPT, WRITER_AGE, WRITERS_KEPT
+from jqueue.domain.models import CommitRecord, QueueState
+
+FINISHED_SLACK = FINISHED_KEPT // 4
+"""So many ids more are kept before the oldest are dropped together."""
+
+
+class Verdict(Enum):
+    """What became of a write."""
+
+    LANDED = "landed"
+    NOT_DONE = "not done"
+    UNKNOWABLE = "unknowable"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitId:
+    """What a write carries to be recognised by.
+
+    Attributes:
+        writer: the writer's id; one writer has one commit outstanding.
+        sequence: the number of this write among the writer's.
+        base_version: the version that the write was to replace.
+    """
+
+    writer: str
+    sequence: int
+    base_version: int
+
+
+def next_header(draft: Draft, commit: CommitId, queue: str, now: datetime, cycle: float) -> QueueState:
+    """The header of the version that a commit makes: its record in the table, and what is too old dropped.
+
+    Args:
+        draft: the draft to be committed; it is not changed.
+        commit: the id that the write will carry.
+        queue: the queue's id.
+        now: the time of the commit.
+        cycle: seconds that the writer takes to read and write the blob once.
+    """
+    at = now.timestamp()
+    commits = dict(draft.commits)
+    commits.pop(commit.writer, None)
+    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE]
+    surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
+    if surplus > 0:
+        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in set(evicted))
+        evicted += [writer for _, writer in oldest[:surplus]]
+    evicted_through = max([draft.evicted_through, *(commits.pop(writer).version for writer in evicted)])
+    commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
+    finished, attempt_floor = draft.finished, draft.attempt_floor
+    if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
+        entries = list(finished.items())
+        attempt_floor = max(attempt_floor, *(attempt for _, attempt in entries[:-FINISHED_KEPT]))
+        finished = dict(entries[-FINISHED_KEPT:])
+    return QueueState.model_construct(
+        version=commit.base_version + 1,
+        queue=queue,
+        critical=draft.critical,
+        commits=commits,
+        evicted_through=evicted_through,
+        finished=finished,
+        holds={key: hold for key, hold in draft.holds.items() if hold.until > at},
+        attempt_floor=attempt_floor,
+        extra=draft.extra,
+    )
+
+
+def recognise(header: QueueState | Draft, commit: CommitId) -> Verdict:
+    """What became of a write, by a version read after the object's etag had moved from the one that it named."""
+    record = header.commits.get(commit.writer)
+    if header.version < commit.base_version:
+        return Verdict.UNKNOWABLE  # an older version was put back: the write may have landed before that
+    if record is not None and record.sequence == commit.sequence:
+        return Verdict.LANDED
+    return Verdict.UNKNOWABLE if header.evicted_through > commit.base_version else Verdict.NOT_DONE
