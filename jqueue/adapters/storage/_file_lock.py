@@ -1,0 +1,167 @@
+"""The file beside a file: the lock that its writers take, and the token that tells one write from the next.
+
+The lock is never on the data file itself: that one is replaced at every write, and a lock on a file that has been
+replaced excludes nobody. The kernel gives the lock back when its holder dies. Each lock is a file of its own opening,
+so that it excludes threads of one process too, and nothing is held between calls: fork and pickle need no care.
+
+The token needs no flush: it only has to tell apart what running processes have seen, and none outlives a power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jqueue.adapters.storage._posix_files import give_to_owner_of, open_file
+from jqueue.adapters.system import SystemClock
+from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.ports.clock import Entropy
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_MARK = b"jqueue lock, keep while in use: "
+_WIDTH = 64  # a token is at most so long, so that a shorter one overwrites it whole
+
+_FIRST_PAUSE = 0.0005
+_LONGEST_PAUSE = 0.005  # a writer needs milliseconds: who looks more seldom misses the moments between two writers
+
+
+def has_file_locks() -> bool:
+    """Whether this system has the locks that are needed here."""
+    return fcntl is not None
+
+
+class FileLock:
+    """The sidecar of one file. It holds nothing but settings, and may be shared, copied and pickled.
+
+    Args:
+        path: of the sidecar; created, mode 0600, when the lock is first taken.
+        timeout: how many seconds to wait for another holder.
+        entropy: spreads the looks of those who wait.
+    """
+
+    def __init__(self, path: str, timeout: float, entropy: Entropy) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._entropy = entropy
+
+    def token(self) -> str:
+        """The token as it is now, without the lock; "" when there is none."""
+        try:
+            descriptor = open_file(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return ""
+        try:
+            return _parse(_first_line(descriptor))
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def held(self) -> Iterator[HeldLock]:
+        """Hold the lock.
+
+        Raises:
+            StorageError: somebody else held it for too long.
+            StorageFatalError: the sidecar is not ours, or nothing that can be locked.
+            OSError: the system refused.
+        """
+        descriptor = self._acquire()
+        try:
+            yield HeldLock(self._path, descriptor)
+        finally:
+            # Closing is not enough: a process forked meanwhile has a copy of the descriptor, and the lock with it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _acquire(self) -> int:
+        clock = SystemClock()
+        deadline = clock.monotonic() + self._timeout
+        pause = _FIRST_PAUSE
+        while True:
+            descriptor = self._try_to_acquire()
+            if descriptor is not None:
+                return descriptor
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                raise StorageError(
+                    f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
+                    "A writer holds it for milliseconds, so look for one that hangs or is stopped (`fuser` or `lsof` "
+                    "on that file names it), or raise lock_timeout. Nothing was written"
+                )
+            time.sleep(min(left, pause / 2 + self._entropy.jitter(pause / 2)))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _try_to_acquire(self) -> int | None:
+        descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = HeldLock(self._path, descriptor)
+            if held.is_in_place():
+                held.check_ours()
+                return descriptor
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+
+class HeldLock:
+    """What only the holder of the lock may do. Made by `FileLock.held`."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the file that is locked: if somebody removed it, we exclude nobody."""
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._descriptor))
+
+    def check_ours(self) -> None:
+        """Refuse, with a StorageFatalError, to overwrite a file that holds something else than our token."""
+        line = _first_line(self._descriptor)
+        # A power cut may have left less than a line, or zeros.
+        if line.strip(b"\0") and not _MARK.startswith(line[: len(_MARK)]):
+            raise StorageFatalError(
+                f"{self._path!r} is needed for a lock, but is somebody else's file: it would be overwritten. "
+                "Move it away, or give the queue another path"
+            )
+
+    def token(self) -> str:
+        """The token of the last write that began."""
+        return _parse(_first_line(self._descriptor))
+
+    def set_token(self, token: str) -> None:
+        """Announce a write, before what it writes can be seen.
+
+        Raises:
+            OSError: the system refused.
+        """
+        line = _MARK + token.encode().ljust(_WIDTH) + b"\n"
+        if os.pwrite(self._descriptor, line, 0) != len(line):
+            raise StorageError(f"Could not write the token into {self._path!r}: the system took only a part of it")
+
+    def give_to_owner_of(self, status: os.stat_result) -> None:
+        """Have the sidecar belong to whom the data file belongs."""
+        give_to_owner_of(status, self._descriptor)
+
+
+def _first_line(descriptor: int) -> bytes:
+    return os.pread(descriptor, 4096, 0).partition(b"\n")[0]
+
+
+def _parse(line: bytes) -> str:
+    if not line.startswith(_MARK):
+        return ""
+    return line.removeprefix(_MARK).decode("utf-8", "backslashreplace").strip()

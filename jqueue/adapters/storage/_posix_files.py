@@ -1,0 +1,179 @@
+"""Files as a durable store needs them: no links followed, flushed to the disk, errors that say what to do.
+
+Nothing here knows what the files are for. On a system without POSIX file locks the module can still be imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from jqueue.domain.errors import StorageError, StorageFatalError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# O_NONBLOCK makes the opening of a fifo return at once; on a regular file it means nothing. The flags are looked up
+# by name because Windows, where this module is only imported, lacks them.
+_ALWAYS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link, and links are not followed; give the path of the file itself",
+    stat.S_IFDIR: "a folder; give the path of a file inside it",
+    stat.S_IFIFO: "a named pipe; give the path of a regular file",
+    stat.S_IFSOCK: "a socket; give the path of a regular file",
+    stat.S_IFCHR: "a device; give the path of a regular file",
+    stat.S_IFBLK: "a device; give the path of a regular file",
+}
+
+# Retrying helps against none of these.
+_REFUSALS = {
+    errno.EACCES: "permission refused; {user} must be allowed to read and write it, and to create files in {folder!r}",
+    errno.EPERM: "permission refused; {user} must be allowed to read and write it, and to create files in {folder!r}",
+    errno.EROFS: "its file system is mounted read-only; it must be mounted for writing",
+    errno.ELOOP: f"it is {_KINDS[stat.S_IFLNK]}",
+    errno.EMLINK: f"it is {_KINDS[stat.S_IFLNK]}",  # FreeBSD's word for ELOOP
+    errno.EISDIR: f"it is {_KINDS[stat.S_IFDIR]}",
+    errno.ENXIO: f"it is {_KINDS[stat.S_IFSOCK]}",
+    errno.ENOTDIR: "a part of its path is not a folder",
+    errno.ENAMETOOLONG: "its name is too long; 200 bytes always fit",
+    errno.ENOTSUP: "its file system has no locks; keep it on a local disk",
+    errno.EOPNOTSUPP: "its file system has no locks; keep it on a local disk",
+}
+
+# Retrying may help against these, once somebody has done something.
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space or have it raised",
+    errno.EFBIG: "it would be larger than the system allows; raise the limit (ulimit -f) or remove jobs",
+    errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files",
+}
+
+
+@contextmanager
+def errors_as_storage_errors(doing: str, path: str) -> Iterator[None]:
+    """Turn what the system says into a StorageError that says what was being done, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else path
+        number = error.errno or 0
+        if number in _REFUSALS:
+            reason = _REFUSALS[number].format(user=_user(), folder=os.path.dirname(path))
+            raise StorageFatalError(f"Could not {doing}: {where!r}: {reason}", error) from error
+        advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
+        raise StorageError(f"Could not {doing}: {where!r}{advice}", error) from error
+
+
+def open_file(path: str, flags: int) -> int:
+    """Open a regular file, mode 0600 if that creates it, following no link and waiting for nobody.
+
+    Raises:
+        StorageFatalError: there is something else than a regular file.
+        OSError: the system refused.
+    """
+    descriptor = os.open(path, flags | _ALWAYS, 0o600)
+    try:
+        check_kind(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def file_status(path: str) -> os.stat_result | None:
+    """What the system knows about the regular file at a path; None when nothing is there.
+
+    Raises:
+        StorageFatalError: there is something else than a regular file.
+        OSError: the system refused.
+    """
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    check_kind(path, status)
+    return status
+
+
+def check_kind(path: str, status: os.stat_result) -> None:
+    """Refuse, with a StorageFatalError, whatever is not a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file; give the path of one")
+        raise StorageFatalError(f"{path!r} is {kind}")
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it, however little the system takes at a time."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def read_all(descriptor: int) -> bytes:
+    """Read to the end of the file."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        return file.readall()
+
+
+def flush(descriptor: int) -> None:
+    """Have the disk, and not only the system, hold what was written."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync leaves the content in the cache of the disk
+    if full is not None:
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise  # a real failure, which fsync might not report a second time
+        else:
+            return
+    os.fsync(descriptor)
+
+
+@contextmanager
+def open_folder(path: str) -> Iterator[int]:
+    """The descriptor of a folder, to flush it with."""
+    descriptor = os.open(path, _FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def flush_folder(descriptor: int) -> None:
+    """Have the disk hold the names in a folder, where the file system can do that."""
+    try:
+        flush(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and say so like this
+            raise
+
+
+def create_folder(path: str) -> None:
+    """Create a folder and those above it, each one durable in the one above before anything is put into it."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    create_folder(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    with open_folder(above) as descriptor:
+        flush_folder(descriptor)
+
+
+def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:
+    """Root that mends a user's queue leaves the user its owner, who could not open it any more otherwise."""
+    if os.geteuid() == 0 and status.st_uid != 0:
+        with suppress(OSError):  # in a container, root may not be allowed to; then it stays root's
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def _user() -> str:
+    return f"this process (user id {os.geteuid()})" if hasattr(os, "geteuid") else "this process"

@@ -1,0 +1,249 @@
+"""A queue in a file, for all processes of one machine: durable when a write returns, whole whenever it is read.
+
+A write goes into a temporary file beside, is flushed to the disk, takes the place of the old file in one step, and
+the folder is flushed. A process that dies at any instruction leaves the old content or the new one.
+
+The etag is a token, new at every write and kept in the sidecar `<name>.lock`, with the inode, size and times of the
+file, so that an edit by hand is another etag too. Why no etag can name two contents: the token is set before the file
+is renamed into place, under the lock. So while the token is T, the file is either the one before T's write, or T's
+own; at the rename both exist, hence their inodes differ; and once T is followed by another token, it never returns.
+
+It needs POSIX file locks and a local file system: over a network, neither locks nor times can be relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import re
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
+from jqueue.adapters.storage._posix_files import (
+    create_folder,
+    errors_as_storage_errors,
+    file_status,
+    flush,
+    flush_folder,
+    give_to_owner_of,
+    open_file,
+    open_folder,
+    read_all,
+    write_all,
+)
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.ports.clock import Entropy
+
+_READS_WITHOUT_LOCK = 8
+_NOT_IN_A_NAME = re.compile(r"[^\w-]")
+
+
+class LocalFileSystemStorage:
+    """One object in a local file. It may be shared by threads, event loops and forks, and it may be pickled.
+
+    The file, its sidecar `<name>.lock` and the temporary files `.<name>.<token>.tmp` have mode 0600. The folder is
+    created at the first write. Cancelling a write does not stop it: it may still land.
+
+    Args:
+        path: the file. No symbolic link is followed there, and a relative path stays what it is now, wherever the
+            process goes.
+        lock_timeout: how long a write may wait for other writers, in seconds or as a timedelta.
+        entropy: makes the tokens; the system's by default.
+
+    Raises:
+        InvalidJobError: lock_timeout is not a duration.
+        ValueError: the path names no file.
+        StorageFatalError: this system has no POSIX file locks (Windows).
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, lock_timeout: Duration = 10.0, entropy: Entropy | None = None
+    ) -> None:
+        if not has_file_locks():
+            raise StorageFatalError(
+                "LocalFileSystemStorage needs POSIX file locks, which this system (Windows?) does not have; use "
+                "S3Storage, GCSStorage or another store with conditional writes, InMemoryStorage for tests, or WSL"
+            )
+        self._path = pathlib.Path(path)
+        if self._path.name in ("", "..") or "\0" in str(self._path):
+            raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
+        self._file = str(self._path.absolute())
+        self._folder, self._name = os.path.split(self._file)
+        self._entropy = SystemEntropy() if entropy is None else entropy
+        self._lock = FileLock(f"{self._file}.lock", to_seconds("lock_timeout", lock_timeout), self._entropy)
+        self._cleaned_in: int | None = None
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file, as it was given."""
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(path={self._path!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cleaned_in": None}
+
+    async def read(self) -> tuple[bytes, str | None]:
+        """Return (content, etag), or (b"", None) when there is no file.
+
+        Raises:
+            StorageFatalError: permission is refused, or there is a link, a folder or a pipe instead of a file.
+            StorageError: the system failed.
+        """
+        return await asyncio.to_thread(self._read)
+
+    async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
+        """Return None while the file's etag is still `etag`, and otherwise what `read` returns.
+
+        Raises:
+            StorageFatalError: as for `read`.
+            StorageError: the system failed.
+        """
+        return await asyncio.to_thread(self._read_if_changed, etag)
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Write the file if it is still the one that `if_match` names, and return its new etag.
+
+        Args:
+            content: the whole new content.
+            if_match: the etag that the file must have now; None means that there must be no file yet.
+
+        Raises:
+            CASConflictError: the condition did not hold. Nothing was written.
+            StorageFatalError: as for `read`. Nothing was written.
+            StorageError: the disk is full, the lock was not to be had, or the system failed. The old content is
+                still there, unless the message says otherwise.
+        """
+        return await asyncio.to_thread(self._write, bytes(content), if_match)
+
+    def store_time(self) -> datetime:
+        """The machine's clock, UTC: all who use the file share it."""
+        return SystemClock().now()
+
+    def _read(self) -> tuple[bytes, str | None]:
+        with errors_as_storage_errors("read the queue file", self._file):
+            for _ in range(_READS_WITHOUT_LOCK):
+                if (found := self._read_once()) is not None:
+                    return found
+            with self._lock.held():
+                found = self._read_once()
+        if found is None:
+            raise StorageError(f"{self._file!r} changes while it is read, by something that does not take its lock")
+        return found
+
+    def _read_once(self) -> tuple[bytes, str | None] | None:
+        """Read without the lock; None when the file was replaced or edited meanwhile.
+
+        If the file is the same before and after the token was read, both were current at that moment. A token whose
+        write is yet to land makes an etag that fits the old file, and no longer fits once the new one is there.
+        """
+        try:
+            descriptor = open_file(self._file, os.O_RDONLY)
+        except FileNotFoundError:
+            return b"", None
+        try:
+            etag_before = _etag("", os.fstat(descriptor))
+            content = read_all(descriptor)
+            token = self._lock.token()
+            status = file_status(self._file)  # while the file is open, no other one can have its inode
+        finally:
+            os.close(descriptor)
+        if status is None or _etag("", status) != etag_before:
+            return None
+        return content, _etag(token, status)
+
+    def _read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
+        with errors_as_storage_errors("look at the queue file", self._file):
+            # The token comes last: if it is still the etag's, nobody has replaced the file that was seen before it.
+            status = file_status(self._file)
+            if status is not None and _etag(self._lock.token(), status) == etag:
+                return None
+        return self._read()
+
+    def _write(self, content: bytes, if_match: str | None) -> str:
+        with errors_as_storage_errors("write the queue file", self._file):
+            # Before the lock, which would create a sidecar beside nothing, or beside what is no file.
+            if (file_status(self._file) is None) != (if_match is None):
+                raise CASConflictError(self._describe_conflict(if_match))
+            if if_match is None:
+                create_folder(self._folder)
+            with open_folder(self._folder) as folder:
+                with self._lock.held() as lock:
+                    self._remove_leftovers()
+                    status = file_status(self._file)
+                    current = None if status is None else _etag(lock.token(), status)
+                    if current != if_match:
+                        raise CASConflictError(self._describe_conflict(if_match))
+                    etag = self._replace(content, status, lock)
+                self._flush_rename(folder)
+        return etag
+
+    def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock) -> str:
+        """Put the content in the place of the file whose status is given, and return the new etag."""
+        token = self._entropy.new_id()
+        temporary = os.path.join(self._folder, f".{self._name}.{_NOT_IN_A_NAME.sub('_', token)}.tmp")
+        descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            if replaced is not None:
+                give_to_owner_of(replaced, descriptor)
+                lock.give_to_owner_of(replaced)
+            write_all(descriptor, content)
+            flush(descriptor)
+            lock.set_token(token)
+            self._check_nobody_interfered(replaced, lock)
+            os.rename(temporary, self._file)
+            return _etag(token, os.fstat(descriptor))  # only now: a rename moves the time of the last change
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _check_nobody_interfered(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
+        """See to it, as late as can be, that no edit by hand is overwritten, and that we exclude other writers."""
+        if not lock.is_in_place():
+            raise CASConflictError(f"The lock file of {self._file!r} was removed during a write; nothing was written")
+        status = file_status(self._file)
+        if (status and _etag("", status)) != (replaced and _etag("", replaced)):
+            raise CASConflictError(f"{self._file!r} was changed without its lock during a write; nothing was written")
+
+    def _flush_rename(self, folder: int) -> None:
+        try:
+            flush_folder(folder)
+        except OSError as error:
+            raise StorageError(
+                f"The new content of {self._file!r} is in place, but its folder could not be flushed to the disk: "
+                "a power failure may still undo the write. Check the disk",
+                error,
+            ) from error
+
+    def _remove_leftovers(self) -> None:
+        """Remove, once in each process, the temporary files of writers that were killed.
+
+        Under the lock, nobody else has one. What follows our name has no dots, so that the temporary files of a queue
+        whose name only begins like ours are not taken for ours.
+        """
+        if self._cleaned_in == os.getpid():
+            return
+        leftover = re.compile(rf"\.{re.escape(self._name)}\.[^.]+\.tmp", re.DOTALL)
+        with suppress(OSError):  # what cannot be removed harms nobody
+            for name in filter(leftover.fullmatch, os.listdir(self._folder)):
+                with suppress(OSError):
+                    os.unlink(os.path.join(self._folder, name))
+        self._cleaned_in = os.getpid()
+
+    def _describe_conflict(self, expected: str | None) -> str:
+        if expected is None:
+            return f"{self._file!r} exists already, and a write without an etag only creates"
+        return f"{self._file!r} is not the one with etag {expected!r} any more: somebody changed it; read it again"
+
+
+def _etag(token: str, status: os.stat_result) -> str:
+    return f"{token}:{status.st_ino:x}:{status.st_size:x}:{status.st_mtime_ns:x}:{status.st_ctime_ns:x}"

@@ -1,0 +1,82 @@
+"""A store in this process's memory: for tests, trials, and queues that need not outlive their process.
+
+It keeps the whole promise of the port, creating included, so that what works on it works on a real store. It may be
+shared by threads and event loops. Nobody outside the process sees it, and nothing is left of it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jqueue.adapters.system import SystemClock
+from jqueue.domain.errors import CASConflictError
+from jqueue.ports.clock import Clock
+
+
+@dataclass(eq=False)
+class InMemoryStorage:
+    """One object in memory. The etag is a counter of writes, as text.
+
+    Args:
+        initial_content: what the object holds at first; b"" means that there is no object yet.
+        clock: what `store_time` reads; the machine's clock by default.
+    """
+
+    initial_content: bytes = field(default=b"", repr=False)  # payloads, which no repr or log may show
+    clock: Clock = field(default_factory=SystemClock, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        self._content = bytes(self.initial_content)
+        self._writes = 1 if self._content else 0
+        # A thread's lock and not asyncio's, which would bind the store to the first event loop that waits for it.
+        self._guard = threading.Lock()
+
+    async def read(self) -> tuple[bytes, str | None]:
+        """Return (content, etag), or (b"", None) before the first write."""
+        await asyncio.sleep(0)
+        with self._guard:
+            return self._content, self._etag()
+
+    async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
+        """Return None while the object's etag is still `etag`, and otherwise what `read` returns."""
+        found = await self.read()
+        return None if found[1] == etag else found
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Write the object if it is still the one that `if_match` names, and return its new etag.
+
+        Args:
+            content: the whole new content; a copy is kept.
+            if_match: the etag that the object must have now; None means that there must be no object yet.
+
+        Raises:
+            CASConflictError: the condition did not hold. Nothing was written.
+        """
+        kept = bytes(content)
+        # As with a real store, others run meanwhile: a loop of commits must not keep the event loop to itself.
+        await asyncio.sleep(0)
+        with self._guard:
+            current = self._etag()
+            if current != if_match:
+                raise CASConflictError(_describe_conflict(if_match, current))
+            self._content = kept
+            self._writes += 1
+            return str(self._writes)
+
+    def store_time(self) -> datetime:
+        """The clock's time, UTC."""
+        return self.clock.now()
+
+    def _etag(self) -> str | None:
+        return str(self._writes) if self._writes else None
+
+
+def _describe_conflict(expected: str | None, current: str | None) -> str:
+    if expected is None:
+        return f"The object in memory exists already (etag {current!r}), and a write without an etag only creates"
+    if current is None:
+        return f"There is no object in memory, so none with etag {expected!r}; create it with if_match=None"
+    return f"The object in memory has etag {current!r} and not {expected!r}: somebody wrote it; read it again"

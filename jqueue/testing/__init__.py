@@ -1,0 +1,22 @@
+"""What users test their own parts with: the contract that a storage adapter must keep.
+
+Importing this package loads no test tool; using a contract does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jqueue.testing.storage_contract import StorageContract, StorageFactory
+
+__all__ = ["StorageContract", "StorageFactory"]
+
+_HOMES = dict.fromkeys(__all__, "jqueue.testing.storage_contract")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

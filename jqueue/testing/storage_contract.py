@@ -1,0 +1,244 @@
+"""What every storage adapter must do, as tests that an adapter's own test suite inherits.
+
+The queue's safety rests on these sentences and on nothing else in a store. An adapter is tested like this, with
+pytest and pytest-asyncio in either mode:
+
+    class TestMyStorage(StorageContract):
+        @pytest.fixture
+        def make_storage(self, tmp_path):
+            return lambda: MyStorage(tmp_path / "object")
+
+`make_storage` gives a function, plain or async, that opens one more handle on the object of this test, which does
+not exist yet. Handles that have `aclose` are closed by the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from jqueue.domain.errors import CASConflictError
+from jqueue.ports.storage import ObjectStoragePort, SupportsClose, SupportsReadIfChanged, SupportsStoreTime
+
+StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
+
+
+@pytest.mark.asyncio
+class StorageContract:
+    """Subclass it, give it a `make_storage` fixture, and set what differs for a slow or unusual store.
+
+    Attributes:
+        etag_names_the_write: False for a store whose etag is a hash of the content, such as S3.
+        writers: how many race each other.
+        increments: how many each of them makes.
+        large_body: how many bytes the largest object has.
+        overwrites: how many times an object is replaced under its readers, and writes are cancelled.
+        patience: seconds after which a test has hung.
+    """
+
+    etag_names_the_write = True
+    writers = 20
+    increments = 20
+    large_body = 5 * 1024 * 1024
+    overwrites = 20
+    patience = 120.0
+
+    @pytest.fixture
+    def make_storage(self) -> StorageFactory:
+        raise NotImplementedError("give the subclass a fixture `make_storage` that returns a function of no arguments")
+
+    @asynccontextmanager
+    async def handles(self, make_storage: StorageFactory, count: int = 1) -> AsyncIterator[list[ObjectStoragePort]]:
+        """So many handles on the object of this test, and the time to use them."""
+        async with asyncio.timeout(self.patience), AsyncExitStack() as closing:
+            opened = []
+            for _ in range(count):
+                made = make_storage()
+                storage = await made if inspect.isawaitable(made) else made
+                if isinstance(storage, SupportsClose):
+                    closing.push_async_callback(storage.aclose)
+                opened.append(storage)
+            yield opened
+
+    async def test_an_absent_object_reads_as_nothing_without_an_etag(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage) as [storage]:
+            assert await storage.read() == (b"", None)
+
+    async def test_a_created_object_is_read_through_every_handle(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, 2) as [creator, other]:
+            etag = await creator.write(b"first")
+            assert isinstance(etag, str), "an etag is text"
+            assert etag, "an etag is not empty: it would be taken for none"
+            assert await creator.read() == (b"first", etag), "write returns the etag that read then gives"
+            assert await other.read() == (b"first", etag), "all handles of one object see the same etag"
+
+    async def test_a_matching_etag_replaces_the_object(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, 2) as [storage, other]:
+            first = await storage.write(b"first")
+            second = await storage.write(b"second, and longer", first)
+            third = await other.write(b"3", second)
+            assert len({first, second, third}) == 3, "every content has its own etag"
+            assert await storage.read() == (b"3", third)
+
+    async def test_a_stale_etag_is_refused_and_changes_nothing(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, 2) as [storage, other]:
+            first = await storage.write(b"first")
+            second = await other.write(b"second", first)
+            with pytest.raises(CASConflictError):
+                await storage.write(b"late", first)
+            assert await storage.read() == (b"second", second)
+
+    async def test_a_second_creator_is_refused_and_changes_nothing(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, 2) as [storage, other]:
+            etag = await storage.write(b"first")
+            for creator in (storage, other):
+                with pytest.raises(CASConflictError):
+                    await creator.write(b"second")
+            assert await storage.read() == (b"first", etag)
+
+    async def test_an_etag_matches_no_absent_object(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage) as [storage]:
+            with pytest.raises(CASConflictError):
+                await storage.write(b"late", "0123456789abcdef0123456789abcdef")
+            assert await storage.read() == (b"", None)
+
+    async def test_of_racing_creators_exactly_one_wins(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, self.writers) as creators:
+            outcomes = await asyncio.gather(
+                *(creator.write(b"creator %d" % number) for number, creator in enumerate(creators)),
+                return_exceptions=True,
+            )
+            won = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, str)]
+            lost = [outcome for outcome in outcomes if isinstance(outcome, CASConflictError)]
+            assert len(won) == 1, f"creating must be create-only: {outcomes}"
+            assert len(lost) == self.writers - 1, f"who loses must be told so: {outcomes}"
+            assert await creators[0].read() == (b"creator %d" % won[0], outcomes[won[0]])
+
+    async def test_racing_increments_are_all_counted(self, make_storage: StorageFactory) -> None:
+        async def increment(storage: ObjectStoragePort) -> None:
+            for _ in range(self.increments):
+                while True:
+                    content, etag = await storage.read()
+                    try:
+                        await storage.write(b"%d" % (int(content or b"0") + 1), etag)
+                    except CASConflictError:
+                        continue
+                    break
+
+        async with self.handles(make_storage, self.writers) as writers:
+            await asyncio.gather(*map(increment, writers))
+            content, _ = await writers[0].read()
+            assert int(content) == self.writers * self.increments, "an update was lost, or counted twice"
+
+    async def test_every_write_gives_a_new_etag_for_the_same_bytes_too(self, make_storage: StorageFactory) -> None:
+        if not self.etag_names_the_write:
+            pytest.skip("the etag of this store depends on the content alone")
+        async with self.handles(make_storage) as [storage]:
+            etags: list[str | None] = [None]
+            for _ in range(self.overwrites):
+                etags.append(await storage.write(b"the same", etags[-1]))
+            assert len(set(etags)) == self.overwrites + 1
+            with pytest.raises(CASConflictError):
+                await storage.write(b"late", etags[-2])
+
+    async def test_bytes_come_back_exactly(self, make_storage: StorageFactory) -> None:
+        texts = [b"\n", b"\r\n", b" padded \n\n", b"\0", b"\xef\xbb\xbfmarked", b"\xff\xfe"]
+        every_byte = bytes(range(256))
+        async with self.handles(make_storage) as [storage]:
+            etag = None
+            for body in [*texts, every_byte, every_byte * 999]:
+                etag = await storage.write(body, etag)
+                assert await storage.read() == (body, etag)
+
+    async def test_large_objects_are_written_whole_and_replaced_by_small_ones(
+        self, make_storage: StorageFactory
+    ) -> None:
+        large = bytes(range(251)) * (self.large_body // 251 + 1)
+        async with self.handles(make_storage, 2) as [storage, other]:
+            etag = await storage.write(large)
+            content, found = await other.read()
+            assert (content == large, found) == (True, etag)
+            etag = await storage.write(b"small", etag)
+            assert await other.read() == (b"small", etag)
+
+    async def test_a_reader_never_sees_a_torn_object(self, make_storage: StorageFactory) -> None:
+        # Each body is one byte value over and over, in a length of its own.
+        lengths = [self.large_body // 8 + 4096 * number for number in range(self.overwrites)]
+        seen: dict[str | None, tuple[int, ...]] = {None: ()}
+        done = asyncio.Event()
+
+        async def overwrite(storage: ObjectStoragePort) -> None:
+            try:
+                etag = None
+                for number, length in enumerate(lengths):
+                    etag = await storage.write(bytes([number]) * length, etag)
+            finally:
+                done.set()
+
+        async def watch(storage: ObjectStoragePort) -> None:
+            while not done.is_set():
+                content, etag = await storage.read()
+                summary = (content[0], len(content)) if content else ()
+                assert content == b"" or content == content[:1] * lengths[content[0]], "this object was never written"
+                assert seen.setdefault(etag, summary) == summary, "one etag for two contents"
+
+        async with self.handles(make_storage, 3) as [writer, *readers]:
+            await asyncio.gather(overwrite(writer), *map(watch, readers))
+
+    async def test_a_cancelled_write_leaves_the_old_or_the_new_object(self, make_storage: StorageFactory) -> None:
+        clock = asyncio.get_running_loop()
+        async with self.handles(make_storage, 2) as [storage, other]:
+            old = b"old" * 50_000
+            began = clock.time()
+            etag = await storage.write(old)
+            duration = clock.time() - began
+            for number in range(self.overwrites):
+                new = b"new %d " % number * 30_000
+                write = asyncio.create_task(storage.write(new, etag))
+                if number % 2:  # at a moment spread over the time that a write takes
+                    await asyncio.wait([write], timeout=duration * number / self.overwrites)
+                else:  # at each of the first times that it waits for something
+                    for _ in range(number // 2):
+                        await asyncio.sleep(0)
+                write.cancel()
+                await asyncio.wait([write])
+                content, _ = await other.read()
+                assert content in (old, new), "a part of a write was left"
+                old = b"old %d " % number * 30_000
+                etag = await self._write_until_it_lands(other, old)
+            assert await storage.read() == (old, etag), "a write that had to be refused has landed after all"
+
+    async def _write_until_it_lands(self, storage: ObjectStoragePort, content: bytes) -> str:
+        """Write over what a cancelled write may still change: it can do so once."""
+        while True:
+            _, etag = await storage.read()
+            try:
+                return await storage.write(content, etag)
+            except CASConflictError:
+                continue
+
+    async def test_read_if_changed_agrees_with_read(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage, 2) as [storage, other]:
+            if not isinstance(storage, SupportsReadIfChanged):
+                pytest.skip("this store has no read_if_changed, which is optional")
+            assert await storage.read_if_changed("0123456789abcdef0123456789abcdef") == (b"", None)
+            first = await storage.write(b"first")
+            assert await storage.read_if_changed(first) is None
+            second = await other.write(b"second", first)
+            assert await storage.read_if_changed(first) == (b"second", second)
+            assert await storage.read_if_changed(second) is None
+            assert await storage.read() == (b"second", second)
+
+    async def test_the_time_of_the_store_says_its_zone(self, make_storage: StorageFactory) -> None:
+        async with self.handles(make_storage) as [storage]:
+            if not isinstance(storage, SupportsStoreTime):
+                pytest.skip("this store has no store_time, which is optional")
+            await storage.write(b"first")
+            await storage.read()
+            now = storage.store_time()
+            assert now is None or now.utcoffset() == timedelta(0), "store_time is in UTC, and says so"

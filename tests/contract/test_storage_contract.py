@@ -1,0 +1,123 @@
+"""Every storage that needs no server keeps the storage contract; so does one with nothing but the two methods."""
+
+import asyncio
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import CASConflictError
+from jqueue.ports.storage import (
+    ObjectStoragePort,
+    SupportsClose,
+    SupportsReadIfChanged,
+    SupportsStoreTime,
+)
+from jqueue.testing import StorageContract
+
+
+class TestInMemoryStorage(StorageContract):
+    @pytest.fixture
+    def make_storage(self):
+        storage = InMemoryStorage()
+        return lambda: storage
+
+
+class TestLocalFileSystemStorage(StorageContract):
+    @pytest.fixture
+    def make_storage(self, tmp_path):
+        return lambda: LocalFileSystemStorage(tmp_path / "folder" / "queue.json", lock_timeout=60)
+
+
+class TwoMethods:
+    """The least that a user's own storage can be."""
+
+    def __init__(self):
+        self.content, self.version = b"", 0
+
+    async def read(self):
+        return self.content, f"v{self.version}" if self.version else None
+
+    async def write(self, content, if_match=None):
+        if if_match != (await self.read())[1]:
+            raise CASConflictError("not the version that you read")
+        self.content, self.version = content, self.version + 1
+        return f"v{self.version}"
+
+
+class TestTwoMethods(StorageContract):
+    @pytest.fixture
+    def make_storage(self):
+        storage = TwoMethods()
+
+        async def open_storage():
+            return storage
+
+        return open_storage
+
+
+@pytest.mark.parametrize("make", [InMemoryStorage, lambda: LocalFileSystemStorage("queue.json"), TwoMethods])
+def test_a_storage_is_known_by_its_methods(make):
+    assert isinstance(make(), ObjectStoragePort)
+
+
+def test_what_is_optional_is_known_by_its_methods():
+    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsClose)
+    assert (True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
+    assert (True, True, False) == tuple(isinstance(LocalFileSystemStorage("queue.json"), port) for port in optional)
+    assert (False, False, False) == tuple(isinstance(TwoMethods(), port) for port in optional)
+
+
+class Careless(TwoMethods):
+    """A storage with one of the faults that the contract has to find."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+
+    async def read(self):
+        content, etag = await super().read()
+        if self.fault == "text" and content:
+            return content.replace(b"\r\n", b"\n"), etag
+        return content, "none" if self.fault == "absent" and etag is None else etag
+
+    async def write(self, content, if_match=None):
+        if self.fault == "torn":
+            self.content = content[: len(content) // 2]
+            await asyncio.sleep(0)
+        if self.fault == "check, then write":
+            _, etag = await self.read()
+            if etag == if_match:
+                await asyncio.sleep(0)
+                if_match = (await self.read())[1]
+        if self.fault == "overwriting create" and if_match is None:
+            if_match = (await self.read())[1]
+        if self.fault == "ignored etag" and if_match is not None:
+            if_match = (await self.read())[1]
+        if self.fault == "same etag" and content == self.content:
+            return f"v{self.version}"
+        etag = await super().write(content, if_match)
+        return {"another etag": "w" + etag, "empty etag": ""}.get(self.fault, etag)
+
+
+@pytest.mark.parametrize(
+    ("fault", "finder"),
+    [
+        ("absent", "test_an_absent_object_reads_as_nothing_without_an_etag"),
+        ("another etag", "test_a_created_object_is_read_through_every_handle"),
+        ("empty etag", "test_a_created_object_is_read_through_every_handle"),
+        ("overwriting create", "test_a_second_creator_is_refused_and_changes_nothing"),
+        ("overwriting create", "test_of_racing_creators_exactly_one_wins"),
+        ("ignored etag", "test_a_stale_etag_is_refused_and_changes_nothing"),
+        ("ignored etag", "test_an_etag_matches_no_absent_object"),
+        ("check, then write", "test_racing_increments_are_all_counted"),
+        ("same etag", "test_every_write_gives_a_new_etag_for_the_same_bytes_too"),
+        ("text", "test_bytes_come_back_exactly"),
+        ("torn", "test_a_reader_never_sees_a_torn_object"),
+        ("torn", "test_a_cancelled_write_leaves_the_old_or_the_new_object"),
+    ],
+)
+async def test_the_contract_finds_a_fault(fault, finder):
+    storage = Careless(fault)
+    with pytest.raises((AssertionError, CASConflictError, pytest.fail.Exception)):
+        await getattr(StorageContract(), finder)(lambda: storage)

@@ -1,0 +1,195 @@
+"""Writers of one file exclude each other, whoever holds, loses, removes or inherits the lock."""
+
+import asyncio
+import fcntl
+import os
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.domain.errors import CASConflictError, StorageError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.json"
+
+
+@pytest.fixture
+def sidecar(path):
+    return path.with_name("queue.json.lock")
+
+
+@pytest.fixture
+def storage(path):
+    return LocalFileSystemStorage(path)
+
+
+def during_the_next_flush(monkeypatch, action):
+    """Do something in the middle of a write: under the lock, before the file is renamed."""
+    fsync, pending = os.fsync, [action]
+
+    def act_and_flush(descriptor):
+        if pending:
+            pending.pop()()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", act_and_flush)
+
+
+@contextmanager
+def locked(sidecar):
+    with open(sidecar, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield lambda: fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@pytest.mark.parametrize("timeout", [0.02, timedelta(milliseconds=20), 0])
+async def test_a_lock_that_is_not_to_be_had_says_what_to_do(storage, path, sidecar, timeout):
+    etag = await storage.write(b"first")
+    patient = LocalFileSystemStorage(path, lock_timeout=timeout)
+    with locked(sidecar):
+        with pytest.raises(StorageError, match=rf"Could not lock '{sidecar}' within 0.* s: .* raise lock_timeout"):
+            await patient.write(b"second", etag)
+        assert (b"first", etag) == await patient.read(), "reading takes no lock"
+    await patient.write(b"second", etag)
+
+
+class ActsAtTheThirdLook:
+    """Entropy is asked for a pause whenever the lock was found taken."""
+
+    def __init__(self, action):
+        self.looks, self.action = 0, action
+
+    def new_id(self):
+        return "a-token"
+
+    def jitter(self, bound):
+        self.looks += 1
+        if self.looks == 3:
+            self.action()
+        return 0.0
+
+
+async def test_a_lock_that_comes_free_is_taken(storage, path, sidecar):
+    etag = await storage.write(b"first")
+    with locked(sidecar) as unlock:
+        entropy = ActsAtTheThirdLook(unlock)
+        await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
+    assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
+
+
+async def test_a_lock_file_removed_while_it_is_waited_for_is_made_anew(storage, path, sidecar):
+    await storage.write(b"first")
+    etag = (await storage.read())[1]
+    with locked(sidecar):
+        entropy = ActsAtTheThirdLook(lambda: os.replace(sidecar, sidecar.with_name("held")))
+        with pytest.raises(CASConflictError):  # the token went with the file
+            await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
+    await storage.write(b"second", (await storage.read())[1])
+
+
+async def test_a_lock_file_removed_as_it_is_locked_is_opened_again(storage, path, sidecar, monkeypatch):
+    flock, removals = fcntl.flock, [sidecar]
+
+    def lock_and_remove(descriptor, operation):
+        flock(descriptor, operation)
+        if removals:
+            os.unlink(removals.pop())
+
+    monkeypatch.setattr(fcntl, "flock", lock_and_remove)
+    etag = await storage.write(b"first")
+    assert sidecar.exists()
+    assert etag == (await storage.read())[1]
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_writer_whose_lock_file_was_removed_overwrites_nobody(storage, path, sidecar, monkeypatch, first):
+    etag = None if first else await storage.write(b"before")
+    other = LocalFileSystemStorage(path)
+
+    def remove_and_let_another_write():
+        sidecar.unlink()
+        asyncio.run(write_as(other))
+
+    async def write_as(storage):
+        await storage.write(b"other", (await storage.read())[1])
+
+    during_the_next_flush(monkeypatch, remove_and_let_another_write)
+    with pytest.raises(CASConflictError, match=r"lock file of '.*queue\.json' was removed"):
+        await storage.write(b"lost update", etag)
+    assert b"other" == path.read_bytes()
+    assert ["queue.json", "queue.json.lock"] == sorted(os.listdir(path.parent))
+
+
+async def test_a_write_changes_the_token_before_its_file_can_be_seen(storage, sidecar, monkeypatch):
+    rename, at_the_rename = os.rename, []
+
+    def look_and_rename(source, target):
+        at_the_rename.append(sidecar.read_text())
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", look_and_rename)
+    etag = await storage.write(b"first")
+    assert etag.partition(":")[0] in at_the_rename[0]
+
+
+async def test_removing_the_lock_file_again_and_again_loses_no_update(path, sidecar):
+    async def increment(storage):
+        for _ in range(20):
+            while True:
+                content, etag = await storage.read()
+                try:
+                    await storage.write(b"%d" % (int(content or b"0") + 1), etag)
+                except CASConflictError:
+                    continue
+                break
+            sidecar.unlink(missing_ok=True)
+
+    await asyncio.gather(*(increment(LocalFileSystemStorage(path)) for _ in range(5)))
+    assert b"100" == path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_a_process_forked_during_a_write_does_not_keep_the_lock(storage, path, monkeypatch):
+    started, stop = os.pipe()
+    children = []
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os.close(stop)
+            os.read(started, 1)  # until the parent closes its end
+            os._exit(0)
+        children.append(child)
+
+    during_the_next_flush(monkeypatch, fork)
+    etag = await storage.write(b"first")
+    try:
+        await LocalFileSystemStorage(path, lock_timeout=0).write(b"second", etag)
+    finally:
+        os.close(stop)
+        os.close(started)
+        os.waitpid(children[0], 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_storage_is_usable_on_both_sides_of_a_fork(storage, path):
+    async def write_over(expected, content):
+        found, etag = await storage.read()
+        assert found == expected
+        await storage.write(content, etag)
+
+    asyncio.run(write_over(b"", b"before"))
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(write_over(b"before", b"child"))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    asyncio.run(write_over(b"child", b"parent"))
+    assert b"parent" == path.read_bytes()

@@ -1,0 +1,81 @@
+"""What the storage contract cannot say of a store in memory."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import CASConflictError
+
+
+async def test_it_may_begin_with_content():
+    content, etag = await InMemoryStorage(b"first").read()
+    assert (b"first", True) == (content, bool(etag))
+
+
+async def test_no_initial_content_means_no_object():
+    assert (b"", None) == await InMemoryStorage(initial_content=b"").read()
+
+
+async def test_an_object_of_no_bytes_exists():
+    storage = InMemoryStorage()
+    etag = await storage.write(b"")
+    assert (b"", etag) == await storage.read()
+
+
+async def test_its_repr_shows_no_content():
+    storage = InMemoryStorage(b"secret")
+    await storage.write(b"secret too", (await storage.read())[1])
+    assert "secret" not in repr(storage)
+
+
+async def test_what_was_written_does_not_change_with_the_buffer_it_came_from():
+    storage, buffer = InMemoryStorage(), bytearray(b"first")
+    writing = asyncio.create_task(storage.write(buffer))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    buffer[:] = b"later"
+    await writing
+    assert b"first" == (await storage.read())[0]
+
+
+def test_its_time_is_that_of_the_clock_it_was_given():
+    class Noon:
+        def now(self):
+            return datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+        def monotonic(self):
+            return 0.0
+
+    assert datetime(2030, 1, 1, 12, tzinfo=UTC) == InMemoryStorage(clock=Noon()).store_time()
+
+
+def test_event_loops_in_several_threads_share_it():
+    storage = InMemoryStorage()
+
+    async def increment():
+        for _ in range(200):
+            while True:
+                content, etag = await storage.read()
+                try:
+                    await storage.write(b"%d" % (int(content or b"0") + 1), etag)
+                except CASConflictError:
+                    continue
+                break
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(asyncio.run, increment()) for _ in range(4)]:
+            done.result()
+    assert b"800" == asyncio.run(storage.read())[0]
+
+
+async def test_a_conflict_says_what_was_found():
+    storage = InMemoryStorage()
+    with pytest.raises(CASConflictError, match=r"no object in memory.*'7'"):
+        await storage.write(b"late", "7")
+    await storage.write(b"first")
+    with pytest.raises(CASConflictError, match="exists already"):
+        await storage.write(b"second")
+    with pytest.raises(CASConflictError, match="etag '1' and not '7'"):
+        await storage.write(b"late", "7")
