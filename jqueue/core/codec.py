@@ -301,6 +301,7 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _unreadable(data: bytes, what: str) -> str:
     if not data.strip():
         return f"the queue's object is empty ({len(data)} bytes): remove it to start anew, or restore it"
-    if data.lstrip().startswith(b"{") and not data.rstrip().endswith(b"}"):
+    end = b"}}" if data.startswith(b'{"format"') else b"}"
+    if data.lstrip().startswith(b"{") and not data.rstrip().endswith(end):
         what += " and seems to be cut off"
     return f"the queue's object ({len(data)} bytes) is not a queue: {what}. It was left as it is"

@@ -86,6 +86,8 @@ class CommitEngine:
         self.claim_timeout = claim_timeout
         self.call_timeout = call_timeout
         self.max_conflicts = max_conflicts
+        self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
+        self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
         self.recognised = 0
         self.reset()
@@ -113,7 +115,7 @@ class CommitEngine:
 
     def store_time(self) -> datetime | None:
         """The time by a clock that all users of the store share; None if there is no such clock."""
-        return self.storage.store_time() if isinstance(self.storage, SupportsStoreTime) else None
+        return None if self._store_time is None else self._store_time()
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
         """Carry requests until each is settled, has failed, or is still waiting for jobs.
@@ -221,8 +223,8 @@ class CommitEngine:
         return self.courtesy.earn(busy, self.writer_id, self.draft.commits, now, self.cycle.seconds)
 
     async def _read(self) -> tuple[bytes, str | None] | None:
-        if self.etag is not None and isinstance(self.storage, SupportsReadIfChanged):
-            return await self.storage.read_if_changed(self.etag)
+        if self.etag is not None and self._read_if_changed is not None:
+            return await self._read_if_changed(self.etag)
         data, etag = await self.storage.read()
         return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
 

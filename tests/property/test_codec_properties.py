@@ -1,0 +1,114 @@
+"""Whatever a job may hold, it is read back as it was written; whatever a file may hold, decoding ends in a state or
+in our own error.
+"""
+
+import json
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jqueue.core import codec
+from jqueue.core.blob import Blob
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN, Job, JobStatus, QueueState
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+times = st.datetimes(datetime(1900, 1, 1), datetime(2900, 1, 1), timezones=st.just(UTC))
+seconds = st.floats(0, 1e9)
+counts = st.integers(0, 2**53)
+jobs = st.builds(
+    Job,
+    id=names,
+    entrypoint=names,
+    payload=st.binary(max_size=64),
+    status=st.sampled_from([JobStatus.QUEUED, JobStatus.DEAD]),
+    priority=st.integers(PRIORITY_MIN, PRIORITY_MAX),
+    created_at=times,
+    sequence=st.integers(1, 2**53),
+    attempt=counts,
+    failures=counts,
+    max_attempts=st.none() | st.integers(1, COUNT_MAX),
+    run_at=st.none() | times,
+    expires_at=st.none() | times,
+    headers=st.dictionaries(names, texts, max_size=3),
+    unique_key=st.none() | names,
+    unique_for=st.none() | seconds,
+    error=st.none() | texts,
+)
+claimed = st.builds(
+    lambda job, at, timeout, attempt: job.evolve(
+        status=JobStatus.IN_PROGRESS, heartbeat_at=at, claim_timeout=timeout, attempt=attempt
+    ),
+    jobs,
+    st.none() | times,
+    st.none() | seconds,
+    st.integers(1, 2**53),
+)
+states = st.builds(
+    QueueState,
+    jobs=st.lists(jobs | claimed, max_size=6, unique_by=lambda job: job.id).map(tuple),
+    version=counts,
+    queue=names,
+    finished=st.dictionaries(names, counts, max_size=3),
+    attempt_floor=counts,
+)
+
+
+@given(states)
+def test_every_state_is_read_back_as_it_was(state):
+    assert state == codec.decode(codec.encode(state))
+
+
+@given(states, states)
+def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
+    known, fresh = Blob(), Blob()
+    for blob, history in ((known, (old, new)), (fresh, (new,))):
+        for state in history:
+            data = codec.encode(state)
+            blob.adopt(codec.parse_blob(data), len(data))
+    ours, theirs = known.draft.freeze(), fresh.draft.freeze()
+    assert sorted(theirs.jobs, key=lambda job: job.id) == sorted(ours.jobs, key=lambda job: job.id)
+    assert sorted(theirs.set_aside) == sorted(ours.set_aside)
+
+
+@given(states, st.data())
+def test_a_damaged_blob_is_a_state_or_our_own_error(state, data):
+    blob = bytearray(codec.encode(state))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(blob) - 1))
+        blob[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    check_decodes_or_refuses(bytes(blob))
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode))
+def test_any_bytes_are_a_state_or_our_own_error(data):
+    check_decodes_or_refuses(data)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+job_fields = st.dictionaries(st.sampled_from([*Job.model_fields]), json_values, max_size=6)
+
+
+@given(st.dictionaries(st.text(), job_fields | json_values, max_size=4), st.booleans())
+def test_any_json_in_the_jobs_is_a_state_that_can_be_written_again(entries, legacy):
+    blob = {"version": 1, "jobs": list(entries.values())} if legacy else {"format": 2, "jobs": entries}
+    state = check_decodes_or_refuses(json.dumps(blob).encode())
+    if state is not None:
+        assert len(state.jobs) + len(state.set_aside) == len(codec.decode(codec.encode(state)).jobs) + len(
+            codec.decode(codec.encode(state)).set_aside
+        )
+
+
+def check_decodes_or_refuses(data):
+    try:
+        state = codec.decode(data)
+    except InvalidBlobError:
+        return None
+    codec.encode(state)
+    return state
