@@ -1,0 +1,164 @@
+"""A draft behaves as a value: what is rolled back was never there, in any order of operations and faults."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Dequeue,
+    Enqueue,
+    HandBack,
+    Heartbeat,
+    Nack,
+    Preparation,
+    Purge,
+    Redrive,
+    RequeueStale,
+    perform,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ids = st.sampled_from(["a", "b", "c", "d"])
+entrypoints = st.sampled_from(["x", "y"])
+claims = st.builds(Claim, ids, st.integers(1, 4))
+delays = st.none() | st.integers(0, 20)
+times = st.integers(0, 40).map(lambda seconds: START + timedelta(seconds=seconds))
+operations = st.one_of(
+    st.builds(
+        Enqueue,
+        entrypoints,
+        st.just(b""),
+        st.integers(-2, 2),
+        job_id=ids,
+        delay=delays,
+        expires_at=st.none() | times,
+        max_attempts=st.none() | st.integers(1, 2),
+        unique_key=st.none() | st.sampled_from(["k", "l"]),
+        on_conflict=st.sampled_from(["return", "raise", "replace"]),
+    ),
+    st.builds(Dequeue, st.none() | entrypoints | st.just(["x", "y"]), batch_size=st.integers(0, 3)),
+    st.builds(Ack, claims),
+    st.builds(Nack, claims, delays, st.none() | st.just("error")),
+    st.builds(Nack, claims, charge=st.just(False), delay=delays),
+    st.builds(lambda many: Heartbeat(tuple(many)), st.lists(claims, max_size=3)),
+    st.builds(lambda many: HandBack(tuple(many)), st.lists(claims, max_size=3)),
+    st.builds(Cancel, ids),
+    st.builds(Redrive, st.none() | ids),
+    st.builds(Purge, st.sampled_from([JobStatus.DEAD, JobStatus.QUEUED])),
+    st.builds(RequeueStale, st.integers(0, 10)),
+)
+steps = st.lists(st.tuples(operations, times), max_size=15)
+settings.register_profile("draft", max_examples=60, deadline=None)
+settings.load_profile("draft")
+PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", lambda claim: claim)
+
+
+def prepared(operation):
+    return operation.prepared(PREPARATION)
+
+
+def served(draft, now):
+    """Which jobs it hands out, in which order, to three kinds of consumers; as found by the indexes."""
+    orders = []
+    for sought in (None, ("x",), ("y", "x")):
+        savepoint = draft.savepoint()
+        orders.append([job.id for job in perform(prepared(Dequeue(sought, batch_size=100)), draft, now)])
+        draft.rollback(savepoint)
+    return orders
+
+
+def shape(result):
+    """A result without the places of its jobs, and without the identity of its errors."""
+    if isinstance(result, list):
+        return [shape(each) for each in result]
+    if isinstance(result, Job):
+        return result.evolve(sequence=0)
+    return str(result) if isinstance(result, JQueueError) else result
+
+
+def placed(state):
+    """The jobs by id, with their places counted from 1: a draft does not reuse the places of jobs that are gone."""
+    ranks = {sequence: rank for rank, sequence in enumerate(sorted(job.sequence for job in state.jobs), 1)}
+    return {job.id: job.evolve(sequence=ranks[job.sequence]) for job in state.jobs}
+
+
+def same(one, other):
+    assert placed(one) == placed(other)
+    assert one.model_copy(update={"jobs": ()}) == other.model_copy(update={"jobs": ()})
+
+
+@given(steps, steps, times)
+def test_what_is_rolled_back_was_never_there(before, undone, now):
+    draft = Draft()
+    for operation, at in before:
+        perform(prepared(operation), draft, at)
+    expected, orders = draft.freeze(), served(draft, now)
+    savepoint = draft.savepoint()
+    for operation, at in undone:
+        perform(prepared(operation), draft, at)
+    draft.rollback(savepoint)
+    same(expected, draft.freeze())
+    assert orders == served(draft, now)
+
+
+@given(steps, times)
+def test_the_indexes_of_a_draft_that_changed_are_those_of_one_made_anew(before, now):
+    draft = Draft()
+    for operation, at in before:
+        perform(prepared(operation), draft, at)
+    anew = Draft(draft.freeze())
+    assert served(anew, now) == served(draft, now)
+    assert sorted(anew.keys) == sorted(draft.keys)
+    assert sorted(anew.claimed) == sorted(draft.claimed)
+
+
+@given(steps, times)
+def test_jobs_are_served_by_priority_and_then_by_place_whatever_the_clock_did(before, now):
+    draft = Draft()
+    for operation, at in before:
+        perform(prepared(operation), draft, at)
+    state = draft.freeze()
+    ready = [
+        job.id
+        for job in state.queued_jobs()
+        if (job.run_at is None or job.run_at <= now) and (job.expires_at is None or job.expires_at > now)
+    ]
+    assert ready == served(draft, now)[0]
+
+
+@given(steps)
+def test_every_operation_is_a_pure_function_of_values(before):
+    """`Operation.apply` on states gives what a draft gives, and leaves the state that it was given alone."""
+    draft, state = Draft(), QueueState()
+    for operation, at in before:
+        kept = state.model_copy()
+        result = perform(prepared(operation), draft, at)
+        try:
+            state_after, pure = prepared(operation).apply(state, at)
+        except JQueueError as error:
+            assert type(error) is type(result)
+            state_after = state
+        else:
+            assert shape(pure) == shape(result)
+        assert kept == state
+        state = state_after
+    same(state, draft.freeze())
+
+
+@given(steps)
+def test_attempts_only_grow_and_no_id_is_ever_claimed_twice_with_one_attempt(before):
+    draft = Draft()
+    seen = set()
+    for operation, at in before:
+        result = perform(prepared(operation), draft, at)
+        if isinstance(operation, Dequeue) and not isinstance(result, JQueueError):
+            for job in result:
+                assert job.claim not in seen
+                seen.add(job.claim)
