@@ -59,7 +59,7 @@ class Blob:
         draft.set_aside = tuple(set_aside)
         draft.base_bytes, draft.added_bytes = size, 0
         self._lines = lines
-        draft.dirty = {job.id for job in (*placed, *parsed.jobs)}
+        draft.dirty = {job.id: None for job in (*placed, *parsed.jobs)}
         self._warn(unreadable)
 
     def encode(self, header: QueueState) -> bytes:

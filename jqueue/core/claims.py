@@ -17,10 +17,12 @@ class HeldClaim:
     """A claim handed out and not yet ended here.
 
     Attributes:
+        claim: the claim.
         timeout: seconds without a heartbeat after which it is stale.
         confirmed: when the store last confirmed it, on the clock of whoever remembers.
     """
 
+    claim: Claim
     timeout: float
     confirmed: float
 
@@ -44,7 +46,7 @@ class ClaimRegistry:
     def remember(self, jobs: Iterable[Job], at: float) -> None:
         """Claims were handed out."""
         for job in jobs:
-            self._held.setdefault(job.id, {})[job.attempt] = HeldClaim(job.claim_timeout or 0.0, at)
+            self._held.setdefault(job.id, {})[job.attempt] = HeldClaim(job.claim, job.claim_timeout or 0.0, at)
             self._held.move_to_end(job.id)
         while len(self._held) > CLAIMS_KEPT:
             self._held.popitem(last=False)

@@ -120,7 +120,7 @@ def encode_header(state: QueueState) -> bytes:
         "critical": list(state.critical),
         "evicted_through": state.evicted_through,
         "attempt_floor": state.attempt_floor,
-        "commits": state.commits,
+        "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
         "finished": state.finished,
         "holds": state.holds,
         **state.extra,

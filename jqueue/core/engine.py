@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from jqueue.core.blob import Blob
 from jqueue.core.codec import decode, parse_blob
-from jqueue.core.pace import Backoff, Courtesy, CycleTime
+from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
@@ -152,7 +152,7 @@ class CommitEngine:
                 must_read = True
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
-                await backoff.conflict(self.cycle.seconds)
+                await backoff.conflict(self.cycle.seconds, self._writers())
             except StorageFatalError as error:
                 if must_read:
                     self._fail(pending, error)
@@ -221,6 +221,10 @@ class CommitEngine:
         """The pause that this writer owes the others after a commit that took so many seconds."""
         now = self.now().timestamp()
         return self.courtesy.earn(busy, self.writer_id, self.draft.commits, now, self.cycle.seconds)
+
+    def _writers(self) -> int:
+        """How many writers are active, this one included."""
+        return 1 + len(active(self.draft.commits, self.writer_id, self.now().timestamp()))
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:
@@ -316,9 +320,9 @@ class CommitEngine:
                 self.watch.failed()
             raise
         self.cycle.write(self.clock.monotonic() - started)
-        self.etag = etag
-        self.commits += 1
         self.blob.settle(header, len(content))
+        self.etag = etag  # last: should the line above ever fail, the next read finds the commit
+        self.commits += 1
         self._close({other: Verdict.LANDED if other is sent else Verdict.NOT_DONE for other in self.open})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
 

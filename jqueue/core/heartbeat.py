@@ -67,7 +67,8 @@ class HeartbeatManager:
         self.on_lost = on_lost
         self.lost = asyncio.Event()
         self.error: ClaimLostError | None = None
-        self._jobs: list[JobReference] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        jobs: list[JobReference] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        self._jobs = [self._claim_of(job) for job in jobs]
         self._task: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None
         self._cancelling = 0
@@ -150,6 +151,12 @@ class HeartbeatManager:
         held_claim = getattr(self.queue, "held_claim", None)
         held = held_claim(job) if held_claim is not None else None
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
+
+    def _claim_of(self, job: JobReference) -> JobReference:
+        """The claim itself for a bare id: later, the id may stand for another one."""
+        held_claim = getattr(self.queue, "held_claim", None)
+        held = held_claim(job) if isinstance(job, str) and held_claim is not None else None
+        return job if held is None else Claim(*held.claim)
 
     def _interval(self, timeout: float) -> float:
         if self.interval is not None:

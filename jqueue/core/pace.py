@@ -12,6 +12,7 @@ from jqueue.ports.clock import Entropy
 FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
 CONFLICT_CAP = 2.0
+CONFLICT_CYCLES = 2.0
 LEAST_CYCLE = 0.001
 ACTIVE_SECONDS = 30.0
 """A writer that committed within so many seconds is active."""
@@ -39,11 +40,20 @@ class Backoff:
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
         await asyncio.sleep(self._entropy.jitter(exponential_bound(self._failures, base, cap)))
 
-    async def conflict(self, cycle: float) -> None:
-        """Wait after losing a race: not at all the first time, then about as long as a race takes."""
+    async def conflict(self, cycle: float, writers: int) -> None:
+        """Wait after losing a race: not at all the first time, then for some cycles.
+
+        A race is lost to somebody who has won it, so the store is well; who waits longer than it takes all the others
+        to have their turn only loses more of them.
+
+        Args:
+            cycle: seconds that this writer takes to read and write the blob once.
+            writers: how many writers are active.
+        """
         self._conflicts += 1
         if self._conflicts > 1:
-            bound = exponential_bound(self._conflicts - 1, max(cycle, LEAST_CYCLE), CONFLICT_CAP)
+            cap = min(CONFLICT_CAP, CONFLICT_CYCLES * max(cycle, LEAST_CYCLE) * max(1, writers))
+            bound = exponential_bound(self._conflicts - 1, max(cycle, LEAST_CYCLE), cap)
             await asyncio.sleep(self._entropy.jitter(bound))
 
 
@@ -70,6 +80,17 @@ class CycleTime:
         self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)
 
 
+def active(commits: Mapping[str, CommitRecord], own: str, now: float) -> list[CommitRecord]:
+    """The records of the other writers that committed lately.
+
+    Args:
+        commits: the commit table.
+        own: this writer's id.
+        now: the time, in seconds since 1970.
+    """
+    return [record for writer, record in commits.items() if writer != own and abs(now - record.at) <= ACTIVE_SECONDS]
+
+
 class Courtesy:
     """The room that a continuous writer leaves.
 
@@ -90,11 +111,7 @@ class Courtesy:
             now: the time, in seconds since 1970.
             cycle: this writer's own cycle, in seconds.
         """
-        others = [
-            record.cycle
-            for writer, record in commits.items()
-            if writer != own and abs(now - record.at) <= ACTIVE_SECONDS
-        ]
+        others = [record.cycle for record in active(commits, own, now)]
         pause = min(LONGEST_PAUSE, CYCLES_LEFT * max([*others, cycle]))
         self._owed += busy * (SHARE_KNOWN if others else SHARE_UNKNOWN)
         if self._owed < pause:

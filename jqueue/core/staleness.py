@@ -90,12 +90,6 @@ class StaleWatch:
         sights = [(job_id, self._seen[job_id][0]) for _, job_id in due]
         return tuple((Claim(job_id, sight.attempt), sight.heartbeat_at) for job_id, sight in sights)
 
-    def next_due(self) -> float | None:
-        """Seconds of watching until the next claim may be stale; None if there is none to watch."""
-        while self._due and not self._is_current(self._due[0]):
-            heapq.heappop(self._due)
-        return max(0.0, self._due[0][0] - self._watched) if self._due else None
-
     def _timeout(self, claim_timeout: float | None) -> float:
         return self._default_timeout if claim_timeout is None else claim_timeout
 

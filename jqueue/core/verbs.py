@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from jqueue.core.engine import CommitEngine
 from jqueue.core.options import QueueOptions
 from jqueue.core.writer import Writer
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, UnknownOutcomeError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     Ack,
@@ -29,6 +29,7 @@ from jqueue.domain.operations import (
     RequeueStale,
 )
 from jqueue.domain.stats import QueueStats, summarise
+from jqueue.ports.queue import Capabilities
 from jqueue.ports.storage import ObjectStoragePort, SupportsClose
 
 
@@ -70,6 +71,11 @@ class QueueVerbs:
             deadline=to_seconds("deadline", options.deadline),
             longest_poll=to_seconds("poll_interval", options.poll_interval),
         )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this queue can do: everything."""
+        return Capabilities()
 
     # Jobs in and out
 
@@ -163,7 +169,7 @@ class QueueVerbs:
         """
         operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
         jobs: list[Job]
-        [jobs] = await self._submit([operation], deadline=deadline, wait=wait)
+        [jobs] = await self._submit([operation], deadline=deadline, wait=wait, convert=_first)
         return jobs
 
     # Claims
@@ -238,12 +244,12 @@ class QueueVerbs:
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
-    ) -> list[ClaimLostError]:
+    ) -> list[JobNotFoundError]:
         """Say that the work on many jobs goes on, in one operation; returns the errors of the lost claims."""
-        operation = Heartbeat(tuple(jobs)).prepared(self._preparation)
+        operation = Heartbeat(tuple(jobs), tolerant=True).prepared(self._preparation)
         if not operation.jobs:
             return []
-        [errors] = await self._submit([operation], deadline=deadline)
+        [errors] = await self._submit([operation], deadline=deadline, convert=_first)
         return list(errors)
 
     # Several things at once
@@ -260,9 +266,6 @@ class QueueVerbs:
         for operation in operations:
             if not isinstance(operation, Operation):
                 raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
-        if len(operations) > self.options.limits.batch_size:
-            limit = self.options.limits.batch_size
-            raise InvalidJobError(f"{len(operations)} operations in one commit; the limit is {limit}")
         if not operations:
             return []
         return await self._submit(
@@ -342,15 +345,14 @@ class QueueVerbs:
     # Underneath
 
     async def _one(self, operation: Operation, deadline: Duration | None) -> Any:
-        [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline)
+        [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline, convert=_first)
         return result
 
     async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:
         if not operations:
             return []
         prepared = [operation.prepared(self._preparation) for operation in operations]
-        results = await self._submit(prepared, deadline=deadline, atomic=False)
-        return [result for result in results if isinstance(result, Exception)]
+        return _errors(await self._submit(prepared, deadline=deadline, atomic=False, convert=_errors))
 
     async def _submit(
         self,
@@ -359,13 +361,22 @@ class QueueVerbs:
         deadline: Duration | None,
         atomic: bool = True,
         wait: Duration | None = None,
+        convert: Callable[[list[Any]], Any] = list,
     ) -> list[Any]:
+        limit = self.options.limits.batch_size
+        if max(len(operations), *(len(operation.job_ids()) for operation in operations)) > limit:
+            raise InvalidJobError(
+                f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
+            )
         seconds = None if deadline is None else to_seconds("deadline", deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
         try:
             results = await self._writer.submit(operations, atomic=atomic, deadline=seconds, wait=patience)
-        except ClaimLostError as error:
+        except JobNotFoundError as error:
             self._note_lost(error)
+            raise
+        except UnknownOutcomeError as error:
+            error.returning(convert)
             raise
         for operation, result in zip(operations, results, strict=True):
             self._note(operation, result)
@@ -374,21 +385,22 @@ class QueueVerbs:
     def _note(self, operation: Operation, result: Any) -> None:
         """Remember the claims handed out and ended."""
         now = self.options.clock.monotonic()
-        if isinstance(result, ClaimLostError):
+        if isinstance(result, JobNotFoundError):
             self._note_lost(result)
         elif isinstance(operation, Dequeue):
             self._claims.remember(result, now)
         elif isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
             self._claims.end(operation.job)
         elif isinstance(operation, Heartbeat):
+            lost = {error.job_id for error in result}
             for error in result:
                 self._note_lost(error)
             for claim in operation.jobs:
-                assert isinstance(claim, Claim)
-                self._claims.confirm(claim, now)
+                if isinstance(claim, Claim) and claim.job_id not in lost:
+                    self._claims.confirm(claim, now)
 
-    def _note_lost(self, error: ClaimLostError) -> None:
-        if error.attempt is not None:
+    def _note_lost(self, error: JobNotFoundError) -> None:
+        if isinstance(error, ClaimLostError) and error.attempt is not None:
             claim = Claim(error.job_id, error.attempt)
             error.ended_here = self._claims.was_ended(claim)
             self._claims.forget(claim)
@@ -402,6 +414,14 @@ class QueueVerbs:
 
     def _settings(self) -> dict[str, Any]:
         return dict(vars(self.options))
+
+
+def _first(results: list[Any]) -> Any:
+    return results[0]
+
+
+def _errors(results: list[Any]) -> list[Exception]:
+    return [result for result in results if isinstance(result, Exception)]
 
 
 def _rebuild(kind: type[QueueVerbs], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:

@@ -117,22 +117,23 @@ class Writer:
         self._come_home()
         self.closed = None
 
-    async def find_out(self, request: Request, timeout: float | None) -> Any:
-        """What became of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
+    async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
+        """The results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
+            self._come_home()
+            fence = self._request([Fence()], atomic=True)
+            fence.limit(seconds)
+            self._enter(fence)  # closed or not: it belongs to a call that was made before
             try:
-                await self.submit([Fence()], deadline=seconds)
+                await fence.wait()
             except StorageError as error:
                 request.last_error = error
         if request.verdict is Verdict.LANDED:
             if isinstance(request.landed, JQueueError):
                 raise request.landed
-            results = [
-                [] if operation.claims_jobs else result
-                for operation, result in zip(request.operations, request.landed or [], strict=True)
-            ]
-            return results[0] if len(results) == 1 else results
+            pairs = zip(request.operations, request.landed or [], strict=True)
+            return [[] if operation.claims_jobs else result for operation, result in pairs]
         if request.verdict is Verdict.NOT_DONE:
             raise DeadlineExceededError("it was certainly not done, and never will be")
         raise request.unknown("it still cannot be said whether it was done", request.last_error)
@@ -167,7 +168,7 @@ class Writer:
         """Wait until the buffer has room; returns the seconds that are left."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while len(self._pending) >= self._max_pending:
+        while len(self._pending) >= self._max_pending and self.closed is None:
             room = loop.create_future()
             self._room.append(room)
             try:
@@ -177,6 +178,8 @@ class Writer:
                 raise QueueFullError(
                     f"{self._max_pending} calls are waiting for the store already, and none was done in time"
                 ) from None
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
         return max(0.0, until - loop.time())
 
     def _take_back(self, claims: Sequence[Claim]) -> None:
@@ -268,6 +271,7 @@ class Writer:
             if error is not None:
                 logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
             self._fail_all(error)
+        if error is not None:
             self.engine.reset()
 
     def _fail_all(self, error: BaseException | None) -> None:

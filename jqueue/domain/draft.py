@@ -51,8 +51,8 @@ class Draft:
         self.jobs: dict[str, Job] = {}
         self.claimed: dict[str, None] = {}
         self.keys: dict[str, str] = {}
-        self.dirty: set[str] = set()
-        self.claims_moved: set[str] = set()
+        self.dirty: dict[str, None] = {}
+        self.claims_moved: dict[str, None] = {}
         self.base_bytes = 0
         self.added_bytes = 0
         self._last_sequence = 0
@@ -252,12 +252,12 @@ class Draft:
 
     def _index(self, job_id: str, job: Job) -> None:
         """Put a job in its places, out of the ones that it had. Heaps find out by themselves."""
-        self.dirty.add(job_id)
+        self.dirty[job_id] = None
         before = self.jobs.pop(job_id, None) if job is _ABSENT else self.jobs.get(job_id)
         if before is not None:
             if before.status is JobStatus.IN_PROGRESS:
                 del self.claimed[job_id]
-                self.claims_moved.add(job_id)
+                self.claims_moved[job_id] = None
             if before.unique_key is not None and self.keys.get(before.unique_key) == job_id:
                 del self.keys[before.unique_key]
         if job is _ABSENT:
@@ -270,7 +270,7 @@ class Draft:
             self.keys[job.unique_key] = job_id
         if job.status is JobStatus.IN_PROGRESS:
             self.claimed[job_id] = None
-            self.claims_moved.add(job_id)
+            self.claims_moved[job_id] = None
             return
         if job.expires_at is not None:
             self._expiring.push((job.expires_at, job_id))

@@ -148,6 +148,7 @@ class UnknownOutcomeError(StorageError):
         super().__init__(message, cause)
         self.job_ids = tuple(job_ids)
         self._resolver = resolver
+        self._convert: Callable[[Any], Any] = lambda results: results
 
     async def resolve(self, timeout: timedelta | float | None = None) -> Any:
         """Find out what became of the operation, and return its result if it took effect.
@@ -165,4 +166,12 @@ class UnknownOutcomeError(StorageError):
         if self._resolver is None:
             raise self
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        return await self._resolver(seconds)
+        try:
+            return self._convert(await self._resolver(seconds))
+        except UnknownOutcomeError as error:
+            raise self from error.__cause__
+
+    def returning(self, convert: Callable[[Any], Any]) -> UnknownOutcomeError:
+        """The same error, whose resolution is turned by a function into what the call returns."""
+        self._convert = convert
+        return self

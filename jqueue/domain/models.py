@@ -99,6 +99,10 @@ def _to_headers(value: object) -> FrozenHeaders:
     return FrozenHeaders(value)
 
 
+def _to_commit_record(value: object) -> object:
+    return (*value[:4], tuple(value[4:])) if isinstance(value, list) else value
+
+
 def _encode_payload(payload: bytes) -> str:
     return base64.b64encode(payload).decode("ascii")
 
@@ -134,7 +138,7 @@ class Job(BaseModel):
         failures: claims not (yet) handed back unharmed; what `max_attempts` is compared with.
         max_attempts: after so many failures it is dead; None means never.
         run_at: not to be claimed before; None means at once.
-        expires_at: removed if nobody has claimed it by then; None means never.
+        expires_at: from then on, it is removed when it is queued; None means never.
         headers: names and texts that travel with it.
         unique_key: no two live jobs have the same.
         unique_for: seconds for which the key stays taken after the ack.
@@ -203,6 +207,8 @@ class CommitRecord(NamedTuple):
     """When, in seconds since 1970 by the writer's clock."""
     cycle: float
     """How many seconds the writer takes to read and write the blob once."""
+    more: tuple[Any, ...] = ()
+    """What a later version of jqueue has added, kept as it is."""
 
 
 class KeyHold(NamedTuple):
@@ -244,7 +250,7 @@ class QueueState(BaseModel):
     version: Count = 0
     queue: str = ""
     critical: tuple[str, ...] = ()
-    commits: Mapping[str, CommitRecord] = Field(default_factory=dict)
+    commits: Mapping[str, Annotated[CommitRecord, BeforeValidator(_to_commit_record)]] = Field(default_factory=dict)
     evicted_through: Count = 0
     finished: Mapping[str, Count] = Field(default_factory=dict)
     holds: Mapping[str, KeyHold] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ that waits by asyncio waits in that time; `VirtualClock` reads it, for whatever 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -36,12 +37,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Seconds since the loop was made."""
         return self._virtual_now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """As in asyncio; the clock stands still meanwhile."""
         future = super().run_in_executor(executor, func, *args)
         self._threads_busy += 1
         future.add_done_callback(self._thread_done)
         return future
+
+    async def shutdown_default_executor(self) -> None:
+        """As in asyncio; the clock stands still meanwhile."""
+        self._threads_busy += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._threads_busy -= 1
 
     def _thread_done(self, _: object) -> None:
         self._threads_busy -= 1
@@ -52,7 +61,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return REAL_WAIT
         if seconds is None:
             raise RuntimeError("the virtual clock stands still: every task waits for something that never comes")
-        self._virtual_now += seconds
+        later = self._virtual_now + seconds
+        self._virtual_now = max(later, math.nextafter(self._virtual_now, math.inf))  # or rounding would stop the time
         return 0.0
 
 

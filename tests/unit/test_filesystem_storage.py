@@ -288,7 +288,7 @@ async def test_it_can_be_pickled_at_any_time(storage, path):
 
 def test_without_posix_locks_it_says_what_else_there_is(monkeypatch):
     monkeypatch.setattr(_file_lock, "fcntl", None)
-    with pytest.raises(StorageFatalError, match=r"POSIX file locks.*S3Storage"):
+    with pytest.raises(StorageFatalError, match=r"POSIX file locks.*InMemoryStorage"):
         LocalFileSystemStorage("queue.json")
 
 

@@ -126,7 +126,6 @@ def test_what_is_revoked_is_watched_no_more():
     assert ["a"] == queue.stale(30)
     queue.draft.load([queue.draft.jobs["a"].evolve(status=JobStatus.QUEUED, heartbeat_at=None)])
     assert [] == queue.stale(60)
-    assert queue.watch.next_due() is None
 
 
 def test_the_watch_does_not_grow_with_heartbeats():

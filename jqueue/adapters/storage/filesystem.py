@@ -67,7 +67,7 @@ class LocalFileSystemStorage:
         if not has_file_locks():
             raise StorageFatalError(
                 "LocalFileSystemStorage needs POSIX file locks, which this system (Windows?) does not have; use "
-                "S3Storage, GCSStorage or another store with conditional writes, InMemoryStorage for tests, or WSL"
+                "InMemoryStorage for tests, a storage with conditional writes of your own, or WSL"
             )
         self._path = pathlib.Path(path)
         if self._path.name in ("", "..") or "\0" in str(self._path):

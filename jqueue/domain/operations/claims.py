@@ -9,7 +9,7 @@ from typing import Any
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.limits import cut_error
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import Operation, Preparation
@@ -24,7 +24,7 @@ SAME_MOMENT = timedelta(microseconds=1)
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left."""
     if job.max_attempts is not None and job.failures >= job.max_attempts:
-        changes = {"dead": True, **changes}
+        changes = {**changes, "dead": True}
     if changes.pop("dead", False):
         after = job.evolve(status=JobStatus.DEAD, heartbeat_at=None, claim_timeout=None, dead_at=now, **changes)
     else:
@@ -118,22 +118,30 @@ class Nack(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
-    """Say that claims are alive, many in one operation. Its result is the errors of those that are lost."""
+    """Say that claims are alive, many in one operation. Its result is the errors of those that are lost.
+
+    Attributes:
+        jobs: what was claimed.
+        tolerant: whether a lost claim leaves the others their heartbeat; otherwise the first one is raised.
+    """
 
     jobs: tuple[JobReference, ...]
+    tolerant: bool = False
 
     def prepared(self, preparation: Preparation) -> Heartbeat:
         """With the claims found."""
-        return Heartbeat(tuple(preparation.find_claim(job) for job in self.jobs))
+        return replace(self, jobs=tuple(preparation.find_claim(job) for job in self.jobs))
 
-    def change(self, draft: Draft, now: datetime) -> list[ClaimLostError]:
+    def change(self, draft: Draft, now: datetime) -> list[JobNotFoundError]:
         """Move the heartbeat of each claim that is current. It moves even if the clock stands still."""
-        lost: list[ClaimLostError] = []
+        lost: list[JobNotFoundError] = []
         for claim in self.jobs:
             assert isinstance(claim, Claim)
             try:
                 job = draft.held(claim)
-            except ClaimLostError as error:
+            except JobNotFoundError as error:
+                if not self.tolerant:
+                    raise
                 lost.append(error)
                 continue
             at = now if job.heartbeat_at != now else now + SAME_MOMENT

@@ -29,6 +29,12 @@ LINE_BYTES = 260
 """About what a job takes in the blob besides its texts and its payload."""
 
 
+def drop_expired(draft: Draft, now: datetime) -> None:
+    """Remove the queued jobs whose time is over."""
+    for job in draft.expired(now):
+        draft.move(job, Verb.EXPIRE, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Enqueue(Operation):
     """Add a job. Its result is the job as it stands: the new one, or the one that was there already.
@@ -40,7 +46,7 @@ class Enqueue(Operation):
         job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
         delay: not to be claimed before so long from now; not together with `run_at`.
         run_at: not to be claimed before this time.
-        expires_at: to be removed if not claimed by this time.
+        expires_at: from this time on, it is removed when it is queued: not to be started later.
         max_attempts: after so many failures it is dead; None means never.
         headers: names and texts that travel with it.
         unique_key: no second live job may have the same.
@@ -95,6 +101,7 @@ class Enqueue(Operation):
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""
         assert self.job_id is not None
+        drop_expired(draft, now)  # or the new job would be taken for one that nobody will ever get
         if self.job_id in draft.jobs:
             return draft.jobs[self.job_id]
         if self.job_id in draft.finished:
@@ -212,8 +219,7 @@ class Dequeue(Operation):
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Remove what has expired, then claim."""
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
-        for job in draft.expired(now):
-            draft.move(job, Verb.EXPIRE, None, None)
+        drop_expired(draft, now)
         claimed: list[Job] = []
         while len(claimed) < self.batch_size:
             ready = draft.next_ready(self.entrypoints, now)

@@ -13,6 +13,7 @@ from jqueue.domain.limits import check_name
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.claims import send_back
+from jqueue.domain.operations.jobs import drop_expired
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
@@ -44,7 +45,7 @@ class Cancel(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
-    """Queue dead jobs again, with their failures forgotten and their attempts kept. Its result is how many.
+    """Queue dead jobs again: failures and expiry forgotten, attempts kept. Its result is how many.
 
     Attributes:
         job_id: only this one; if its unique key is taken, that is DuplicateJobError.
@@ -62,6 +63,7 @@ class Redrive(Operation):
             JobStateError: the one named is not dead.
             DuplicateJobError: another job holds the key of the one named.
         """
+        drop_expired(draft, now)
         if self.job_id is not None:
             job = draft.get(self.job_id)
             if job.status is not JobStatus.DEAD:
@@ -85,7 +87,12 @@ class Redrive(Operation):
 
     def _queue(self, draft: Draft, job: Job) -> None:
         after = job.evolve(
-            status=JobStatus.QUEUED, failures=0, dead_at=None, run_at=None, sequence=draft.next_sequence()
+            status=JobStatus.QUEUED,
+            failures=0,
+            dead_at=None,
+            run_at=None,
+            expires_at=None,
+            sequence=draft.next_sequence(),
         )
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 

@@ -1,0 +1,98 @@
+"""What the docs name exists: pages, files, functions, lines of code, tests and targets of make."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`((?:\w+/)+\w+\.py)` · `([\w.]+)`(?: · `([^`]+)`)?")
+"""As docs/protocol.md names code: file below jqueue/, function, and perhaps a part of a line in it."""
+
+RULE = re.compile(r"^### (\d)\. .*?(?=^##)", re.MULTILINE | re.DOTALL)
+TEST = re.compile(r"`(test_\w+)`")
+MAPPED = re.compile(r"^ {2}(\S+\.py|\w+/) ", re.MULTILINE)
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that the headings of a page make."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page):
+    broken = []
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
+            broken.append(link)
+    assert [] == broken
+
+
+def _functions(path: Path) -> dict[str, str]:
+    """The source of each function and class of a module, by its qualified name."""
+    source = path.read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found[prefix + child.name] = ast.get_source_segment(source, child) or ""
+                visit(child, f"{prefix}{child.name}.")
+
+    visit(ast.parse(source), "")
+    return found
+
+
+def _references() -> list[tuple[str, str, str, str]]:
+    return [(_name(page), *found) for page in PAGES for found in CODE.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("reference", _references(), ids=" ".join)
+def test_code_that_a_page_names_is_there(reference):
+    _, file, function, line = reference
+    assert line in _functions(ROOT / "jqueue" / file).get(function, "there is no such function")
+
+
+def test_each_safety_rule_names_the_code_that_upholds_it_and_tests_that_exist():
+    existing = set(_functions(ROOT / "tests/unit/test_safety_rules.py"))
+    rules = {match[1]: match[0] for match in RULE.finditer(_text("docs/protocol.md"))}
+    assert list("123456789") == list(rules)
+    for number, text in rules.items():
+        named = set(TEST.findall(text))
+        assert CODE.search(text), f"rule {number} names no code"
+        assert named <= existing
+        assert {name for name in existing if re.fullmatch(rf"test_rule_{number}_\w+", name)} <= named
+
+
+def test_the_map_of_the_architecture_is_complete():
+    """Each module has its line there, and each line its module; a package inside a layer has one line for all."""
+    section = _text("docs/architecture.md").split("\n## ")
+    [text] = [part for part in section if part.startswith("Where everything is")]
+    expected = set()
+    for layer in ("domain", "ports", "core", "adapters", "testing"):
+        for path in (ROOT / "jqueue" / layer).rglob("*.py"):
+            parts = path.relative_to(ROOT / "jqueue" / layer).parts
+            if path.name != "__init__.py":
+                expected.add(parts[0] if len(parts) == 1 else f"{parts[0]}/")
+    assert expected == set(MAPPED.findall(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_the_commands_that_a_page_names_can_be_run(page):
+    targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets

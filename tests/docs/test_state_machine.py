@@ -1,0 +1,43 @@
+"""docs/state-machine.md holds exactly what the transition table says.
+
+`python tests/docs/test_state_machine.py` writes it into the page.
+"""
+
+from pathlib import Path
+
+from jqueue.domain.models import JobStatus
+from jqueue.domain.transitions import TRANSITIONS, Verb, diagram
+
+PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
+BEGIN, END = "<!-- from the transition table -->\n", "<!-- end -->\n"
+
+
+def generated() -> str:
+    """The diagram and the table, as the page shows them."""
+
+    def name(status: JobStatus | None) -> str:
+        return "not in the queue" if status is None else str(status)
+
+    rows = [
+        f"| {name(before)} | {verb} | {' or '.join(map(name, after))} |"
+        for (before, verb), after in TRANSITIONS.items()
+    ]
+    table = "\n".join(["| from | verb | to |", "| --- | --- | --- |", *rows])
+    return f"\n```mermaid\n{diagram()}```\n\n{table}\n\n"
+
+
+def test_the_page_shows_the_transition_table():
+    text = PAGE.read_text(encoding="utf-8")
+    assert generated() == text.partition(BEGIN)[2].partition(END)[0]
+
+
+def test_the_page_explains_every_verb():
+    explained = PAGE.read_text(encoding="utf-8").partition(END)[2]
+    assert [str(verb) for verb in Verb] == [
+        line.split("|")[1].strip(" *") for line in explained.splitlines() if line.startswith("| **")
+    ]
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + generated() + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,0 +1,145 @@
+"""Eight processes, two thousand jobs, one file: an audit of who enqueued, claimed and acked what."""
+
+import asyncio
+import itertools
+import json
+import multiprocessing
+import time
+from collections import Counter
+
+from jqueue import BrokerQueue, DirectQueue, Enqueue, LocalFileSystemStorage
+
+PROCESSES = 8
+JOBS = 2000
+EARLY = JOBS // 2
+"""Jobs that are there when the processes start; the processes enqueue the others while they work."""
+
+OWN = (JOBS - EARLY) // PROCESSES
+CONSUMERS = 4
+BATCH = 4
+PATIENCE = 0.5
+STARTING_SECONDS = 60
+LONGEST_SECONDS = 150.0
+"""If a job is lost, nobody waits for it longer. It is also every call's deadline: this is no test of speed."""
+
+
+class _Auditor:
+    """What one process has seen: ids in the order of its answers, and its slowest call."""
+
+    def __init__(self, acked_by_all, name):
+        self.enqueued: list[str] = []
+        self.claimed: list[tuple[str, int]] = []
+        self.acked: list[str] = []
+        self.slowest = 0.0
+        self.give_up = time.monotonic() + LONGEST_SECONDS
+        self._acked_by_all = acked_by_all
+        self._payloads = (f"{name} {number}".encode() for number in itertools.count())
+
+    def is_waiting(self):
+        return self._acked_by_all.value < JOBS and time.monotonic() < self.give_up
+
+    def record(self):
+        return {"enqueued": self.enqueued, "claimed": self.claimed, "acked": self.acked, "slowest": self.slowest}
+
+    async def enqueue(self, queue):
+        job = await self._timed(queue.enqueue("audited", next(self._payloads)))
+        self.enqueued.append(job.id)
+
+    async def work(self, queue, wait):
+        """Claim some jobs and ack them, if any come within the wait."""
+        jobs = await queue.dequeue("audited", batch_size=BATCH, wait=wait)
+        self.claimed += [job.claim for job in jobs]
+        for job in jobs:
+            await self._timed(queue.ack(job))
+            self.acked.append(job.id)
+            with self._acked_by_all.get_lock():
+                self._acked_by_all.value += 1
+
+    async def _timed(self, call):
+        started = time.monotonic()
+        result = await call
+        self.slowest = max(self.slowest, time.monotonic() - started)
+        return result
+
+
+async def _all_at_once(storage, auditor):
+    """A broker's way: many calls in flight."""
+
+    async def enqueue_all():
+        for _ in range(OWN):
+            await auditor.enqueue(queue)
+
+    async def consume():
+        while auditor.is_waiting():
+            await auditor.work(queue, PATIENCE)
+
+    async with BrokerQueue(storage, deadline=LONGEST_SECONDS) as queue:
+        await asyncio.gather(enqueue_all(), *(consume() for _ in range(CONSUMERS)))
+
+
+async def _one_by_one(storage, auditor):
+    """A direct queue's way: one call after the other."""
+    async with DirectQueue(storage, deadline=LONGEST_SECONDS) as queue:
+        for _ in range(OWN):
+            await auditor.enqueue(queue)
+            await auditor.work(queue, 0)
+        while auditor.is_waiting():
+            await auditor.work(queue, PATIENCE)
+
+
+def _process(number, path, record, barrier, acked_by_all):
+    auditor = _Auditor(acked_by_all, f"process {number}")
+    act = _one_by_one if number % 2 else _all_at_once
+    barrier.wait(STARTING_SECONDS)
+    asyncio.run(act(LocalFileSystemStorage(path), auditor))
+    record.write_text(json.dumps(auditor.record()))
+
+
+async def _enqueue_early(path):
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+        jobs = await queue.enqueue_many(Enqueue("audited", b"early %d" % number) for number in range(EARLY))
+    return [job.id for job in jobs]
+
+
+async def _read_state(path):
+    return await DirectQueue(LocalFileSystemStorage(path)).read_state()
+
+
+def _figures(records, state, seconds):
+    counts = [len(record["acked"]) for record in records]
+    slowest = max(record["slowest"] for record in records)
+    return (
+        f"{JOBS} jobs in {seconds:.1f} s and {state.version} commits, the slowest call {slowest:.2f} s; "
+        f"acked by brokers {counts[0::2]}, by direct queues {counts[1::2]}"
+    )
+
+
+def test_eight_processes_do_each_of_two_thousand_jobs_once(tmp_path):
+    path = tmp_path / "queue.json"
+    early = asyncio.run(_enqueue_early(path))
+    spawn = multiprocessing.get_context("spawn")
+    barrier, acked_by_all = spawn.Barrier(PROCESSES + 1), spawn.Value("l", 0)
+    files = [tmp_path / f"record {number}" for number in range(PROCESSES)]
+    processes = [
+        spawn.Process(target=_process, args=(number, path, file, barrier, acked_by_all))
+        for number, file in enumerate(files)
+    ]
+    for process in processes:
+        process.start()
+    barrier.wait(STARTING_SECONDS)
+    started = time.monotonic()
+    for process in processes:
+        process.join()
+    seconds = time.monotonic() - started
+    assert [0] * PROCESSES == [process.exitcode for process in processes], "an error reached a caller: see its trace"
+
+    records = [json.loads(file.read_text()) for file in files]
+    state = asyncio.run(_read_state(path))
+    print(_figures(records, state, seconds))
+    enqueued = Counter([*early, *itertools.chain.from_iterable(record["enqueued"] for record in records)])
+    acked = Counter(itertools.chain.from_iterable(record["acked"] for record in records))
+    claimed = Counter((job, attempt) for record in records for job, attempt in record["claimed"])
+    assert JOBS == len(enqueued)
+    assert dict.fromkeys(enqueued, 1) == acked
+    assert dict.fromkeys(((job, 1) for job in enqueued), 1) == claimed
+    assert () == state.jobs
