@@ -72,6 +72,7 @@ class HeartbeatManager:
         self._task: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None
         self._cancelling = 0
+        self._cancelled_body = False
 
     async def __aenter__(self) -> Self:
         self._body = asyncio.current_task()
@@ -86,9 +87,10 @@ class HeartbeatManager:
         self._body, body = None, self._body
         self._task.cancel()
         await asyncio.wait([self._task])
-        if self.error is None or self.on_lost == "event" or body is None:
+        if body is None or not self._cancelled_body:
             return
-        if exc_type is asyncio.CancelledError and body.uncancel() <= self._cancelling:
+        ours_alone = body.uncancel() <= self._cancelling
+        if exc_type is asyncio.CancelledError and ours_alone and self.error is not None:
             raise self.error from exc_val
 
     async def _beat(self) -> None:
@@ -96,8 +98,9 @@ class HeartbeatManager:
         loop = asyncio.get_running_loop()
         timeout = min(self._timeout(job) for job in self._jobs) if self._jobs else 0.0
         interval = self._interval(timeout)
-        confirmed = loop.time()
-        pause = 0.0 if self._is_old(interval) else interval
+        age = self._age()
+        confirmed = loop.time() - age
+        pause = 0.0 if age > interval / 2 else interval
         while self._jobs:
             await asyncio.sleep(pause)
             pause = interval
@@ -117,7 +120,8 @@ class HeartbeatManager:
                 self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
                 if not getattr(lost, "ended_here", False):
                     self._lose(lost)
-                    return
+                    if self.on_lost == "cancel":
+                        return
 
     async def _send(self, deadline: float) -> list[JobNotFoundError]:
         """One beat for all jobs; returns the errors of those that are not ours any more."""
@@ -137,6 +141,7 @@ class HeartbeatManager:
         self.error = lost
         self.lost.set()
         if self.on_lost == "cancel" and self._body is not None:
+            self._cancelled_body = True
             self._body.cancel()
 
     def _given_up(self, timeout: float, cause: StorageError) -> ClaimLostError:
@@ -163,11 +168,11 @@ class HeartbeatManager:
             return max(SHORTEST_INTERVAL, self.interval.total_seconds())
         return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))
 
-    def _is_old(self, interval: float) -> bool:
-        """Whether a claim was last confirmed so long ago that it should be confirmed at once."""
+    def _age(self) -> float:
+        """Seconds since the store last confirmed all of the claims, as far as that is known here."""
         age_of = getattr(self.queue, "claim_age", None)
         ages = [age_of(job) for job in self._jobs] if age_of is not None else []
-        return any(age is not None and age > interval / 2 for age in ages)
+        return max((age for age in ages if age is not None), default=0.0)
 
 
 def _id_of(job: JobReference) -> str:

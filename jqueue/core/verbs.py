@@ -238,9 +238,8 @@ class QueueVerbs:
                 queue object.
             JobNotFoundError: there is no job with this bare id.
         """
-        errors = await self.heartbeat_many([job_id], deadline=deadline)
-        if errors:
-            raise errors[0]
+        operation = Heartbeat((job_id,)).prepared(self._preparation)
+        await self._submit([operation], deadline=deadline, convert=_nothing)
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
@@ -418,6 +417,10 @@ class QueueVerbs:
 
 def _first(results: list[Any]) -> Any:
     return results[0]
+
+
+def _nothing(results: list[Any]) -> None:
+    return None
 
 
 def _errors(results: list[Any]) -> list[Exception]:

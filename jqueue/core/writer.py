@@ -147,9 +147,9 @@ class Writer:
             return
         if self._pid == os.getpid() and self._loop is not None and self._loop.is_running():
             raise JQueueError("one queue object was used from two running event loops: make one for each")
-        at_home_before, closed = self._loop is not None, self.closed
+        moved, closed = self._loop is not None or self._pid != os.getpid(), self.closed
         self._pid, self._loop = os.getpid(), loop
-        if at_home_before:
+        if moved:
             self._begin()
             self.closed = closed
             self.engine.reset()
@@ -174,7 +174,11 @@ class Writer:
             try:
                 async with asyncio.timeout_at(until):
                     await room
+            except asyncio.CancelledError:
+                self._give_room()  # it may have been given to this one
+                raise
             except TimeoutError:
+                self._give_room()
                 raise QueueFullError(
                     f"{self._max_pending} calls are waiting for the store already, and none was done in time"
                 ) from None
@@ -203,7 +207,7 @@ class Writer:
             batch = self._take_batch()
             self._waiting = [request for request in self._waiting if request.wanted]
             if batch:
-                await self._carry([*batch, *self._waiting])
+                await self._carry([*self._waiting, *batch])  # who waits longest is served first
                 self._poll = SHORTEST_POLL
                 await self._be_courteous(loop)
                 fenced = False
@@ -221,11 +225,17 @@ class Writer:
             request = self._pending.popleft()
             if request.wanted:
                 batch.append(request)
-        for _ in range(min(len(self._room), self._max_pending - len(self._pending))):
+        self._give_room()
+        return batch
+
+    def _give_room(self) -> None:
+        """Wake as many of those that wait for room as there is room for."""
+        free = self._max_pending - len(self._pending)
+        while free > 0 and self._room:
             room = self._room.popleft()
             if not room.done():
                 room.set_result(None)
-        return batch
+                free -= 1
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
         self._carried = requests
