@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.core.claims import ClaimRegistry, HeldClaim
-from jqueue.core.engine import CommitEngine
-from jqueue.core.options import QueueOptions
-from jqueue.core.writer import Writer
+from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, UnknownOutcomeError
-from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError
+from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     Ack,
     Cancel,
@@ -23,54 +20,21 @@ from jqueue.domain.operations import (
     Nack,
     OnConflict,
     Operation,
-    Preparation,
     Purge,
     Redrive,
     RequeueStale,
 )
 from jqueue.domain.stats import QueueStats, summarise
 from jqueue.ports.queue import Capabilities
-from jqueue.ports.storage import ObjectStoragePort, SupportsClose
 
 
-class QueueVerbs:
+class QueueVerbs(QueueBase):
     """The verbs of every queue on one blob. The queues add when they can be used, and how much goes into a commit.
 
     Every verb takes `deadline`, a timedelta or seconds: by then the call has ended. Every verb may raise
     `StorageError` (the store failed), `DeadlineExceededError` (not done), `UnknownOutcomeError` (perhaps done; ask it)
     and `InvalidJobError` (an argument is wrong).
     """
-
-    def __init__(
-        self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
-    ) -> None:
-        options.check()
-        self.storage = storage
-        self.options = options
-        self._batch_limit = batch_limit
-        self._max_retries = max_retries
-        self._claims = ClaimRegistry()
-        self._preparation = Preparation(
-            limits=options.limits,
-            claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
-            new_id=options.entropy.new_id,
-            find_claim=self._claims.find,
-        )
-        self._engine = CommitEngine(
-            storage,
-            options.clock,
-            options.entropy,
-            claim_timeout=self._preparation.claim_timeout,
-            call_timeout=to_seconds("call_timeout", options.call_timeout),
-            max_conflicts=max_retries,
-        )
-        self._writer = Writer(
-            self._engine,
-            batch_limit=batch_limit,
-            max_pending=options.max_pending,
-            deadline=to_seconds("deadline", options.deadline),
-            longest_poll=to_seconds("poll_interval", options.poll_interval),
-        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -169,7 +133,7 @@ class QueueVerbs:
         """
         operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
         jobs: list[Job]
-        [jobs] = await self._submit([operation], deadline=deadline, wait=wait, convert=_first)
+        [jobs] = await self._submit([operation], deadline=deadline, wait=wait, convert=first_of)
         return jobs
 
     # Claims
@@ -239,7 +203,7 @@ class QueueVerbs:
             JobNotFoundError: there is no job with this bare id.
         """
         operation = Heartbeat((job_id,)).prepared(self._preparation)
-        await self._submit([operation], deadline=deadline, convert=_nothing)
+        await self._submit([operation], deadline=deadline, convert=nothing)
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
@@ -248,7 +212,7 @@ class QueueVerbs:
         operation = Heartbeat(tuple(jobs), tolerant=True).prepared(self._preparation)
         if not operation.jobs:
             return []
-        [errors] = await self._submit([operation], deadline=deadline, convert=_first)
+        [errors] = await self._submit([operation], deadline=deadline, convert=first_of)
         return list(errors)
 
     # Several things at once
@@ -331,102 +295,3 @@ class QueueVerbs:
         """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
         state, size = await self._engine.look(to_seconds("deadline", self.options.deadline))
         return summarise(state, self._engine.now(), size, self.options.limits)
-
-    def held_claim(self, job_id: JobReference) -> HeldClaim | None:
-        """What this queue object remembers of a claim that it handed out; None if nothing."""
-        return self._claims.held(self._claims.find(job_id))
-
-    def claim_age(self, job_id: JobReference) -> float | None:
-        """Seconds since the store last confirmed a claim handed out by this queue object; None if it knows of none."""
-        held = self.held_claim(job_id)
-        return None if held is None else self.options.clock.monotonic() - held.confirmed
-
-    # Underneath
-
-    async def _one(self, operation: Operation, deadline: Duration | None) -> Any:
-        [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline, convert=_first)
-        return result
-
-    async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:
-        if not operations:
-            return []
-        prepared = [operation.prepared(self._preparation) for operation in operations]
-        return _errors(await self._submit(prepared, deadline=deadline, atomic=False, convert=_errors))
-
-    async def _submit(
-        self,
-        operations: Sequence[Operation],
-        *,
-        deadline: Duration | None,
-        atomic: bool = True,
-        wait: Duration | None = None,
-        convert: Callable[[list[Any]], Any] = list,
-    ) -> list[Any]:
-        limit = self.options.limits.batch_size
-        if max(len(operations), *(len(operation.job_ids()) for operation in operations)) > limit:
-            raise InvalidJobError(
-                f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
-            )
-        seconds = None if deadline is None else to_seconds("deadline", deadline)
-        patience = None if wait is None else to_seconds("wait", wait) or None
-        try:
-            results = await self._writer.submit(operations, atomic=atomic, deadline=seconds, wait=patience)
-        except JobNotFoundError as error:
-            self._note_lost(error)
-            raise
-        except UnknownOutcomeError as error:
-            error.returning(convert)
-            raise
-        for operation, result in zip(operations, results, strict=True):
-            self._note(operation, result)
-        return results
-
-    def _note(self, operation: Operation, result: Any) -> None:
-        """Remember the claims handed out and ended."""
-        now = self.options.clock.monotonic()
-        if isinstance(result, JobNotFoundError):
-            self._note_lost(result)
-        elif isinstance(operation, Dequeue):
-            self._claims.remember(result, now)
-        elif isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
-            self._claims.end(operation.job)
-        elif isinstance(operation, Heartbeat):
-            lost = {error.job_id for error in result}
-            for error in result:
-                self._note_lost(error)
-            for claim in operation.jobs:
-                if isinstance(claim, Claim) and claim.job_id not in lost:
-                    self._claims.confirm(claim, now)
-
-    def _note_lost(self, error: JobNotFoundError) -> None:
-        if isinstance(error, ClaimLostError) and error.attempt is not None:
-            claim = Claim(error.job_id, error.attempt)
-            error.ended_here = self._claims.was_ended(claim)
-            self._claims.forget(claim)
-
-    async def _close_storage(self) -> None:
-        if isinstance(self.storage, SupportsClose):
-            await self.storage.aclose()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.storage, self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        return dict(vars(self.options))
-
-
-def _first(results: list[Any]) -> Any:
-    return results[0]
-
-
-def _nothing(results: list[Any]) -> None:
-    return None
-
-
-def _errors(results: list[Any]) -> list[Exception]:
-    return [result for result in results if isinstance(result, Exception)]
-
-
-def _rebuild(kind: type[QueueVerbs], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:
-    """Unpickle a queue: the same settings, and a writer of its own."""
-    return kind(storage, **settings)

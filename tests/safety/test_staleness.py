@@ -1,0 +1,142 @@
+"""Safety rules 6 of docs/protocol.md, each by the names of what would break it.
+
+A test of a rule fails when the code is taken out that docs/protocol.md names beside it.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jqueue import (
+    BrokerQueue,
+    DeadlineExceededError,
+    HeartbeatManager,
+    JobStatus,
+)
+from jqueue.testing.faults import Fault
+from jqueue.testing.virtual_time import VirtualClock, run
+from tests.safety.world import World
+
+# 6. A live worker's claim is not revoked before its own timeout, whatever other clocks and settings say.
+
+
+@pytest.mark.parametrize("skew", [timedelta(), timedelta(hours=3), timedelta(hours=-3)])
+def test_rule_6_a_beating_worker_keeps_its_claim(kind, skew):
+    """A busy neighbour has another clock and a far shorter timeout of its own."""
+
+    async def main():
+        world = World()
+        neighbour = world.process(world.storage, kind=kind, stale_timeout=1, clock=VirtualClock(skew))
+        worker = world.honest(stale_timeout=300)
+        await worker.enqueue("t", b"")
+        [job] = await worker.dequeue("t")
+        if kind is BrokerQueue:
+            await neighbour.start()
+        async with HeartbeatManager(worker, job):
+            for _ in range(100):
+                await asyncio.sleep(20)
+                assert [] == await neighbour.dequeue("t")
+        await worker.ack(job)
+        await (neighbour.stop() if kind is BrokerQueue else neighbour.aclose())
+
+    run(main())
+
+
+def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(kind):
+    """The worker's clock is hours behind the store's, and its storage doesn't tell the time."""
+
+    class Bare:
+        def __init__(self, storage):
+            self.read, self.write = storage.read, storage.write
+
+    async def main():
+        world = World()
+        async with world.process(kind=kind) as neighbour:
+            worker = world.process(Bare(world.memory), clock=VirtualClock(timedelta(hours=-3)))
+            await worker.enqueue("other", b"")
+            assert [] == await neighbour.dequeue("t")
+            await worker.enqueue("t", b"")
+            [job] = await worker.dequeue("t")
+            async with HeartbeatManager(worker, job):
+                for _ in range(30):
+                    await asyncio.sleep(20)
+                    assert [] == await neighbour.dequeue("t")
+            await worker.ack(job)
+
+    run(main())
+
+
+def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(kind):
+    """The worker could not beat either."""
+
+    async def main():
+        world = World()
+        async with world.process(kind=kind, deadline=5) as watcher:
+            worker = world.process(stale_timeout=60)
+            await worker.enqueue("t", b"")
+            [job] = await worker.dequeue("t")
+            assert [] == await watcher.dequeue("t")
+            await asyncio.sleep(50)
+            assert [] == await watcher.dequeue("t")
+            world.storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
+            for _ in range(10):
+                await asyncio.sleep(60)
+                with pytest.raises(DeadlineExceededError):
+                    await watcher.dequeue("t")
+            world.storage._read_faults.clear()
+            assert [] == await watcher.dequeue("t")
+            await worker.ack(job)
+
+    run(main())
+
+
+def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(kind):
+    async def main():
+        world = World()
+        worker = world.honest(stale_timeout=300)
+        await worker.enqueue("t", b"")
+        [job] = await worker.dequeue("t")
+        await asyncio.sleep(3600)
+        async with world.process(kind=kind) as fresh:
+            assert [] == await fresh.dequeue("t")
+            await asyncio.sleep(9)
+            await worker.heartbeat(job)
+            assert [] == await fresh.dequeue("t", wait=200)
+            await worker.ack(job)
+
+    run(main())
+
+
+def test_rule_6_heartbeats_come_before_the_sweep_of_the_same_commit():
+    async def main():
+        world = World()
+        async with world.process(kind=BrokerQueue, stale_timeout=60) as queue:
+            await queue.enqueue("t", b"")
+            [job] = await queue.dequeue("t")
+            assert [] == await queue.dequeue("t")
+            await asyncio.sleep(100)
+            await world.honest().enqueue("other", b"")  # so that the commit has to look, and finds the claim old
+            taken, _ = await asyncio.gather(queue.dequeue("t"), queue.heartbeat(job))
+            assert [] == taken
+            await queue.ack(job)
+
+    run(main())
+
+
+def test_a_dead_workers_job_is_claimed_again_within_its_timeout_and_a_poll(kind):
+    async def main():
+        world = World()
+        async with world.process(kind=kind) as survivor:
+            worker = world.honest(stale_timeout=30)
+            await worker.enqueue("t", b"", max_attempts=2)
+            await worker.dequeue("t")
+            began = world.clock.monotonic()
+            [job] = await survivor.dequeue("t", wait=60)
+            assert 2 == job.attempt
+            assert 29 <= world.clock.monotonic() - began <= 33
+            await asyncio.sleep(400)
+            assert [] == await survivor.dequeue("t")
+            assert [JobStatus.DEAD] == [each.status for each in (await world.jobs()).values()]
+
+    run(main())
