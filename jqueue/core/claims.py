@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim, Job
 
 CLAIMS_KEPT = 100_000
@@ -35,11 +36,17 @@ class ClaimRegistry:
         self._ended: OrderedDict[Claim, None] = OrderedDict()
 
     def find(self, reference: Job | Claim | str) -> Claim:
-        """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim."""
+        """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim.
+
+        Raises:
+            InvalidJobError: it is none of the three.
+        """
         if isinstance(reference, Job):
             return reference.claim
         if isinstance(reference, Claim):
             return reference
+        if not isinstance(reference, str):
+            raise InvalidJobError(f"a Job, its claim or its id is needed, got {type(reference).__name__}")
         attempts = self._held.get(reference, {})
         return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
 

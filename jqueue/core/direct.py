@@ -46,5 +46,8 @@ class DirectQueue(QueueVerbs):
 
     async def aclose(self) -> None:
         """Finish what is under way, hand back what nobody took, and close the storage; ends by the deadline."""
-        await self._writer.close("this DirectQueue is closed", to_seconds("deadline", self.options.deadline))
+        await self._writer.close(
+            "this DirectQueue is closed: make a new one, or enter it again",
+            to_seconds("deadline", self.options.deadline),
+        )
         await self._close_storage()

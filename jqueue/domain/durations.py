@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.errors import InvalidJobError
 
@@ -41,4 +41,8 @@ def check_time(what: str, value: object) -> datetime:
         raise InvalidJobError(f"{what} must be a datetime, got {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidJobError(f"{what} must have a time zone, as in datetime.now(timezone.utc); got {value!r}")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidJobError(f"{what} is out of range: {value!r}") from None
     return value

@@ -115,7 +115,7 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
     Raises:
         InvalidJobError: they do not, or they are too large. Their texts are not shown.
     """
-    if not value:
+    if value is None:
         return FrozenHeaders()
     if not isinstance(value, Mapping):
         raise InvalidJobError(f"headers must be a mapping of str to str, got {type(value).__name__}")

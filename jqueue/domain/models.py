@@ -226,6 +226,9 @@ class SetAside(NamedTuple):
     line: bytes
     reason: str
 
+    def __repr__(self) -> str:
+        return f"SetAside(key={self.key!r}, line=<{len(self.line)} bytes>, reason={self.reason!r})"
+
 
 class QueueState(BaseModel):
     """One version of a queue, whole: a value that can be read, compared, encoded and shared.

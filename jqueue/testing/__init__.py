@@ -1,4 +1,4 @@
-"""What users test their own parts with: the contract that a storage adapter must keep.
+"""What users test their own parts with: the contracts that a storage adapter and a queue must keep.
 
 Importing this package loads no test tool; using a contract does.
 """
@@ -9,11 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jqueue.testing.queue_contract import QueueContract, QueueFactory
     from jqueue.testing.storage_contract import StorageContract, StorageFactory
 
-__all__ = ["StorageContract", "StorageFactory"]
+__all__ = ["QueueContract", "QueueFactory", "StorageContract", "StorageFactory"]
 
-_HOMES = dict.fromkeys(__all__, "jqueue.testing.storage_contract")
+_HOMES = {
+    "QueueContract": "jqueue.testing.queue_contract",
+    "QueueFactory": "jqueue.testing.queue_contract",
+    "StorageContract": "jqueue.testing.storage_contract",
+    "StorageFactory": "jqueue.testing.storage_contract",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ that waits by asyncio waits in that time; `VirtualClock` reads it, for whatever 
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,9 @@ Result = TypeVar("Result")
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """What a virtual wall clock shows at first."""
+
+RESOLUTION = 1e-6
+"""Seconds by which the clock moves at the least: less would be lost in rounding after some months."""
 
 REAL_WAIT = 5.0
 """Seconds of real time that threads may take before a loop with nothing else to do is declared stuck."""
@@ -32,6 +34,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._virtual_now = 0.0
         self._threads_busy = 0
         super().__init__(_JumpingSelector(self._jump))
+        self._clock_resolution = RESOLUTION
 
     def time(self) -> float:
         """Seconds since the loop was made."""
@@ -61,8 +64,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return REAL_WAIT
         if seconds is None:
             raise RuntimeError("the virtual clock stands still: every task waits for something that never comes")
-        later = self._virtual_now + seconds
-        self._virtual_now = max(later, math.nextafter(self._virtual_now, math.inf))  # or rounding would stop the time
+        self._virtual_now += max(seconds, RESOLUTION)
         return 0.0
 
 

@@ -130,6 +130,8 @@ class Heartbeat(Operation):
 
     def prepared(self, preparation: Preparation) -> Heartbeat:
         """With the claims found."""
+        if not isinstance(self.jobs, tuple | list):
+            raise InvalidJobError(f"Heartbeat takes a tuple of jobs, got {type(self.jobs).__name__}")
         return replace(self, jobs=tuple(preparation.find_claim(job) for job in self.jobs))
 
     def change(self, draft: Draft, now: datetime) -> list[JobNotFoundError]:

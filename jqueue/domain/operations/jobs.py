@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, get_args
@@ -206,7 +206,9 @@ class Dequeue(Operation):
         """Checked, with the entrypoints as a tuple and the timeout in seconds."""
         limits, names = preparation.limits, self.entrypoints
         if names is not None:
-            names = (names,) if isinstance(names, str) else tuple(names)
+            names = (names,) if isinstance(names, str) else names
+            if not isinstance(names, Sequence | Set) or not names:
+                raise InvalidJobError("entrypoint must be a name, several names, or None for all")
             names = tuple(check_name("entrypoint", name, limits) for name in names)
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
         return replace(

@@ -25,6 +25,11 @@ class Cancel(Operation):
 
     job_id: str
 
+    def prepared(self, preparation: Preparation) -> Cancel:
+        """Checked."""
+        check_name("job_id", self.job_id, preparation.limits)
+        return self
+
     def change(self, draft: Draft, now: datetime) -> Job:
         """Remove it.
 
@@ -54,6 +59,16 @@ class Redrive(Operation):
 
     job_id: str | None = None
     entrypoint: str | None = None
+
+    def prepared(self, preparation: Preparation) -> Redrive:
+        """Checked."""
+        if self.job_id is not None and self.entrypoint is not None:
+            raise InvalidJobError("give either job_id or entrypoint, not both")
+        if self.job_id is not None:
+            check_name("job_id", self.job_id, preparation.limits)
+        if self.entrypoint is not None:
+            check_name("entrypoint", self.entrypoint, preparation.limits)
+        return self
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue them, in the order in which they stood.

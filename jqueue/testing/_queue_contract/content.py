@@ -1,0 +1,234 @@
+"""What the blob holds, and what is shown of it: values that nobody can change, lines kept as they are, no payloads."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, StorageError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack
+from jqueue.ports.queue import JobQueue
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
+
+PAYLOAD = b"the-secret-of-this-payload"
+SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.hex()[8:32])
+"""How parts of the payload would look in a text."""
+
+Change = Callable[[bytes], bytes]
+
+
+def in_a_line(text: bytes, other: bytes) -> Change:
+    """A change of one job's line that leaves the layout as it is."""
+    return lambda content: content.replace(text, other, 1)
+
+
+def in_another_layout(text: bytes, other: bytes) -> Change:
+    """A change by an editor that lays the whole out anew."""
+    return lambda content: json.dumps(json.loads(content.replace(text, other, 1)), indent=4).encode()
+
+
+class ContentContract(QueueContractBase):
+    """The blob is plain, mendable and private; looking at it changes nothing."""
+
+    async def test_polling_an_empty_queue_never_writes(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as queues:
+            before = await self.fingerprint(queues[0])
+            for queue in queues:
+                for _ in range(3):
+                    assert await queue.dequeue("work", batch_size=5) == []
+                if queue.capabilities.wait:
+                    assert await queue.dequeue(wait=self.moment) == []
+                assert (await queue.read_state()).jobs == ()
+                assert (await queue.stats()).depth == 0
+            assert before == await self.fingerprint(queues[0])
+
+    async def test_polling_a_queue_with_nothing_ready_never_writes(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay", "dead_letters"]) as queues:
+            queue = queues[0]
+            await queue.nack(await self.one_job(queue), dead=True)
+            claimed = await self.one_job(queue)
+            await queue.enqueue("work", b"later", delay=3600)
+            before = await self.fingerprint(queue)
+            for asked in queues:
+                assert await asked.dequeue() == []
+                if asked.capabilities.wait:
+                    assert await asked.dequeue("work", wait=self.moment) == []
+                assert await asked.requeue_stale(3600) == 0
+                assert await asked.purge(entrypoint="nobody") == 0
+                assert await asked.redrive(entrypoint="nobody") == 0
+                assert (await asked.stats()).in_progress == 1
+            assert before == await self.fingerprint(queue)
+            await queue.ack(claimed)
+            acked = await self.fingerprint(queue)
+            await queue.ack(claimed)
+            assert acked == await self.fingerprint(queue), "an ack repeated has nothing to write"
+
+    async def test_the_state_read_is_a_value_of_its_own(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["headers", "unique_keys"]) as [queue]:
+            done = await self.one_job(queue, unique_key="the-key", unique_for=3600)
+            await queue.ack(done)
+            await queue.enqueue("work", b"payload", headers={"name": "text"})
+            expected, state = await queue.read_state(), await queue.read_state()
+            assert expected == state
+            for table in (state.commits, state.finished, state.holds, state.extra):
+                if isinstance(table, dict):
+                    table.clear()
+            with pytest.raises(ValueError, match="frozen"):
+                state.jobs[0].payload = b"changed"
+            with pytest.raises(TypeError):
+                state.jobs[0].headers["name"] = "changed"  # type: ignore[index]
+            assert expected == await queue.read_state()
+            [job] = await queue.dequeue("work")
+            assert (job.payload, dict(job.headers)) == (b"payload", {"name": "text"})
+
+    async def test_the_state_reads_as_it_was_when_it_was_read(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            await queue.enqueue("work", b"payload")
+            before = await queue.read_state()
+            kept = before.model_dump_json()
+            [job] = await queue.dequeue()
+            await queue.ack(job)
+            assert kept == before.model_dump_json()
+            assert (await queue.read_state()).version > before.version
+
+    @pytest.mark.parametrize(
+        ("layout", "broken"),
+        [(in_a_line, b"[5]"), (in_a_line, b"broken"), (in_another_layout, b"[5]")],
+        ids=["a wrong value", "no JSON", "another layout"],
+    )
+    async def test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended(
+        self, make_queue: QueueFactory, layout: Callable[[bytes, bytes], Change], broken: bytes
+    ) -> None:
+        async with self.queues(make_queue) as [queue]:
+            names = ["first", "broken", "last"]
+            enqueued = [await queue.enqueue(name, PAYLOAD) for name in names]
+            await self.rewrite(queue, layout(b'"broken"', broken))
+            async with self.queues(make_queue, 1) as [other]:
+                assert [job.entrypoint for job in await queue.dequeue()] == ["first"]
+                assert [job.entrypoint for job in await other.dequeue(batch_size=9)] == ["last"]
+                await other.enqueue("later", b"payload")
+                state = await other.read_state()
+                assert [aside.key for aside in state.set_aside] in ([enqueued[1].id], [""])
+                assert (await other.stats()).unreadable == 1
+                await self.rewrite(queue, in_a_line(b'"entrypoint": ' + broken, b'"entrypoint": "broken"'))
+                served = await queue.dequeue(batch_size=9)
+                assert {job.entrypoint: job.payload for job in served} == {"later": b"payload", "broken": PAYLOAD}
+                assert (await other.read_state()).set_aside == ()
+
+    async def test_the_id_of_a_job_that_cannot_be_read_is_not_given_again(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["job_ids"]) as [queue]:
+            await queue.enqueue("work", b"payload", job_id="the-id")
+            await self.rewrite(queue, in_a_line(b'"work"', b"[5]"))
+            before = await self.fingerprint(queue)
+            with pytest.raises(InvalidJobError, match="the-id"):
+                await queue.enqueue("work", b"another", job_id="the-id")
+            assert before == await self.fingerprint(queue)
+
+    @pytest.mark.parametrize("kept", [0, 1, 40, -2, -40], ids=lambda kept: f"cut at {kept}")
+    async def test_a_blob_that_is_cut_off_is_refused_and_left_alone(self, make_queue: QueueFactory, kept: int) -> None:
+        async with self.queues(make_queue) as [queue]:
+            await queue.enqueue("work", PAYLOAD)
+            await self.rewrite(queue, lambda content: content.rstrip()[:kept])
+            before = await self.fingerprint(queue)
+            async with self.queues(make_queue, 1) as [other]:
+                for asked in (queue, other):
+                    enqueue = functools.partial(asked.enqueue, "work", b"payload")
+                    for call in (asked.dequeue, asked.read_state, asked.stats, enqueue):
+                        with pytest.raises(StorageError, match="the queue's object") as raised:
+                            await call()
+                        # A queue that had its state at hand sent its write, and the refusal of it proves nothing.
+                        assert isinstance(raised.value, InvalidBlobError) or (asked, call) == (queue, asked.dequeue)
+                        self.assert_private("".join(traceback.format_exception(raised.value)))
+            assert before == await self.fingerprint(queue)
+
+    def assert_private(self, text: str) -> None:
+        """No part of the payload is in the text."""
+        assert [spoken for spoken in SPOKEN if spoken in text] == [], text
+
+    async def test_no_repr_shows_a_payload(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            enqueued = await queue.enqueue("work", PAYLOAD)
+            [job] = await queue.dequeue()
+            await queue.enqueue("broken", PAYLOAD)
+            if hasattr(queue, "storage"):
+                await self.rewrite(queue, in_a_line(b'"broken"', b"[5]"))
+            state = await queue.read_state()
+            operations = [Enqueue("work", PAYLOAD), Ack(job), Nack(job), Heartbeat((job,))]
+            for value in (queue, enqueued, job, state, state.jobs, state.set_aside, await queue.stats(), operations):
+                self.assert_private(repr(value))
+                self.assert_private(str(value))
+
+    async def test_no_error_and_no_log_shows_a_payload(
+        self, make_queue: QueueFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        async with self.queues(make_queue, 2, ["fencing"], limits=Limits(payload_bytes=100)) as [queue, other]:
+            job, taken, lost = [await self._claimed(queue, number) for number in range(3)]
+            await other.nack(lost)
+            raised: list[Exception] = []
+            for provoke in self._provocations(queue, job, taken, lost):
+                try:
+                    await provoke()
+                except Exception as refusal:  # which one it should be, other tests say
+                    raised.append(refusal)
+            if hasattr(queue, "storage"):
+                for text, other_text in ((SPOKEN[1].encode(), PAYLOAD), (b'"entrypoint": "work"', b'"entrypoint": 5')):
+                    await self.rewrite(queue, in_a_line(text, other_text))
+                    await queue.dequeue("nobody")
+                assert "set aside" in caplog.text
+        for error in raised:
+            self.assert_private(repr(error))
+            self.assert_private("".join(traceback.format_exception(error)))
+        for record in caplog.records:
+            self.assert_private(f"{record.getMessage()} {record.__dict__!r}")
+        self.assert_private(caplog.text)
+
+    async def _claimed(self, queue: JobQueue, number: int) -> Job:
+        await queue.enqueue("work", PAYLOAD + b"%d" % number)
+        [job] = await queue.dequeue("work")
+        return job
+
+    def _provocations(self, queue: JobQueue, job: Job, taken: Job, lost: Job) -> list[Callable[[], Awaitable[object]]]:
+        """Calls that are refused, each with a payload at hand."""
+        wrong: Any = PAYLOAD.decode()
+        mapping: Any = {"payload": PAYLOAD}
+        unknown = Job(entrypoint="work", payload=PAYLOAD, status=JobStatus.IN_PROGRESS, attempt=1)
+        good = Enqueue("work", PAYLOAD)
+
+        async def model(**fields: Any) -> Job:
+            return Job(**fields)
+
+        return [
+            lambda: queue.enqueue("work", wrong),
+            lambda: queue.enqueue("work", [wrong]),  # type: ignore[arg-type]
+            lambda: queue.enqueue("work", PAYLOAD * 10),
+            lambda: queue.enqueue("work", PAYLOAD, 2**40),
+            lambda: queue.enqueue("", PAYLOAD),
+            lambda: queue.enqueue("work", PAYLOAD, headers={"payload": mapping}),
+            lambda: queue.ack(lost),
+            lambda: queue.nack(lost, error=PAYLOAD.decode()),
+            lambda: queue.heartbeat(lost),
+            lambda: queue.ack(unknown),
+            lambda: queue.ack(mapping),
+            lambda: queue.ack([job]),  # type: ignore[arg-type]
+            lambda: queue.cancel(job),  # type: ignore[arg-type]
+            lambda: queue.cancel(taken.id),
+            lambda: queue.redrive(taken.id),
+            lambda: queue.apply(good, Ack(lost)),
+            lambda: queue.apply(good, Enqueue("work", wrong)),
+            lambda: queue.apply(Heartbeat(job)),  # type: ignore[arg-type]
+            lambda: queue.apply(good, job),  # type: ignore[arg-type]
+            lambda: queue.enqueue_many([good, Enqueue("work", PAYLOAD, 2**40)]),
+            lambda: model(entrypoint=5, payload=PAYLOAD),
+            lambda: model(entrypoint="work", payload=wrong),
+            lambda: model(entrypoint="work", payload=[PAYLOAD]),
+        ]

@@ -1,0 +1,123 @@
+"""Unique keys: no two live jobs have the same."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jqueue.domain.errors import DuplicateJobError
+from jqueue.domain.models import JobStatus
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
+
+HOUR = timedelta(hours=1)
+
+
+class KeysContract(QueueContractBase):
+    """While a job that has a unique key is queued, scheduled or in progress, no second one can have it."""
+
+    @pytest.mark.parametrize("state", ["queued", "scheduled", "in progress", "given back"])
+    async def test_a_live_job_holds_its_key(self, make_queue: QueueFactory, state: str) -> None:
+        async with self.queues(make_queue, 2, ["unique_keys", "delay"]) as [queue, other]:
+            delay = HOUR if state == "scheduled" else None
+            holder = await queue.enqueue("work", b"payload", unique_key="the-key", delay=delay)
+            if state in ("in progress", "given back"):
+                [job] = await queue.dequeue()
+                if state == "given back":
+                    await queue.nack(job)
+            held = await self.held(queue, holder)
+            before = await self.fingerprint(queue)
+            assert held == await other.enqueue("other", b"another", unique_key="the-key")
+            with pytest.raises(DuplicateJobError, match="the-key") as raised:
+                await other.enqueue("work", b"another", unique_key="the-key", on_conflict="raise")
+            assert (raised.value.unique_key, raised.value.job_id) == ("the-key", holder.id)
+            assert before == await self.fingerprint(queue)
+
+    async def test_other_keys_are_free(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:
+            enqueued = [
+                await queue.enqueue("work", b"payload", unique_key=key, on_conflict="raise")
+                for key in ("the-key", "The-key", "the-key ", None, None)
+            ]
+            assert len(set(ids(enqueued))) == 5
+
+    @pytest.mark.parametrize("ending", ["ack", "cancel", "dead", "purge"])
+    async def test_a_job_that_is_not_live_holds_no_key(self, make_queue: QueueFactory, ending: str) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys", "dead_letters"]) as [queue]:
+            first = await queue.enqueue("work", b"payload", unique_key="the-key")
+            if ending == "cancel":
+                await queue.cancel(first.id)
+            elif ending == "purge":
+                assert await queue.purge(status=JobStatus.QUEUED) == 1
+            else:
+                [job] = await queue.dequeue()
+                await (queue.ack(job) if ending == "ack" else queue.nack(job, dead=True))
+            second = await queue.enqueue("work", b"payload", unique_key="the-key", on_conflict="raise")
+            assert first.id != second.id
+
+    async def test_a_job_that_has_expired_holds_neither_its_key_nor_its_id(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys", "expiry", "job_ids"]) as [queue]:
+            past = await self.time(queue) - HOUR
+            await queue.enqueue("work", b"too late", unique_key="the-key", expires_at=past)
+            await queue.enqueue("work", b"too late", job_id="the-id", expires_at=past)
+            await queue.enqueue("work", b"in time", unique_key="the-key")
+            await queue.enqueue("work", b"in time", job_id="the-id")
+            served = await queue.dequeue("work", batch_size=9)
+            assert [job.payload for job in served] == [b"in time"] * 2, "a job that nobody can claim hid a new one"
+
+    async def test_of_racing_enqueues_one_gets_the_key(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3, ["unique_keys"]) as queues:
+            enqueued = await asyncio.gather(
+                *(queue.enqueue("work", b"payload", unique_key="the-key") for queue in queues for _ in range(3))
+            )
+            assert len(set(ids(enqueued))) == 1
+            assert len((await queues[0].read_state()).jobs) == 1
+
+    async def test_a_queued_job_is_replaced_if_asked(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["unique_keys"]) as [queue, other]:
+            old = await queue.enqueue("work", b"old", unique_key="the-key")
+            between = await queue.enqueue("work", b"between")
+            new = await other.enqueue("work", b"new", unique_key="the-key", on_conflict="replace")
+            assert await self.find(queue, old) is None
+            assert [between.id, new.id] == ids(await queue.dequeue(batch_size=9)), "a new job goes behind the others"
+
+    async def test_a_job_in_progress_is_not_replaced(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:
+            job = await self.one_job(queue, unique_key="the-key")
+            before = await self.fingerprint(queue)
+            with pytest.raises(DuplicateJobError, match="in_progress"):
+                await queue.enqueue("work", b"new", unique_key="the-key", on_conflict="replace")
+            assert before == await self.fingerprint(queue)
+            await queue.ack(job)
+
+    async def test_a_key_may_be_kept_for_a_while_after_the_ack(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["unique_keys"]) as [queue, other]:
+            job = await self.one_job(queue, unique_key="the-key", unique_for=HOUR)
+            await queue.ack(job)
+            finished = await other.enqueue("work", b"again", unique_key="the-key")
+            assert (finished.id, finished.status) == (job.id, JobStatus.COMPLETED)
+            with pytest.raises(DuplicateJobError, match="acked") as raised:
+                await other.enqueue("work", b"again", unique_key="the-key", on_conflict="raise")
+            assert raised.value.job_id == job.id
+            assert await queue.dequeue() == []
+            new = await other.enqueue("work", b"again", unique_key="the-key", on_conflict="replace")
+            assert [new.id] == ids(await queue.dequeue())
+
+    async def test_a_kept_key_is_free_when_its_time_is_over(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:
+            job = await self.one_job(queue, unique_key="the-key", unique_for=timedelta(seconds=self.moment))
+            await queue.ack(job)
+
+            async def is_free() -> bool:
+                return (await queue.enqueue("work", b"again", unique_key="the-key")).id != job.id
+
+            await self.until(is_free)
+            assert len(await queue.dequeue(batch_size=9)) == 1
+
+    async def test_a_key_is_not_kept_for_a_job_that_was_not_acked(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:
+            first = await queue.enqueue("work", b"payload", unique_key="the-key", unique_for=HOUR)
+            await queue.cancel(first.id)
+            second = await queue.enqueue("work", b"payload", unique_key="the-key", on_conflict="raise")
+            assert first.id != second.id

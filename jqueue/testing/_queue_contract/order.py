@@ -1,0 +1,173 @@
+"""Jobs in, jobs out: what comes back, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import pytest
+
+from jqueue.adapters.system import SystemClock
+from jqueue.domain.models import JobStatus
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
+
+PAYLOADS = [
+    b"",
+    b"\0",
+    b"\r\n",
+    b"text with an \xc3\xa9 and a \xff",
+    b'"quoted": {}]},\n',
+    bytes(range(256)),
+    bytes(range(256)) * 400,
+]
+
+
+class SlowClock(SystemClock):
+    """The clock of a machine that is an hour behind."""
+
+    def now(self) -> datetime:
+        """An hour ago."""
+        return super().now() - timedelta(hours=1)
+
+
+class OrderContract(QueueContractBase):
+    """Jobs are served by priority and then by commit order, as they were put in."""
+
+    in_order: ClassVar[int] = 12
+
+    async def test_a_job_is_claimed_once_and_gone_when_acked(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload")
+            assert enqueued.status is JobStatus.QUEUED
+            [job] = await other.dequeue("work")
+            assert (enqueued.id, "work", b"payload") == (job.id, job.entrypoint, job.payload)
+            assert (job.status, job.failures) == (JobStatus.IN_PROGRESS, 1)
+            assert await queue.dequeue("work") == [], "a claimed job was handed out again"
+            await other.ack(job)
+            assert await queue.dequeue("work") == []
+            assert (await queue.read_state()).jobs == ()
+
+    async def test_what_a_verb_returns_is_what_the_queue_holds(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["fencing"]) as [queue, other]:
+            enqueued = await queue.enqueue("work", b"payload")
+            assert enqueued == await self.find(other, enqueued)
+            [job] = await queue.dequeue("work")
+            assert job == await self.find(other, job)
+
+    async def test_jobs_of_one_priority_are_served_in_commit_order(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as [queue, worker]:
+            enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(self.in_order)]
+            assert enqueued == [job.id for _ in enqueued for job in await worker.dequeue("work")]
+
+    async def test_a_lower_priority_is_served_first(self, make_queue: QueueFactory) -> None:
+        priorities = [0, 5, -1, 2**31 - 1, 5, 0, -(2**31), -1]
+        async with self.queues(make_queue, 1, ["priority"]) as [queue]:
+            for number, priority in enumerate(priorities):
+                await queue.enqueue("work", b"%d" % number, priority)
+            served = [int(job.payload) for _ in priorities for job in await queue.dequeue("work")]
+            assert served == sorted(range(len(priorities)), key=lambda number: priorities[number])
+
+    async def test_commit_order_holds_across_enqueuers_whatever_their_clocks_say(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with (
+            self.queues(make_queue, 2) as [punctual, worker],
+            self.queues(make_queue, 1, clock=SlowClock()) as [late],
+        ):
+            enqueued = [
+                (await queue.enqueue("work", b"%d" % number)).id
+                for number in range(self.in_order // 2)
+                for queue in (punctual, late)
+            ]
+            assert enqueued == ids(await worker.dequeue("work", batch_size=self.in_order))
+
+    async def test_calls_of_one_task_group_are_all_done(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3) as queues:
+            enqueued = await asyncio.gather(
+                *(queue.enqueue("work", b"%d" % number) for number in range(self.in_order) for queue in queues)
+            )
+            found = await asyncio.gather(*(queue.dequeue("work", batch_size=self.in_order) for queue in queues))
+            served = [job.id for jobs in found for job in jobs]
+            assert sorted(served) == sorted(ids(enqueued)), "a job was lost, or claimed twice"
+
+    async def test_a_batch_is_as_many_as_asked_for_or_as_there_are(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(5)]
+            assert enqueued[:3] == ids(await queue.dequeue("work", batch_size=3))
+            assert enqueued[3:] == ids(await queue.dequeue("work", batch_size=3))
+            assert await queue.dequeue("work", batch_size=3) == []
+
+    async def test_a_dequeue_takes_one_job_unless_told_otherwise(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            for number in range(2):
+                await queue.enqueue("work", b"%d" % number)
+            assert len(await queue.dequeue()) == 1
+
+    async def test_a_dequeue_takes_jobs_of_the_entrypoints_it_names(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            for name in ("resize", "mail", "sum", "mail"):
+                await queue.enqueue(name, b"payload")
+            assert await queue.dequeue("nobody") == []
+            assert [job.entrypoint for job in await queue.dequeue("mail")] == ["mail"]
+            several = await queue.dequeue(["mail", "resize", "nobody"], batch_size=9)
+            assert [job.entrypoint for job in several] == ["resize", "mail"]
+            assert [job.entrypoint for job in await queue.dequeue(batch_size=9)] == ["sum"]
+
+    async def test_several_entrypoints_are_served_in_one_order(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["priority"]) as [queue]:
+            for name, priority in (("a", 1), ("b", 0), ("a", 0), ("b", 1), ("c", -9)):
+                await queue.enqueue(name, f"{name}{priority}".encode(), priority)
+            served = await queue.dequeue(("b", "a"), batch_size=9)
+            assert [job.payload for job in served] == [b"b0", b"a0", b"a1", b"b1"]
+            assert [job.entrypoint for job in await queue.dequeue(None, batch_size=9)] == ["c"]
+
+    @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: f"{len(payload)} bytes")
+    async def test_a_payload_comes_back_byte_for_byte(self, make_queue: QueueFactory, payload: bytes) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            await queue.enqueue("work", payload)
+            [job] = await other.dequeue("work")
+            assert (type(job.payload), job.payload == payload) == (bytes, True)
+
+    @pytest.mark.parametrize("kind", [bytearray, memoryview])
+    async def test_anything_bytes_like_is_a_payload(
+        self, make_queue: QueueFactory, kind: type[bytearray] | type[memoryview]
+    ) -> None:
+        async with self.queues(make_queue) as [queue]:
+            buffer = bytearray(b"payload")
+            await queue.enqueue("work", kind(buffer))  # type: ignore[arg-type]
+            buffer[:] = b"changed"
+            [job] = await queue.dequeue("work")
+            assert job.payload == b"payload"
+
+    async def test_headers_and_names_may_hold_any_text(self, make_queue: QueueFactory) -> None:
+        headers = {"trace id": "0123", "Ünïcödé": "日本語 \n\t\0 \u2028", "empty": ""}
+        async with self.queues(make_queue, 2, ["headers", "job_ids"]) as [queue, other]:
+            await queue.enqueue("größe/日本", b"payload", headers=headers, job_id='an "id" \\ 日本')
+            [job] = await other.dequeue("größe/日本")
+            assert headers == dict(job.headers)
+            assert job.id == 'an "id" \\ 日本'
+            await other.ack(job)
+
+    async def test_a_job_id_makes_an_enqueue_idempotent(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["job_ids"]) as [queue, other]:
+            first = await queue.enqueue("work", b"first", job_id="the-id")
+            again = await other.enqueue("other", b"second", job_id="the-id")
+            assert first == again, "the job is returned as it stands"
+            [job] = await queue.dequeue()
+            assert (job.id, job.payload) == ("the-id", b"first")
+            assert job == await other.enqueue("work", b"third", job_id="the-id")
+            assert len((await queue.read_state()).jobs) == 1
+
+    async def test_a_job_id_recently_finished_is_not_done_again(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["job_ids"]) as [queue, other]:
+            await queue.ack(await self.one_job(queue, job_id="the-id"))
+            for asked in (queue, other):
+                finished = await asked.enqueue("work", b"payload", job_id="the-id")
+                assert (finished.id, finished.status) == ("the-id", JobStatus.COMPLETED)
+            assert await queue.dequeue() == []
+
+    async def test_ids_are_given_where_none_is_asked_for(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2) as queues:
+            given = {(await queue.enqueue("work", b"payload")).id for queue in queues for _ in range(5)}
+            assert len(given) == 10

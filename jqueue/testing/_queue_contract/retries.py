@@ -1,0 +1,264 @@
+"""What becomes of jobs that are given back: when they are tried again, when they are dead, what operators can do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jqueue.domain.errors import ClaimLostError, DuplicateJobError, JobNotFoundError, JobStateError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.ports.queue import JobQueue
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
+
+HOUR = timedelta(hours=1)
+
+ERRORS: list[tuple[Any, str]] = [
+    ("a text", "a text"),
+    (ValueError("no such image"), "ValueError: no such image"),
+    (TimeoutError(), "TimeoutError: "),
+    ("x" * 5000, "x" * 2048),
+    ("é" * 5000, "é" * 1024),
+    ("a" + "é" * 5000, "a" + "é" * 1023),
+    ("a lone \udc80", "a lone ?"),
+]
+
+
+class RetriesContract(QueueContractBase):
+    """A job given back is tried again, behind its equals, until its attempts are used up; then people decide."""
+
+    async def dead_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
+        """A job that died."""
+        enqueued = await queue.enqueue(entrypoint, b"payload", **arguments)
+        [job] = await queue.dequeue(entrypoint)
+        assert job.id == enqueued.id
+        await queue.nack(job, dead=True)
+        return await self.held(queue, job)
+
+    async def test_a_job_given_back_goes_behind_its_equals(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            enqueued = [(await queue.enqueue("work", b"%d" % number)).id for number in range(3)]
+            [job] = await queue.dequeue()
+            await queue.nack(job)
+            assert [*enqueued[1:], enqueued[0]] == ids(await queue.dequeue(batch_size=9))
+
+    async def test_a_job_given_back_keeps_its_priority(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["priority"]) as [queue]:
+            urgent = await queue.enqueue("work", b"urgent", -1)
+            await queue.enqueue("work", b"payload")
+            [job] = await queue.dequeue()
+            await queue.nack(job)
+            assert [urgent.id] == ids(await queue.dequeue())
+
+    async def test_a_job_handed_back_unharmed_keeps_its_place_and_its_failures(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["uncharged", "dead_letters"]) as [queue]:
+            enqueued = [(await queue.enqueue("work", b"%d" % number, max_attempts=1)).id for number in range(3)]
+            for attempt in (1, 2, 3):
+                [job] = await queue.dequeue()
+                assert (job.id, job.attempt, job.failures) == (enqueued[0], attempt, 1)
+                await queue.nack(job, charge=False)
+                handed_back = await self.held(queue, job)
+                assert (handed_back.status, handed_back.attempt) == (JobStatus.QUEUED, attempt)
+                assert handed_back.failures == 0
+            assert enqueued == ids(await queue.dequeue(batch_size=9))
+
+    async def test_a_nack_may_say_when_to_try_again(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["delay", "wait"]) as [queue]:
+            job = await self.one_job(queue)
+            await queue.nack(job, delay=HOUR)
+            assert await queue.dequeue() == []
+            assert (await queue.stats()).scheduled == 1
+            await queue.cancel(job.id)
+            job = await self.one_job(queue)
+            await queue.nack(job, delay=timedelta(seconds=self.moment))
+            assert [job.id] == ids(await queue.dequeue(wait=self.patience))
+
+    @pytest.mark.parametrize(("error", "kept"), ERRORS, ids=lambda value: repr(value)[:20])
+    async def test_a_nack_keeps_its_error_cut_at_two_kibibytes(
+        self, make_queue: QueueFactory, error: BaseException | str, kept: str
+    ) -> None:
+        async with self.queues(make_queue, 2, ["errors"]) as [queue, other]:
+            job = await self.one_job(queue)
+            await queue.nack(job, error=error)
+            assert kept == (await self.held(other, job)).error
+            [again] = await other.dequeue()
+            assert kept == again.error, "whoever tries again can see what went wrong"
+
+    async def test_a_nack_without_an_error_leaves_the_last_one(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["errors"]) as [queue]:
+            job = await self.one_job(queue)
+            await queue.nack(job, error="the first")
+            [job] = await queue.dequeue()
+            await queue.nack(job)
+            assert (await self.held(queue, job)).error == "the first"
+
+    @pytest.mark.parametrize("attempts", [1, 3])
+    async def test_a_job_is_dead_when_its_attempts_are_used_up(self, make_queue: QueueFactory, attempts: int) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            enqueued = await queue.enqueue("work", b"payload", max_attempts=attempts)
+            for number in range(1, attempts + 1):
+                assert (await self.held(queue, enqueued)).status is JobStatus.QUEUED
+                [job] = await queue.dequeue()
+                assert job.failures == number
+                await queue.nack(job, delay=0, error="it failed")
+            dead = await self.held(queue, enqueued)
+            assert (dead.status, dead.error, dead.heartbeat_at) == (JobStatus.DEAD, "it failed", None)
+            assert dead.dead_at is not None
+            assert await queue.dequeue() == []
+            assert ids((await queue.read_state()).dead_jobs()) == [enqueued.id]
+
+    async def test_a_job_without_max_attempts_is_tried_for_ever(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            enqueued = await queue.enqueue("work", b"payload")
+            for _ in range(8):
+                [job] = await queue.dequeue()
+                assert enqueued.id == job.id
+                await queue.nack(job)
+
+    async def test_a_nack_may_say_that_a_job_shall_not_be_tried_again(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "errors"]) as [queue]:
+            job = await self.one_job(queue, max_attempts=100)
+            await queue.nack(job, dead=True, error="it is not an image")
+            dead = await self.held(queue, job)
+            assert (dead.status, dead.error) == (JobStatus.DEAD, "it is not an image")
+
+    async def test_a_dead_job_is_redriven_with_its_failures_forgotten(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["dead_letters", "fencing"]) as [queue, operator]:
+            dead = await self.dead_job(queue, max_attempts=1)
+            behind = await queue.enqueue("work", b"payload")
+            assert await operator.redrive(dead.id) == 1
+            redriven = await self.held(queue, dead)
+            assert (redriven.status, redriven.failures, redriven.dead_at) == (JobStatus.QUEUED, 0, None)
+            assert redriven.attempt == dead.attempt
+            assert [behind.id, dead.id] == ids(await queue.dequeue(batch_size=9))
+
+    async def test_dead_jobs_are_redriven_by_entrypoint_or_all_in_their_order(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            dead = [await self.dead_job(queue, name) for name in ("a", "b", "a", "c")]
+            assert await queue.redrive(entrypoint="a") == 2
+            assert [dead[0].id, dead[2].id] == ids(await queue.dequeue(batch_size=9))
+            assert await queue.redrive(entrypoint="nobody") == 0
+            assert await queue.redrive() == 2
+            assert [dead[1].id, dead[3].id] == ids(await queue.dequeue(batch_size=9))
+            assert await queue.redrive() == 0
+
+    async def test_only_a_dead_job_can_be_redriven(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            queued = await queue.enqueue("work", b"payload")
+            before = await self.fingerprint(queue)
+            with pytest.raises(JobStateError, match="queued") as raised:
+                await queue.redrive(queued.id)
+            assert (raised.value.job_id, raised.value.status) == (queued.id, "queued")
+            with pytest.raises(JobNotFoundError, match="no-such-job"):
+                await queue.redrive("no-such-job")
+            assert before == await self.fingerprint(queue)
+
+    async def test_a_redrive_onto_a_taken_key_is_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "unique_keys"]) as [queue]:
+            dead = await self.dead_job(queue, unique_key="the-key")
+            holder = await queue.enqueue("work", b"payload", unique_key="the-key")
+            assert holder.id != dead.id, "a dead job holds no key"
+            other = await self.dead_job(queue, "other")
+            before = await self.fingerprint(queue)
+            with pytest.raises(DuplicateJobError) as raised:
+                await queue.redrive(dead.id)
+            assert (raised.value.unique_key, raised.value.job_id) == ("the-key", holder.id)
+            assert before == await self.fingerprint(queue)
+            assert await queue.redrive() == 1, "of all, the others are redriven"
+            assert (await self.held(queue, dead)).status is JobStatus.DEAD
+            assert (await self.held(queue, other)).status is JobStatus.QUEUED
+            await queue.cancel(holder.id)
+            assert await queue.redrive(dead.id) == 1
+
+    async def test_of_two_dead_jobs_with_one_key_one_is_redriven(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "unique_keys"]) as [queue]:
+            dead = [await self.dead_job(queue, unique_key="the-key") for _ in range(2)]
+            assert await queue.redrive() == 1
+            assert [dead[0].id] == ids(await queue.dequeue(batch_size=9))
+
+    async def test_purge_removes_dead_jobs_and_no_others(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            for name in ("a", "b", "a"):
+                await self.dead_job(queue, name)
+            claimed = await self.one_job(queue)
+            queued = await queue.enqueue("work", b"payload")
+            assert await queue.purge(entrypoint="a") == 2
+            assert await queue.purge(older_than=HOUR) == 0
+            assert await queue.purge() == 1
+            assert await queue.purge() == 0
+            assert {claimed.id, queued.id} == set(ids((await queue.read_state()).jobs))
+            assert await queue.purge(status=JobStatus.QUEUED, entrypoint="other") == 0
+            assert await queue.purge(status=JobStatus.QUEUED) == 1
+            await queue.ack(claimed)
+
+    async def test_purge_may_spare_what_is_young(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            dead = await self.dead_job(queue)
+            assert dead.dead_at is not None
+            await self.until_after(queue, dead.dead_at + timedelta(seconds=2 * self.moment))
+            young = await self.dead_job(queue)
+            assert await queue.purge(older_than=timedelta(seconds=2 * self.moment)) == 1
+            assert await self.find(queue, dead) is None
+            assert await self.find(queue, young) is not None
+
+    async def test_a_job_that_nobody_claimed_can_be_cancelled(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay"]) as [queue, operator]:
+            enqueued = [await queue.enqueue("work", b"payload"), await queue.enqueue("work", b"payload", delay=HOUR)]
+            for job in enqueued:
+                assert job == await operator.cancel(job.id)
+            assert (await queue.read_state()).jobs == ()
+            assert await queue.dequeue() == []
+
+    async def test_a_job_that_is_claimed_dead_or_gone_cannot_be_cancelled(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            dead = await self.dead_job(queue)
+            claimed = await self.one_job(queue)
+            before = await self.fingerprint(queue)
+            for job, status in ((dead, "dead"), (claimed, "in_progress")):
+                with pytest.raises(JobStateError, match=status) as raised:
+                    await queue.cancel(job.id)
+                assert (raised.value.job_id, raised.value.status) == (job.id, status)
+            with pytest.raises(JobNotFoundError, match="no-such-job"):
+                await queue.cancel("no-such-job")
+            assert before == await self.fingerprint(queue)
+
+    async def test_an_operator_can_revoke_claims_older_than_a_time(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["fencing"]) as [queue, operator]:
+            job = await self.one_job(queue)
+            assert await operator.requeue_stale(HOUR) == 0
+            assert await operator.requeue_stale(0) == 1
+            assert await operator.requeue_stale(0) == 0
+            with pytest.raises(ClaimLostError):
+                await queue.ack(job)
+            [again] = await operator.dequeue()
+            assert (again.id, again.attempt, again.failures) == (job.id, 2, 2)
+
+    async def test_a_revoked_claim_counts_as_a_failure(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+            job = await self.one_job(queue, max_attempts=1)
+            assert await queue.requeue_stale(0) == 1
+            assert (await self.held(queue, job)).status is JobStatus.DEAD
+
+    async def test_stats_count_what_is_there(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["delay", "dead_letters"]) as [queue, operator]:
+            assert (await operator.stats()).depth == 0
+            dead = await self.dead_job(queue, "a")
+            for _ in range(3):
+                await queue.enqueue("a", b"payload")
+            await queue.enqueue("b", b"payload", delay=HOUR)
+            [claimed] = await queue.dequeue("a")
+            stats = await operator.stats()
+            assert (stats.depth, stats.scheduled, stats.in_progress, stats.dead) == (2, 1, 1, 1)
+            assert stats.oldest_ready_age is not None
+            assert timedelta() <= stats.oldest_ready_age < HOUR
+            assert stats.entrypoints is not None
+            assert set(stats.entrypoints) == {"a", "b"}
+            a, b = stats.entrypoints["a"], stats.entrypoints["b"]
+            assert (a.depth, a.scheduled, a.in_progress, a.dead) == (2, 0, 1, 1)
+            assert (b.depth, b.scheduled, b.in_progress, b.dead, b.oldest_ready_age) == (0, 1, 0, 0, None)
+            await queue.ack(claimed)
+            await queue.purge()
+            after = await operator.stats()
+            assert (after.depth, after.in_progress, after.dead) == (2, 0, 0)
+            assert await self.find(queue, dead) is None

@@ -1,0 +1,196 @@
+"""Several things in one commit, and calls that end half-way: all of it or nothing, and no job held by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobNotFoundError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Ack, Cancel, Dequeue, Enqueue, Heartbeat, Nack, Operation
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
+
+
+class TogetherContract(QueueContractBase):
+    """What is asked for together is done together; what is cancelled is done once or not at all."""
+
+    async def test_enqueue_many_is_one_commit(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "priority"]) as [queue, other]:
+            await queue.enqueue("work", b"payload")
+            before = (await queue.read_state()).version
+            jobs = await queue.enqueue_many(Enqueue("many", b"%d" % number, -number) for number in range(20))
+            assert (await other.read_state()).version == before + 1
+            assert [job.payload for job in jobs] == [b"%d" % number for number in range(20)]
+            assert ids(jobs)[::-1] == ids(await other.dequeue("many", batch_size=99))
+
+    async def test_enqueue_many_of_none_is_nothing(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
+            before = await self.fingerprint(queue)
+            assert await queue.enqueue_many([]) == []
+            assert before == await self.fingerprint(queue)
+
+    async def test_enqueue_many_adds_all_or_none(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions", "unique_keys"]) as [queue]:
+            await queue.enqueue("work", b"payload", unique_key="the-key")
+            before = await self.fingerprint(queue)
+            good, taken = Enqueue("work", b"good"), Enqueue("work", b"a", unique_key="the-key", on_conflict="raise")
+            with pytest.raises(DuplicateJobError):
+                await queue.enqueue_many([good, taken, good])
+            with pytest.raises(InvalidJobError):
+                await queue.enqueue_many([good, Enqueue("work", b"bad", priority=2**40)])
+            assert before == await self.fingerprint(queue)
+
+    async def test_jobs_enqueued_together_know_of_each_other(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions", "unique_keys", "job_ids"]) as [queue]:
+            first, same_key = await queue.enqueue_many([Enqueue("work", b"1", unique_key="the-key")] * 2)
+            assert first == same_key
+            first, same_id = await queue.enqueue_many([Enqueue("work", b"1", job_id="the-id")] * 2)
+            assert first == same_id
+            assert len((await queue.read_state()).jobs) == 2
+
+    async def test_apply_does_several_things_in_one_commit_with_results_in_order(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "heartbeat", "errors"]) as [queue, other]:
+            acked, given_back, alive = [await self.one_job(queue) for _ in range(3)]
+            unwanted = await queue.enqueue("work", b"unwanted")
+            before = (await queue.read_state()).version
+            results = await queue.apply(
+                Enqueue("next", b"first"),
+                Ack(acked),
+                Nack(given_back, error="later"),
+                Enqueue("next", b"second"),
+                Heartbeat((alive,)),
+                Cancel(unwanted.id),
+            )
+            state = await other.read_state()
+            assert state.version == before + 1
+            assert [results[0], results[3]] == list(state.queued_jobs("next"))
+            assert [results[0].payload, results[3].payload] == [b"first", b"second"]
+            assert [results[1], results[2], results[4], results[5].id] == [None, None, [], unwanted.id]
+            assert state.find(acked.id) is None
+            assert state.find(unwanted.id) is None
+            assert (await self.held(queue, given_back)).status is JobStatus.QUEUED
+
+    async def test_apply_may_claim_jobs_that_it_makes(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
+            enqueued, claimed = await queue.apply(Enqueue("work", b"payload"), Dequeue("work"))
+            assert ids(claimed) == [enqueued.id]
+            await queue.ack(enqueued.id)
+
+    async def test_of_nothing_apply_makes_nothing(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions"]) as [queue]:
+            before = await self.fingerprint(queue)
+            assert await queue.apply() == []
+            assert before == await self.fingerprint(queue)
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    async def test_one_refusal_undoes_all_of_an_apply(self, make_queue: QueueFactory, place: int) -> None:
+        async with self.queues(make_queue, 2, ["transactions", "fencing"]) as [queue, operator]:
+            lost = await self.lost_claim(queue, operator)
+            assert len(await operator.dequeue()) == 1
+            job = await self.one_job(queue)
+            before = await self.fingerprint(queue)
+            for refused, error in ((Ack(lost), ClaimLostError), (Cancel("no-such-job"), JobNotFoundError)):
+                operations: list[Operation] = [Ack(job), Enqueue("next", b"payload")]
+                operations.insert(place, refused)
+                with pytest.raises(error):
+                    await queue.apply(*operations)
+            assert before == await self.fingerprint(queue)
+
+    async def test_a_refused_apply_takes_nothing_else_with_it(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["transactions", "fencing"]) as [queue]:
+            jobs = [await self.one_job(queue) for _ in range(4)]
+            results = await asyncio.gather(
+                *(queue.apply(Ack(job), Enqueue("next", b"good")) for job in jobs[:2]),
+                queue.apply(Ack(jobs[2]), Enqueue("next", b"bad"), Cancel("no-such-job")),
+                queue.ack(jobs[3]),
+                return_exceptions=True,
+            )
+            refused = [result for result in results if isinstance(result, BaseException)]
+            assert [type(error) for error in refused] == [JobNotFoundError]
+            state = await queue.read_state()
+            assert [job.payload for job in state.jobs if job.entrypoint == "next"] == [b"good"] * 2
+            assert [jobs[2].id] == [job.id for job in state.in_progress_jobs()]
+
+    async def test_what_is_applied_together_is_seen_together(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3, ["transactions"]) as [mover, enqueuer, observer]:
+            await enqueuer.enqueue("work", b"payload")
+            done = asyncio.Event()
+
+            async def move() -> None:
+                for _ in range(8):
+                    [job] = await mover.dequeue("work")
+                    await mover.apply(Ack(job), Enqueue("work", job.payload))
+                done.set()
+
+            async def observe() -> None:
+                while not done.is_set():
+                    assert len((await observer.read_state()).jobs) == 1, "one of two changes was seen without the other"
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(move(), observe())
+
+    async def test_a_dequeue_cancelled_at_any_moment_leaves_no_job_claimed_by_nobody(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["wait", "uncharged"]) as [queue, other]:
+            loop = asyncio.get_running_loop()
+            enqueued = await queue.enqueue("work", b"payload")
+            began = loop.time()
+            await queue.nack((await queue.dequeue())[0], charge=False)
+            duration = loop.time() - began
+            for number in range(self.cancellations):
+                wait = self.patience if number % 3 else None
+                call = asyncio.create_task(queue.dequeue("work", wait=wait))
+                await self._cancel_at(call, number, duration)
+                jobs = [] if call.cancelled() else call.result()
+                jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
+                assert ids(jobs) == [enqueued.id], f"cancelled at moment {number}, the job stayed claimed"
+                assert jobs[0].failures == 1, "a claim that nobody received was charged"
+                await other.nack(jobs[0], charge=False)
+
+    async def test_a_waiting_dequeue_cancelled_when_its_job_comes_leaves_it_to_others(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["wait"]) as [queue, other]:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await queue.ack(await self.one_job(queue))
+            duration = loop.time() - began
+            for number in range(self.cancellations):
+                waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
+                await asyncio.sleep(0)
+                enqueueing = asyncio.create_task(queue.enqueue("work", b"%d" % number))
+                await self._cancel_at(waiting, number, duration)
+                enqueued = await enqueueing
+                jobs = [] if waiting.cancelled() else waiting.result()
+                jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
+                assert ids(jobs) == [enqueued.id], f"cancelled at moment {number}, the job stayed claimed"
+                await other.ack(jobs[0])
+
+    async def test_an_enqueue_cancelled_at_any_moment_is_done_once_or_not_at_all(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2) as [queue, other]:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await queue.enqueue("work", b"payload")
+            duration = loop.time() - began
+            for number in range(self.cancellations):
+                call = asyncio.create_task(queue.enqueue("work", b"%d" % number))
+                await self._cancel_at(call, number, duration)
+            await queue.enqueue("work", b"the last")  # what was on its way has landed by now, or never will
+            payloads = [job.payload for job in (await other.read_state()).jobs]
+            assert len(payloads) == len(set(payloads)), "a cancelled enqueue was done twice"
+
+    async def _cancel_at(self, call: asyncio.Task[list[Job]] | asyncio.Task[Job], number: int, duration: float) -> None:
+        """Cancel a call in one of the first ticks, or at a moment spread over the time that a call takes."""
+        if number % 2:
+            await asyncio.wait([call], timeout=duration * number / self.cancellations)
+        else:
+            for _ in range(number // 2):
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])

@@ -1,0 +1,211 @@
+"""A queue object is at home in one event loop of one process at a time; it notices when it has moved."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core import codec
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
+from jqueue.core.group_commit import GroupCommitLoop
+from jqueue.domain.errors import JQueueError, QueueClosedError
+from jqueue.domain.limits import Limits
+
+PATIENCE = 60
+
+
+def in_another_thread(call):
+    """Run a coroutine function on an event loop of another thread."""
+    return asyncio.to_thread(lambda: asyncio.run(call()))
+
+
+# Event loops
+
+
+async def test_two_running_loops_cannot_share_a_queue_object():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.enqueue("work", b"payload")
+    with pytest.raises(JQueueError, match="two running event loops"):
+        await in_another_thread(lambda: queue.enqueue("work", b"payload"))
+    assert 1 == len(await queue.dequeue(batch_size=9)), "the first loop is not disturbed"
+
+
+async def test_two_running_loops_may_share_a_storage():
+    storage = InMemoryStorage()
+    queue = DirectQueue(storage)
+    enqueued = await queue.enqueue("work", b"payload")
+    [job] = await in_another_thread(DirectQueue(storage).dequeue)
+    assert enqueued.id == job.id
+
+
+def test_a_direct_queue_serves_one_loop_after_another():
+    queue = DirectQueue(InMemoryStorage())
+    enqueued = asyncio.run(queue.enqueue("work", b"payload"))
+    [job] = asyncio.run(queue.dequeue())
+    assert enqueued.id == job.id
+    asyncio.run(queue.ack(job.id))
+    assert () == asyncio.run(queue.read_state()).jobs
+
+
+def test_calls_left_behind_in_a_closed_loop_do_not_disturb_the_next():
+    queue = DirectQueue(InMemoryStorage())
+
+    async def leave_calls_behind():
+        for call in (queue.dequeue("nobody", wait=3600), queue.enqueue("work", b"first")):
+            asyncio.get_running_loop().create_task(call)
+        await asyncio.sleep(0)
+
+    asyncio.run(leave_calls_behind())
+    asyncio.run(queue.enqueue("work", b"second"))
+    payloads = [job.payload for job in asyncio.run(queue.read_state()).jobs]
+    assert payloads in ([b"first", b"second"], [b"second"])
+
+
+def test_a_broker_can_be_entered_in_one_loop_after_another():
+    queue = BrokerQueue(InMemoryStorage())
+
+    async def use():
+        async with queue:
+            await queue.enqueue("work", b"payload")
+
+    asyncio.run(use())
+    asyncio.run(use())
+    with pytest.raises(QueueClosedError):
+        asyncio.run(queue.enqueue("work", b"payload"))
+    assert 2 == len(asyncio.run(queue.read_state()).jobs)
+
+
+# Pickling
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue, GroupCommitLoop])
+def test_a_pickled_queue_has_the_same_settings_and_is_another_writer(kind, tmp_path):
+    options = {
+        "stale_timeout": timedelta(seconds=7),
+        "deadline": 11,
+        "call_timeout": 3,
+        "poll_interval": 2.5,
+        "max_pending": 13,
+        "limits": Limits(payload_bytes=100),
+    }
+    queue = kind(LocalFileSystemStorage(tmp_path / "queue.json"), **options)
+    copy = pickle.loads(pickle.dumps(queue))
+    assert type(queue) is type(copy)
+    assert options == {name: getattr(copy.options, name) for name in options}
+    assert queue._engine.writer_id != copy._engine.writer_id
+
+
+def test_a_pickled_queue_is_the_same_queue(tmp_path):
+    queue = DirectQueue(LocalFileSystemStorage(tmp_path / "queue.json"), max_retries=5)
+    enqueued = asyncio.run(queue.enqueue("work", b"payload"))
+    copy = pickle.loads(pickle.dumps(queue))
+    assert (enqueued.id, 5) == (asyncio.run(copy.dequeue())[0].id, copy.max_retries)
+
+
+def test_a_pickled_broker_has_to_be_entered_itself(tmp_path):
+    async def use():
+        async with BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
+            copy = pickle.loads(pickle.dumps(queue))
+            with pytest.raises(QueueClosedError, match="async with"):
+                await copy.enqueue("work", b"payload")
+            async with copy:
+                await copy.enqueue("work", b"payload")
+            assert 1 == len(await queue.dequeue())
+
+    asyncio.run(use())
+
+
+# Forks
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+FORKING = """
+import asyncio, os, sys, time, warnings
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+
+warnings.simplefilter("ignore")  # Python 3.12 warns of every fork that finds a thread
+path, kind, used_before = sys.argv[1:]
+queue = {"DirectQueue": DirectQueue, "BrokerQueue": BrokerQueue}[kind](LocalFileSystemStorage(path, lock_timeout=60))
+
+async def enqueue(name, count):
+    if kind == "BrokerQueue":
+        async with queue:
+            await asyncio.gather(*(queue.enqueue(name, b"payload") for _ in range(count)))
+    else:
+        for _ in range(count):
+            await queue.enqueue(name, b"payload")
+
+if used_before == "used":
+    asyncio.run(enqueue("parent", 5))
+children = []
+for number in range(3):
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(enqueue(f"child {number}", 10))
+            code = 0
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            code = 1
+        finally:
+            print(queue._engine.writer_id, flush=True)
+            os._exit(code)
+    children.append(child)
+asyncio.run(enqueue("parent", 10))
+print(queue._engine.writer_id, flush=True)
+sys.exit(sum(os.waitpid(child, 0)[1] for child in children) != 0)
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("used_before", ["used", "new"])
+@pytest.mark.parametrize("kind", ["DirectQueue", "BrokerQueue"])
+def test_a_forked_queue_is_another_writer_and_loses_nothing(tmp_path, kind, used_before):
+    path = tmp_path / "queue.json"
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(path), kind, used_before], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert 0 == done.returncode, done.stderr
+    writers = done.stdout.split()
+    found = [job.entrypoint for job in codec.decode(path.read_bytes()).jobs]
+    expected = {"parent": 15 if used_before == "used" else 10, **{f"child {number}": 10 for number in range(3)}}
+    assert expected == {name: found.count(name) for name in expected}, "a job was lost although its enqueue returned"
+    assert len(writers) == len(set(writers)), "two processes take each other's commits for their own"
+
+
+@needs_fork
+def test_a_child_forked_from_a_running_loop_leaves_the_calls_of_its_parent_alone(tmp_path):
+    code = """
+import asyncio, os, sys, warnings
+from jqueue import DirectQueue, LocalFileSystemStorage
+
+warnings.simplefilter("ignore")
+queue = DirectQueue(LocalFileSystemStorage(sys.argv[1], lock_timeout=60))
+
+async def main():
+    await queue.enqueue("parent", b"before")
+    call = asyncio.create_task(queue.enqueue("parent", b"on its way"))
+    await asyncio.sleep(0)
+    child = os.fork()
+    if not child:
+        os.write(1, b"child ")
+        asyncio.run(queue.enqueue("child", b"payload"))
+        os._exit(0)
+    await call
+    return os.waitpid(child, 0)[1]
+
+sys.exit(asyncio.run(main()))
+"""
+    path = tmp_path / "queue.json"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE)
+    assert (0, "child ") == (done.returncode, done.stdout), done.stderr
+    found = sorted(job.payload for job in codec.decode(path.read_bytes()).jobs)
+    assert [b"before", b"on its way", b"payload"] == found

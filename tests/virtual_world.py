@@ -1,0 +1,78 @@
+"""Virtual time for tests: a decorator that runs a test in it, and a small world whose network can fail."""
+
+import asyncio
+import functools
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.operations import Enqueue
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
+
+
+def in_virtual_time(test):
+    """Run an async test on an event loop of its own whose time jumps."""
+
+    @functools.wraps(test)
+    def run_test(*args, **kwargs):
+        run(test(*args, **kwargs))
+
+    return run_test
+
+
+def now():
+    """Seconds since the test began."""
+    return asyncio.get_running_loop().time()
+
+
+class World:
+    """A queue whose network can fail, and an operator with a network of his own."""
+
+    def __init__(self, kind):
+        self.memory = InMemoryStorage(clock=VirtualClock())
+        self.storage = FaultyStorage(self.memory)
+        self.queue = kind(self.storage, clock=VirtualClock(), call_timeout=5)
+        self.operator = DirectQueue(self.memory, clock=VirtualClock())
+
+    async def __aenter__(self):
+        await self.queue.__aenter__()
+        return self
+
+    async def __aexit__(self, *error):
+        await self.queue.__aexit__(*error)
+
+    async def claimed(self, count=1, timeout=30):
+        """So many jobs, claimed by the queue."""
+        await self.queue.enqueue_many([Enqueue("work", b"payload")] * count)
+        return await self.queue.dequeue("work", batch_size=count, claim_timeout=timeout)
+
+    async def revoke(self, job):
+        """End a claim of the queue's, as another program could."""
+        await self.operator.nack(job)
+
+    async def confirmed(self, job):
+        """When a claim was last confirmed, in seconds of virtual time."""
+        found = (await self.operator.read_state()).find(job.id)
+        assert found is not None
+        assert found.heartbeat_at is not None
+        return round((found.heartbeat_at - EPOCH).total_seconds(), 3)
+
+    async def confirmations(self, job, seconds):
+        """When a claim was confirmed within so many seconds from now, counted from now."""
+        began, seen = now(), []
+        while now() < began + seconds:
+            await asyncio.sleep(0.5)
+            at = await self.confirmed(job)
+            if at > began and at not in seen:
+                seen.append(at)
+        return [round(at - began) for at in seen]
+
+    def break_down(self):
+        """From now on the store cannot be reached."""
+        self.storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
+        self.storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
+
+    def come_back(self):
+        """The store can be reached again."""
+        self.storage._write_faults.clear()
+        self.storage._read_faults.clear()
