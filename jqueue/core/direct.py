@@ -27,7 +27,11 @@ class DirectQueue(QueueVerbs):
         if max_retries is not None:
             check_integer("max_retries", max_retries, 0, 2**31)
         super().__init__(storage, QueueOptions(**options), batch_limit=1, max_retries=max_retries)
-        self.max_retries = max_retries
+
+    @property
+    def max_retries(self) -> int | None:
+        """After so many lost races in one call, CASConflictError; None: only the deadline ends it."""
+        return self._max_retries
 
     def __repr__(self) -> str:
         return f"DirectQueue(storage={self.storage!r}, max_retries={self.max_retries!r})"
@@ -50,4 +54,4 @@ class DirectQueue(QueueVerbs):
             "this DirectQueue is closed: make a new one, or enter it again",
             to_seconds("deadline", self.options.deadline),
         )
-        await self._close_storage()
+        await self._release_storage()

@@ -311,7 +311,7 @@ class CommitEngine:
             request.open_tries += 1
         started = self.clock.monotonic()
         try:
-            etag = await self._call(lambda: self.storage.write(content, self.etag))
+            etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
         except BaseException as error:

@@ -56,4 +56,4 @@ class GroupCommitLoop(QueueVerbs):
         """
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
         await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)
-        await self._close_storage()
+        await self._release_storage()

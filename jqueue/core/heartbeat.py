@@ -87,6 +87,8 @@ class HeartbeatManager:
         self._body, body = None, self._body
         self._task.cancel()
         await asyncio.wait([self._task])
+        if exc_type is None and not self._task.cancelled() and (failure := self._task.exception()) is not None:
+            raise failure  # the queue's own mistake must not pass for a heartbeat
         if body is None or not self._cancelled_body:
             return
         ours_alone = body.uncancel() <= self._cancelling

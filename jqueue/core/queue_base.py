@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, UnknownOutcomeError
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Dequeue, Heartbeat, JobReference, Nack, Operation, Preparation
-from jqueue.ports.storage import ObjectStoragePort, SupportsClose
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
 
 
 class QueueBase:
@@ -127,9 +127,9 @@ class QueueBase:
             error.ended_here = self._claims.was_ended(claim)
             self._claims.forget(claim)
 
-    async def _close_storage(self) -> None:
-        if isinstance(self.storage, SupportsClose):
-            await self.storage.aclose()
+    async def _release_storage(self) -> None:
+        if isinstance(self.storage, SupportsRelease):
+            await self.storage.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.storage, self._settings())

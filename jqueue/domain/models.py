@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from jqueue.domain.errors import JobNotFoundError
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
-"""The range of a job's priority: a signed 32-bit integer."""
+"""The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
 
 COUNT_MAX = 2**63 - 1
 """The largest version, sequence or attempt that a blob may hold."""
@@ -130,7 +130,7 @@ class Job(BaseModel):
         entrypoint: the name of what handles it.
         payload: the bytes to handle. Not shown by `repr`.
         status: see `JobStatus`.
-        priority: lower is served first; 32 bits.
+        priority: lower is served first.
         created_at: when it was enqueued.
         heartbeat_at: when its claim was last confirmed; None unless in progress.
         sequence: its place among jobs of the same priority.
@@ -153,7 +153,7 @@ class Job(BaseModel):
     entrypoint: str
     payload: Payload
     status: JobStatus = JobStatus.QUEUED
-    priority: Annotated[int, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 0
+    priority: Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)] = 0
     created_at: Timestamp = Field(default_factory=_utc_now)
     heartbeat_at: Timestamp | None = None
     sequence: Count = 0

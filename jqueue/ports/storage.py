@@ -55,9 +55,9 @@ class SupportsStoreTime(Protocol):
 
 
 @runtime_checkable
-class SupportsClose(Protocol):
-    """A store with something to close: a client, a connection."""
+class SupportsRelease(Protocol):
+    """A store that holds something while it is used: a client, a connection. Queues that are left release it."""
 
-    async def aclose(self) -> None:
-        """Close what was opened. The next call opens it again."""
+    async def release(self) -> None:
+        """Let go of what is held. The next call takes it up again, so that queues may share the object."""
         ...

@@ -9,7 +9,7 @@ pytest and pytest-asyncio in either mode:
             return lambda: MyStorage(tmp_path / "object")
 
 `make_storage` gives a function, plain or async, that opens one more handle on the object of this test, which does
-not exist yet. Handles that have `aclose` are closed by the test.
+not exist yet. Handles that have `release` are released by the test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.errors import CASConflictError
-from jqueue.ports.storage import ObjectStoragePort, SupportsClose, SupportsReadIfChanged, SupportsStoreTime
+from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsRelease, SupportsStoreTime
 
 StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
 
@@ -60,8 +60,8 @@ class StorageContract:
             for _ in range(count):
                 made = make_storage()
                 storage = await made if inspect.isawaitable(made) else made
-                if isinstance(storage, SupportsClose):
-                    closing.push_async_callback(storage.aclose)
+                if isinstance(storage, SupportsRelease):
+                    closing.push_async_callback(storage.release)
                 opened.append(storage)
             yield opened
 

@@ -9,8 +9,8 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.storage import (
     ObjectStoragePort,
-    SupportsClose,
     SupportsReadIfChanged,
+    SupportsRelease,
     SupportsStoreTime,
 )
 from jqueue.testing import StorageContract
@@ -62,7 +62,7 @@ def test_a_storage_is_known_by_its_methods(make):
 
 
 def test_what_is_optional_is_known_by_its_methods():
-    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsClose)
+    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsRelease)
     assert (True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
     assert (True, True, False) == tuple(isinstance(LocalFileSystemStorage("queue.json"), port) for port in optional)
     assert (False, False, False) == tuple(isinstance(TwoMethods(), port) for port in optional)

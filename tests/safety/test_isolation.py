@@ -4,6 +4,7 @@ A test of a rule fails when the code is taken out that docs/protocol.md names be
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_rule_8_a_refused_operation_leaves_the_others_of_its_commit_alone():
         world = World()
         async with world.process(kind=BrokerQueue) as queue:
             good = [await queue.enqueue("t", b"") for _ in range(2)]
-            results = await asyncio.gather(
+            results: Any = await asyncio.gather(
                 queue.enqueue("t", b"", job_id="new"),
                 queue.cancel("nobody"),
                 queue.cancel(good[0].id),

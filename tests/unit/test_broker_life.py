@@ -179,7 +179,7 @@ async def test_leaving_closes_the_storage(storage):
     closed = []
 
     class Closing(InMemoryStorage):
-        async def aclose(self):
+        async def release(self):
             closed.append(now())
 
     async with broker(Closing()) as queue:

@@ -38,7 +38,8 @@ def test_work_in_threads_is_waited_for_before_the_clock_jumps():
     async def main():
         release = asyncio.get_running_loop().create_future()
         work = asyncio.to_thread(time.sleep, 0.05)
-        done, _ = await asyncio.wait([asyncio.ensure_future(work), release], timeout=3600, return_when="FIRST_COMPLETED")
+        both = [asyncio.ensure_future(work), release]
+        done, _ = await asyncio.wait(both, timeout=3600, return_when=asyncio.FIRST_COMPLETED)
         return len(done)
 
     assert 1 == run(main())

@@ -185,6 +185,18 @@ class Enqueue(Operation):
             raise DuplicateJobError(key, holder, f"it is {live.status}, and only a queued job can be replaced")
 
 
+def sought_names(names: object) -> tuple[str, ...]:
+    """One entrypoint, or several. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
+
+    Raises:
+        InvalidJobError: it is neither.
+    """
+    several = (names,) if isinstance(names, str) else names
+    if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
+        raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
+    return tuple(several)
+
+
 @dataclass(frozen=True, slots=True)
 class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
@@ -206,10 +218,7 @@ class Dequeue(Operation):
         """Checked, with the entrypoints as a tuple and the timeout in seconds."""
         limits, names = preparation.limits, self.entrypoints
         if names is not None:
-            names = (names,) if isinstance(names, str) else names
-            if not isinstance(names, Sequence | Set) or not names:
-                raise InvalidJobError("entrypoint must be a name, several names, or None for all")
-            names = tuple(check_name("entrypoint", name, limits) for name in names)
+            names = sought_names(names)
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
         return replace(
             self,

@@ -165,7 +165,7 @@ class RequeueStale(Operation):
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or job.heartbeat_at <= cutoff]
-        for job in stale:
+        for job in sorted(stale, key=lambda job: job.sequence):
             send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
         return len(stale)
 
@@ -179,7 +179,7 @@ class Sweep(Operation):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queued again, or dead."""
-        revoked = 0
+        stale = []
         for claim, heartbeat_at in self.suspects:
             job = draft.jobs.get(claim.job_id)
             if (
@@ -187,9 +187,10 @@ class Sweep(Operation):
                 and job.status is JobStatus.IN_PROGRESS
                 and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
             ):
-                send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
-                revoked += 1
-        return revoked
+                stale.append(job)
+        for job in sorted(stale, key=lambda job: job.sequence):
+            send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
+        return len(stale)
 
 
 @dataclass(frozen=True, slots=True)

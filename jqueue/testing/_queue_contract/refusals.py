@@ -52,7 +52,7 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "deadline": BAD_DURATIONS,
 }
 BAD_DEQUEUES: dict[str, list[Any]] = {
-    "entrypoint": [*BAD_NAMES, ["work", ""], ["work", None], [5]],
+    "entrypoint": [b"work", 5, [], [5], ["work", None]],
     "batch_size": [-1, 1.5, True, "5", None, 10**9],
     "wait": BAD_DURATIONS,
     "claim_timeout": BAD_DURATIONS,

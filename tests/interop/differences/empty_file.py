@@ -1,0 +1,18 @@
+"""An empty file is not an empty queue
+
+Why: it is what is left of a queue when a write in place was cut short; remove the file to start anew
+
+1.0.0: 0 jobs
+2.0.0: InvalidBlobError
+"""
+
+import asyncio
+from pathlib import Path
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+
+Path("queue.json").touch()
+try:
+    print(len(asyncio.run(DirectQueue(LocalFileSystemStorage("queue.json")).read_state()).jobs), "jobs")
+except Exception as error:
+    print(type(error).__name__)

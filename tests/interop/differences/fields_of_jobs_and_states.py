@@ -1,0 +1,16 @@
+"""`Job` and `QueueState` have more fields: `model_dump` and equality show them; a state cannot be hashed any more
+
+Why: attempts, limits, schedules and commits are part of the state
+
+1.0.0: 7 fields, 2 fields, hashable
+2.0.0: 19 fields, 11 fields, not hashable
+"""
+
+from jqueue import Job, QueueState
+
+try:
+    hash(QueueState())
+    hashable = "hashable"
+except TypeError:
+    hashable = "not hashable"
+print(f"{len(Job.model_fields)} fields, {len(QueueState.model_fields)} fields, {hashable}")

@@ -1,0 +1,33 @@
+"""Sizes are limited: 1 MiB for a payload, 512 bytes for a name, 64 MiB for the blob, 10,000 jobs in one dequeue
+
+Why: the blob is written whole at every commit; `Limits` sets other figures, as in `DirectQueue(storage, limits=...)`
+
+1.0.0: a payload of 2 MiB: taken
+1.0.0: an entrypoint of 600 bytes: taken
+1.0.0: a batch of 20,000: taken
+2.0.0: a payload of 2 MiB: InvalidJobError
+2.0.0: an entrypoint of 600 bytes: InvalidJobError
+2.0.0: a batch of 20,000: InvalidJobError
+"""
+
+import asyncio
+
+from jqueue import DirectQueue, InMemoryStorage, JQueueError
+
+
+async def attempt(what, call):
+    try:
+        await call
+        print(f"{what}: taken")
+    except JQueueError as error:
+        print(f"{what}: {type(error).__name__}")
+
+
+async def main():
+    q = DirectQueue(InMemoryStorage())
+    await attempt("a payload of 2 MiB", q.enqueue("task", bytes(2 << 20)))
+    await attempt("an entrypoint of 600 bytes", q.enqueue("t" * 600, b""))
+    await attempt("a batch of 20,000", q.dequeue(batch_size=20_000))
+
+
+asyncio.run(main())

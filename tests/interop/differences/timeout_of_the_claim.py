@@ -1,0 +1,26 @@
+"""A claim's timeout is that of the queue that made it, and is kept with it
+
+Why: another process's setting, or its clock, must not take a job from a live worker
+
+1.0.0: taken over: 1
+2.0.0: taken over: 0
+"""
+
+import asyncio
+from datetime import timedelta
+
+from jqueue import BrokerQueue, InMemoryStorage
+
+
+async def main():
+    storage = InMemoryStorage()
+    patient = BrokerQueue(storage, stale_timeout=timedelta(minutes=5))
+    hasty = BrokerQueue(storage, stale_timeout=timedelta(milliseconds=50))
+    async with patient, hasty:
+        await patient.enqueue("task", b"")
+        await patient.dequeue("task")
+        await asyncio.sleep(0.2)
+        print("taken over:", len(await hasty.dequeue("task")))
+
+
+asyncio.run(main())

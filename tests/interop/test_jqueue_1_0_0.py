@@ -1,0 +1,274 @@
+"""The real jqueue 1.0.0 and ours on one file: it refuses what we wrote, and we read what it wrote."""
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    Enqueue,
+    InvalidBlobError,
+    Job,
+    JobNotFoundError,
+    JobStatus,
+    LocalFileSystemStorage,
+    QueueState,
+    UnknownOutcomeError,
+)
+from jqueue.core.codec import decode, encode
+
+HERE = Path(__file__).parent
+EVERY_CALL = {"read_state", "enqueue", "dequeue", "ack", "nack", "heartbeat"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def path(folder):
+    return folder / "queue.json"
+
+
+@pytest.fixture
+def queue(path):
+    return DirectQueue(LocalFileSystemStorage(path))
+
+
+# 1.0.0 on our blob
+
+
+async def nothing(queue):
+    """Nothing was ever put in."""
+    await queue.enqueue("task", b"")
+    await queue.cancel((await queue.read_state()).jobs[0].id)
+
+
+async def emptied(queue):
+    """All that was put in is done."""
+    await queue.enqueue("task", b"", job_id="done")
+    await queue.ack((await queue.dequeue())[0])
+
+
+async def queued(queue):
+    await queue.enqueue("task", b"data", job_id="a job")
+
+
+async def in_progress(queue):
+    await queue.enqueue("task", b"data", job_id="a job")
+    await queue.dequeue()
+
+
+async def dead(queue):
+    await queue.enqueue("task", b"data", job_id="a job", max_attempts=1)
+    await queue.nack((await queue.dequeue())[0], error="it failed")
+
+
+async def everything(queue):
+    for state in (dead, emptied, in_progress):
+        await state(queue)
+    await queue.enqueue("später", b"\0", 5, delay=3600, unique_key="key", headers={"trace": "1"}, expires_at=None)
+    await queue.enqueue("task", b"ready", -5)
+
+
+@pytest.mark.parametrize("state", [nothing, emptied, queued, in_progress, dead, everything], ids=lambda it: it.__name__)
+async def test_1_0_0_refuses_our_blob_and_changes_no_byte(state, real, queue, folder, path):
+    await state(queue)
+    before, status = path.read_bytes(), path.stat()
+    names = sorted(entry.name for entry in folder.iterdir())
+    endings = real.run(HERE / "refusals.py", "a job", "another job", folder=folder).splitlines()
+    for kind, calls in (("DirectQueue", EVERY_CALL | {"requeue_stale"}), ("BrokerQueue", EVERY_CALL)):
+        assert calls == {line.split()[0].removeprefix(f"{kind}.") for line in endings if line.startswith(kind)}
+    assert {"raised ValidationError"} == {" ".join(line.split()[-2:]) for line in endings}
+    assert before == path.read_bytes()
+    assert (status.st_ino, status.st_mtime_ns) == (path.stat().st_ino, path.stat().st_mtime_ns)
+    assert names == sorted(entry.name for entry in folder.iterdir())
+
+
+def test_1_0_0_refuses_a_state_without_jobs_and_without_a_commit(real, folder, path):
+    folder.mkdir()
+    path.write_bytes(encode(QueueState()))
+    assert "returned" not in real.run(HERE / "refusals.py", "a job", folder=folder)
+    assert encode(QueueState()) == path.read_bytes()
+
+
+# Ours on its blob
+
+
+@pytest.fixture
+def written(real, folder):
+    """What 1.0.0 says of the queue that it left."""
+    return json.loads(real.run(HERE / "written_by_1_0_0.py", folder=folder))
+
+
+def shown(job):
+    fields = job.model_dump(mode="json", include={"id", "entrypoint", "payload", "status", "priority"})
+    times = (job.created_at, job.heartbeat_at)
+    return {**fields, "times": [time and time.timestamp() for time in times]}
+
+
+async def test_jobs_of_1_0_0_are_read_as_it_reads_them(written, queue):
+    state = await queue.read_state()
+    assert written["version"] == state.version
+    assert written["jobs"] == [shown(job) for job in state.jobs]
+    assert written["queued"] == [job.id for job in state.queued_jobs()]
+    assert written["in progress"] == [job.id for job in state.in_progress_jobs()]
+    assert () == state.set_aside
+
+
+async def test_looking_at_a_queue_of_1_0_0_leaves_it_to_1_0_0(written, queue, real, folder, path):
+    before = path.read_bytes()
+    await queue.read_state()
+    assert len(written["in progress"]) == (await queue.stats()).in_progress
+    assert [] == await queue.dequeue("nothing of this name")
+    with pytest.raises(JobNotFoundError):
+        await queue.ack("nothing of this name")
+    assert before == path.read_bytes()
+    assert "raised ValidationError" not in real.run(HERE / "refusals.py", "no such job", folder=folder)
+
+
+async def test_the_first_commit_converts_a_queue_of_1_0_0_and_loses_nothing(written, queue, real, folder, path):
+    added = await queue.enqueue("added", b"by ours", priority=100)
+    converted = decode(path.read_bytes())
+    assert path.read_bytes().startswith(b'{"format": 2, ')
+    assert [*written["jobs"], shown(added)] == [shown(job) for job in converted.jobs]
+    assert written["version"] + 1 == converted.version
+    before = path.read_bytes()
+    assert "returned" not in real.run(HERE / "refusals.py", added.id, folder=folder)
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_jobs_of_1_0_0_are_served_in_its_order_and_can_be_done(kind, written, path):
+    async with kind(LocalFileSystemStorage(path)) as queue:
+        served = []
+        while jobs := await queue.dequeue(batch_size=3):
+            served += [job.id for job in jobs]
+            for job in jobs:
+                await queue.heartbeat(job.id)
+                await queue.ack(job.id)
+        assert written["queued"] == served
+        assert written["in progress"] == [job.id for job in (await queue.read_state()).jobs]
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_claims_of_1_0_0_are_recovered_when_they_are_stale_and_not_before(kind, written, path):
+    async with kind(LocalFileSystemStorage(path), stale_timeout=2) as queue:
+        assert [] == await queue.dequeue("to be acked")
+        [given_back] = await queue.dequeue("to be claimed", batch_size=10)
+        await queue.ack(given_back)
+        recovered: list[Job] = []
+        while len(recovered) < 2:
+            recovered += await queue.dequeue("to be claimed", batch_size=10, wait=30)
+        assert set(written["in progress"]) == {job.id for job in recovered}
+        assert [2, 2] == [job.attempt for job in recovered]
+        for job in recovered:
+            await queue.ack(job.id)
+
+
+async def test_claims_of_1_0_0_are_recovered_by_order(written, queue):
+    assert 0 == await queue.requeue_stale(timedelta(hours=1))
+    assert 2 == await queue.requeue_stale(timedelta(0))
+    recovered = [(await queue.read_state()).find(job_id) for job_id in written["in progress"]]
+    assert [JobStatus.QUEUED] * 2 == [job.status for job in recovered if job]
+
+
+async def test_several_of_ours_that_convert_at_once_lose_nothing(written, path):
+    queues = [DirectQueue(LocalFileSystemStorage(path)) for _ in range(5)]
+    await asyncio.gather(*(queue.enqueue_many([Enqueue("added", b"")] * 2) for queue in queues))
+    assert len(written["jobs"]) + 10 == len((await queues[0].read_state()).jobs)
+
+
+async def test_an_empty_file_that_1_0_0_left_is_refused_and_kept(queue, folder, path):
+    """1.0.0 creates the file before it fills it, and empties it before each write: a kill in between leaves nothing."""
+    folder.mkdir()
+    path.touch()
+    for call in (queue.read_state(), queue.enqueue("task", b""), queue.dequeue()):
+        with pytest.raises(InvalidBlobError, match="is empty"):
+            await call
+    assert b"" == path.read_bytes()
+
+
+WRITES_WHAT_WE_WOULD_NOT_TAKE = """
+import asyncio
+from jqueue import *
+q = DirectQueue(LocalFileSystemStorage("queue.json"))
+for entrypoint, payload, priority in {jobs}:
+    asyncio.run(q.enqueue(entrypoint, payload, priority))
+"""
+
+
+async def test_jobs_of_1_0_0_that_ours_would_refuse_are_served(real, queue, folder):
+    jobs = """[("", b"a", 0), ("line\\nbreak", b"b", 0), ("x" * 600, b"c", 0), ("large", b"d" * (2 << 20), 0)]"""
+    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=jobs), folder=folder)
+    served = await queue.dequeue(batch_size=10)
+    assert ["", "line\nbreak", "x" * 600, "large"] == [job.entrypoint for job in served]
+    assert [b"a", b"b", b"c", b"d" * (2 << 20)] == [job.payload for job in served]
+    for job in served:
+        await queue.ack(job.id)
+
+
+async def test_priorities_of_1_0_0_beyond_32_bits_are_served(real, queue, folder):
+    jobs = [("late", b"", 2**40), ("early", b"", -(2**40))]
+    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=jobs), folder=folder)
+    assert ["early", "late"] == [job.entrypoint for job in await queue.dequeue(batch_size=2)]
+
+
+@pytest.mark.parametrize("entrypoint", ["", "line\nbreak", "x" * 600])
+async def test_entrypoints_of_1_0_0_that_ours_would_refuse_can_be_asked_for(entrypoint, real, queue, folder):
+    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=[(entrypoint, b"", 0)]), folder=folder)
+    assert [entrypoint] == [job.entrypoint for job in await queue.dequeue(entrypoint)]
+
+
+# Both at once
+
+ENQUEUES_UNTIL_REFUSED = """
+import asyncio, random
+from jqueue import DirectQueue, LocalFileSystemStorage
+
+async def main():
+    q = DirectQueue(LocalFileSystemStorage("queue.json"))
+    while True:
+        try:
+            job = await q.enqueue("task", b"of 1.0.0")
+        except Exception as error:
+            print("refused", type(error).__name__, flush=True)
+            return
+        print(job.id, flush=True)
+        await asyncio.sleep(random.random() * 0.02)
+
+asyncio.run(main())
+"""
+
+
+async def converted_by(queue):
+    """Convert the queue. A look in the middle of a write of 1.0.0 finds the file empty or cut, and is refused."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await queue.enqueue("task", b"of ours", job_id="ours")
+            except (InvalidBlobError, UnknownOutcomeError):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("seen", [1, 10, 40])
+async def test_what_1_0_0_acknowledged_before_we_convert_is_kept_and_then_it_refuses(seen, real, queue, folder, path):
+    """A write of 1.0.0 that is under way at the very moment of the conversion may be lost: the docs say to stop it."""
+    folder.mkdir()
+    writer = await asyncio.create_subprocess_exec(
+        *real.command(ENQUEUES_UNTIL_REFUSED), cwd=folder, env=real.environment, stdout=asyncio.subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    acknowledged = [(await writer.stdout.readline()).decode().strip() for _ in range(seen)]
+    ours = await converted_by(queue)
+    converted = path.read_bytes()
+    late, _ = await asyncio.wait_for(writer.communicate(), 60)
+    assert "refused ValidationError" == late.decode().splitlines()[-1]
+    assert converted == path.read_bytes()
+    kept = {job.id for job in (await queue.read_state()).jobs}
+    assert {*acknowledged, ours.id} <= kept

@@ -1,0 +1,47 @@
+"""Run by 1.0.0: leave a queue in `queue.json` with jobs in every state that it knows, and print what it sees there."""
+
+import asyncio
+import json
+from datetime import timedelta
+
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+
+storage = LocalFileSystemStorage("queue.json")
+
+
+def shown(job):
+    fields = job.model_dump(mode="json", include={"id", "entrypoint", "payload", "status", "priority"})
+    times = (job.created_at, job.heartbeat_at)
+    return {**fields, "times": [time and time.timestamp() for time in times]}
+
+
+async def main():
+    q = DirectQueue(storage)
+    for number in range(3):
+        await q.enqueue("to be claimed", b"%d" % number, priority=-10)
+    await q.enqueue("to be acked", b"", priority=-10)
+    await q.enqueue("binary", bytes(range(256)), priority=2)
+    await q.enqueue("größe/漢字 \U0001f600 \u2028", b"unicode", priority=-1)
+    await q.enqueue("an empty payload", b"")
+    await q.enqueue("large", b"x" * 1_000_000, priority=2**31 - 1)
+    await q.enqueue("urgent", b"u", priority=-(2**31))
+    async with BrokerQueue(storage, stale_timeout=timedelta(hours=1)) as broker:
+        await asyncio.gather(*(broker.enqueue("equal", b"%d" % number, priority=1) for number in range(10)))
+        given_back, *_ = await broker.dequeue("to be claimed", batch_size=3)
+        await broker.nack(given_back.id)
+        [acked] = await broker.dequeue("to be acked")
+        await broker.ack(acked.id)
+    state = await q.read_state()
+    print(
+        json.dumps(
+            {
+                "version": state.version,
+                "jobs": [shown(job) for job in state.jobs],
+                "queued": [job.id for job in state.queued_jobs()],
+                "in progress": [job.id for job in state.in_progress_jobs()],
+            }
+        )
+    )
+
+
+asyncio.run(main())
