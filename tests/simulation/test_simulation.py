@@ -12,7 +12,7 @@ from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.models import JobStatus
 from jqueue.testing.simulation import Settings, Violation, run_seed
 
-SEEDS_TO_FIND = 60
+SEEDS_TO_FIND = 150
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4])
@@ -60,4 +60,4 @@ def test_a_queue_that_does_not_check_attempts_is_found(monkeypatch):
         return job
 
     monkeypatch.setattr("jqueue.domain.draft.Draft.held", unchecked)
-    assert found(Settings(rate=0.2)) is not None
+    assert found(Settings(rate=0.1)) in (1, 2, 4, 9)

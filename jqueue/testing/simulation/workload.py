@@ -161,7 +161,7 @@ class Client:
                 async with HeartbeatManager(self.queue, job):
                     await asyncio.sleep(self.dice.choice([0.1, 2.0, 50.0, 80.0]))
             else:
-                await asyncio.sleep(self.dice.choice([0.0, 0.0, 1.0, 40.0]))
+                await asyncio.sleep(self.dice.choice([0.0, 0.0, 1.0, 40.0, 70.0]))
         except ClaimLostError:
             return
         ending = self.dice.random()
