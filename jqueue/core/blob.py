@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from jqueue.core.codec import ParsedBlob, encode_header, encode_job, join_blob, read_line
+from jqueue.core.codec import ParsedBlob, encode_header, encode_job, join_blob, read_line, read_state
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job, QueueState, SetAside
 
@@ -75,6 +75,12 @@ class Blob:
         draft.dirty.clear()
         asides = [aside.line for aside in draft.set_aside]
         return join_blob(encode_header(header), [*lines.values(), *asides] if asides else lines.values())
+
+    def look(self, parsed: ParsedBlob) -> QueueState:
+        """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
+        draft = self.draft
+        known = {line: draft.jobs[job_id] for job_id, line in self._lines.items() if job_id not in draft.dirty}
+        return read_state(parsed, known)
 
     def settle(self, header: QueueState, size: int) -> None:
         """The draft under this header was committed, as so many bytes."""

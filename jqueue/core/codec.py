@@ -84,9 +84,7 @@ def decode(data: bytes) -> QueueState:
     """
     if not data:
         return QueueState()
-    parsed = parse_blob(data)
-    jobs, set_aside = read_jobs(parsed)
-    return parsed.header.model_copy(update={"jobs": tuple(jobs), "set_aside": tuple(set_aside)})
+    return read_state(parse_blob(data), {})
 
 
 def encode_job(job: Job) -> bytes:
@@ -151,11 +149,22 @@ def parse_blob(data: bytes) -> ParsedBlob:
     return ParsedBlob(_read_header(header), [line for line in lines if line])
 
 
-def read_jobs(parsed: ParsedBlob) -> tuple[list[Job], list[SetAside]]:
-    """Read every line of a blob that was taken apart."""
+def read_state(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> QueueState:
+    """The state of a blob that was taken apart.
+
+    Args:
+        parsed: the blob.
+        known: lines read before, and what they are.
+    """
+    jobs, set_aside = read_jobs(parsed, known)
+    return parsed.header.model_copy(update={"jobs": tuple(jobs), "set_aside": tuple(set_aside)})
+
+
+def read_jobs(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> tuple[list[Job], list[SetAside]]:
+    """Read every line of a blob that was taken apart, but those that are known."""
     jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
     for line in parsed.lines:
-        job = read_line(line)
+        job = known.get(line) or read_line(line)
         if isinstance(job, Job) and job.id in seen:
             job = SetAside(job.id, line, "the id stands twice; this is the second")
         if isinstance(job, Job):

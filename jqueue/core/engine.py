@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from jqueue.core.blob import Blob
-from jqueue.core.codec import decode, parse_blob
+from jqueue.core.codec import parse_blob
 from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
@@ -215,7 +215,7 @@ class CommitEngine:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
         if etag is None and self.etag is not None:
             raise self._gone()
-        return (decode(data or b" ") if etag is not None else QueueState()), len(data)
+        return (QueueState() if etag is None else self.blob.look(parse_blob(data))), len(data)
 
     def pause_due(self, busy: float) -> float:
         """The pause that this writer owes the others after a commit that took so many seconds."""
