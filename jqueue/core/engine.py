@@ -203,6 +203,7 @@ class CommitEngine:
         try:
             async with asyncio.timeout(deadline):
                 while True:
+                    existed = self.etag is not None  # before the read: a commit of ours may create it meanwhile
                     try:
                         data, etag = await self._call(self.storage.read)
                         break
@@ -213,7 +214,7 @@ class CommitEngine:
                         await backoff.failure(throttled=isinstance(error, StorageThrottledError))
         except TimeoutError as error:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
-        if etag is None and self.etag is not None:
+        if etag is None and existed:
             raise self._gone()
         return (QueueState() if etag is None else self.blob.look(parse_blob(data))), len(data)
 

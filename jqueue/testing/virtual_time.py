@@ -47,11 +47,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_done)
         return future
 
-    async def shutdown_default_executor(self) -> None:
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
         """As in asyncio; the clock stands still meanwhile."""
         self._threads_busy += 1
         try:
-            await super().shutdown_default_executor()
+            await super().shutdown_default_executor(*timeout)
         finally:
             self._threads_busy -= 1
 

@@ -259,6 +259,29 @@ def test_rule_7_a_blob_that_is_gone_is_an_error(kind, verb):
     run(main())
 
 
+def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
+    """What it saw was true when it looked, and its answer came late."""
+
+    class SlowAnswers:
+        def __init__(self, storage):
+            self.storage, self.write = storage, storage.write
+
+        async def read(self):
+            found = await self.storage.read()
+            await asyncio.sleep(1)
+            return found
+
+    async def main():
+        world = World()
+        async with world.process(SlowAnswers(world.memory), kind=kind) as queue:
+            enqueue = asyncio.create_task(queue.enqueue("t", b""))
+            await asyncio.sleep(0.5)
+            assert () == (await queue.read_state()).jobs
+            await enqueue
+
+    run(main())
+
+
 def test_rule_7_another_queue_in_its_place_is_an_error(kind):
     async def main():
         world = World()

@@ -13,7 +13,7 @@ from typing import Any
 
 from jqueue.core.blob import Blob
 from jqueue.core.codec import parse_blob
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError, StorageFatalError
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.operator import STALE_ERROR
 from jqueue.testing.simulation.history import NEVER, Call
@@ -165,6 +165,10 @@ class Auditor:
         )
         if call.ended != NEVER and call.ended - call.started > call.limit + paused + LATE:
             raise Violation(0, f"{call.verb} of {call.process} took {call.ended - call.started:.1f} s of {call.limit}")
+        if isinstance(call.error, StorageFatalError):
+            raise Violation(
+                7, f"{call.verb} of {call.process}: {call.error!r}, although the object was there and whole"
+            )
         check = getattr(self, f"_check_{call.verb}", None)
         if check is not None:
             check(call)
