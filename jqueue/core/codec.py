@@ -249,7 +249,7 @@ def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
         key = fields.get("id") if isinstance(fields, dict) else None
         key = key if isinstance(key, str) and key else f"unreadable-{number}"
         line = _raw_line(key, fields)
-        job = _read_job(key, fields, line)
+        job = read_line(line)
         twin = jobs.get(key)
         if isinstance(job, SetAside):
             parsed.set_aside.append(job)

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from jqueue.core.blob import Blob
-from jqueue.core.codec import parse_blob
+from jqueue.core.codec import ParsedBlob, parse_blob
 from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
@@ -45,6 +45,9 @@ logger = logging.getLogger("jqueue")
 
 TRANSIENT = (StorageError, OSError, TimeoutError)
 """What is worth another try, unless it is a StorageFatalError."""
+
+TRIES_KEPT = 256
+"""How many writes of unknown fate are remembered for callers that have left."""
 
 OPERATIONS_PER_SLICE = 256
 """After so many operations the event loop gets a turn."""
@@ -90,10 +93,15 @@ class CommitEngine:
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
         self.recognised = 0
+        self.queue_id = ""
+        self.existed = False
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, and be another writer: after a fork, or when the cached state can't be trusted."""
+        """Be another writer, and read anew: after a fork, or when the cached state can't be trusted.
+
+        Which queue it is, and that it was there, is not forgotten.
+        """
         self.blob = Blob()
         self.etag: str | None = None
         self.loaded = False
@@ -153,11 +161,11 @@ class CommitEngine:
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 await backoff.conflict(self.cycle.seconds, self._writers())
-            except StorageFatalError as error:
-                if must_read:
-                    self._fail(pending, error)
-                refusal, must_read = error, True
             except TRANSIENT as error:
+                if isinstance(error, StorageFatalError):
+                    self._fail(pending, error) if must_read else None
+                    refusal, must_read = error, True
+                    continue
                 must_read = True
                 for request in pending:
                     request.last_error = error
@@ -181,9 +189,8 @@ class CommitEngine:
         except BaseException:
             self.watch.failed()
             raise
+        self.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and self._adopt(*found)
-        if moved:
-            self.cycle.read(self.clock.monotonic() - started)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
@@ -203,7 +210,7 @@ class CommitEngine:
         try:
             async with asyncio.timeout(deadline):
                 while True:
-                    existed = self.etag is not None  # before the read: a commit of ours may create it meanwhile
+                    existed = self.existed  # before the read: a commit of ours may create it meanwhile
                     try:
                         data, etag = await self._call(self.storage.read)
                         break
@@ -212,11 +219,13 @@ class CommitEngine:
                     except TRANSIENT as error:
                         last = error
                         await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                    except Exception as error:
+                        raise as_storage_error(error) from error
         except TimeoutError as error:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
         if etag is None and existed:
             raise self._gone()
-        return (QueueState() if etag is None else self.blob.look(parse_blob(data))), len(data)
+        return (QueueState() if etag is None else self.blob.look(self._parse(data))), len(data)
 
     def pause_due(self, busy: float) -> float:
         """The pause that this writer owes the others after a commit that took so many seconds."""
@@ -238,16 +247,11 @@ class CommitEngine:
         if etag is None and data:
             raise StorageFatalError("the storage adapter returned content without an etag")
         if etag is None:
-            if self.etag is not None:
+            if self.existed:
                 raise self._gone()
             self.loaded = True
             return False
-        parsed = parse_blob(data)
-        if self.draft.queue not in ("", parsed.header.queue):
-            raise StorageFatalError(
-                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {self.draft.queue} was: "
-                "make a new queue object if that is intended"
-            )
+        parsed = self._parse(data)
         if parsed.header.version < self.draft.version:
             logger.warning(
                 "queue %s went back from version %d to %d: was a backup restored?",
@@ -257,15 +261,26 @@ class CommitEngine:
             )
         self.blob.adopt(parsed, len(data))
         self.etag, self.loaded = etag, True
+        self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open}
         self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
         self._close(verdicts)
         return True
 
+    def _parse(self, data: bytes) -> ParsedBlob:
+        """Take a blob apart, and refuse that of another queue."""
+        parsed = parse_blob(data)
+        if self.queue_id not in ("", parsed.header.queue):
+            raise StorageFatalError(
+                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {self.queue_id} was: "
+                "make a new queue object if that is intended"
+            )
+        return parsed
+
     def _gone(self) -> BlobMissingError:
         return BlobMissingError(
-            f"the queue's object was there, at version {self.draft.version}, and is gone: restore it, or make a new "
-            "queue object to start with an empty queue"
+            "the queue's object was there, and is gone: restore it, or make a new queue object to start with an empty "
+            "queue"
         )
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
@@ -281,6 +296,8 @@ class CommitEngine:
                 continue
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
+            if not request.wanted:
+                continue  # its deadline passed, or its caller left, in this very moment
             request.in_flight = True
             key = request.sought
             if key is not None and key in nothing_for:
@@ -317,12 +334,16 @@ class CommitEngine:
                 raise StorageError("the storage adapter returned no etag for a write")
         except BaseException as error:
             self._undo(outcomes)
-            if not isinstance(error, CASConflictError):
+            self._forget_old_tries()
+            if isinstance(error, CASConflictError):
+                self.cycle.write(self.clock.monotonic() - started)
+            else:
                 self.watch.failed()
             raise
         self.cycle.write(self.clock.monotonic() - started)
         self.blob.settle(header, len(content))
         self.etag = etag  # last: should the line above ever fail, the next read finds the commit
+        self.existed, self.queue_id = True, queue
         self.commits += 1
         self._close({other: Verdict.LANDED if other is sent else Verdict.NOT_DONE for other in self.open})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
@@ -355,6 +376,12 @@ class CommitEngine:
             if verdict is not Verdict.LANDED:
                 for request, _ in sent.outcomes:
                     request.release(verdict)
+
+    def _forget_old_tries(self) -> None:
+        """While no write gets through, tries pile up: the oldest that nobody waits for are of no use any more."""
+        old = [sent for sent in self.open[:-TRIES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)]
+        if old:
+            self._close(dict.fromkeys(old, Verdict.UNKNOWABLE))
 
     def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
         """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""

@@ -10,7 +10,14 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError, StorageError
+from jqueue.domain.errors import (
+    ClaimLostError,
+    InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    QueueFullError,
+    StorageError,
+)
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
 
@@ -109,7 +116,7 @@ class HeartbeatManager:
             try:
                 errors = await self._send(max(SHORTEST_INTERVAL, confirmed + timeout - loop.time()))
                 confirmed = loop.time()
-            except StorageError as error:
+            except (StorageError, QueueFullError) as error:
                 if loop.time() - confirmed >= timeout:
                     self._lose(self._given_up(timeout, error))
                     return
@@ -146,7 +153,7 @@ class HeartbeatManager:
             self._cancelled_body = True
             self._body.cancel()
 
-    def _given_up(self, timeout: float, cause: StorageError) -> ClaimLostError:
+    def _given_up(self, timeout: float, cause: JQueueError) -> ClaimLostError:
         error = ClaimLostError(_id_of(self._jobs[0]), None, f"the store confirmed no heartbeat for {timeout:g} s")
         error.__cause__ = cause
         return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 
 from jqueue.domain.backoff import exponential_bound
@@ -12,16 +13,21 @@ from jqueue.ports.clock import Entropy
 FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
 CONFLICT_CAP = 2.0
-CONFLICT_CYCLES = 2.0
 LEAST_CYCLE = 0.001
 ACTIVE_SECONDS = 30.0
 """A writer that committed within so many seconds is active."""
 
-SHARE_KNOWN, SHARE_UNKNOWN = 0.1, 0.02
-"""The share of its time that a continuous writer pauses: for writers in the table, and for those not in it yet."""
+SHARE_KNOWN, SHARE_UNKNOWN = 0.2, 0.05
+"""The share of its time that a continuous writer pauses: for each that contends, and for those not in the table yet."""
+
+CONTENDING_VERSIONS = 64
+"""A writer whose last commit is among so many is contending."""
 
 CYCLES_LEFT = 2.0
 """A pause lasts so many cycles of the slowest: a whole one fits in, wherever in its own it is."""
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+"""Pauses for writers that are not in the table are so many times as long, in turn: nobody knows how slow they are."""
 
 LONGEST_PAUSE = 2.0
 
@@ -52,7 +58,7 @@ class Backoff:
         """
         self._conflicts += 1
         if self._conflicts > 1:
-            cap = min(CONFLICT_CAP, CONFLICT_CYCLES * max(cycle, LEAST_CYCLE) * max(1, writers))
+            cap = min(CONFLICT_CAP, max(cycle, LEAST_CYCLE) * max(1, writers - 1))
             bound = exponential_bound(self._conflicts - 1, max(cycle, LEAST_CYCLE), cap)
             await asyncio.sleep(self._entropy.jitter(bound))
 
@@ -69,7 +75,7 @@ class CycleTime:
     @property
     def seconds(self) -> float:
         """One read and one write."""
-        return (self._read or self._write) + self._write
+        return (self._read or self._write) + (self._write or self._read)
 
     def read(self, seconds: float) -> None:
         """A read took so long."""
@@ -99,7 +105,9 @@ class Courtesy:
     """
 
     def __init__(self) -> None:
-        self._owed = 0.0
+        self._owed_known = self._owed_unknown = 0.0
+        self._widths = itertools.cycle(WIDTHS)
+        self._width = next(self._widths)
 
     def earn(self, busy: float, own: str, commits: Mapping[str, CommitRecord], now: float, cycle: float) -> float:
         """Count time spent writing; return the pause that is due, in seconds, or 0.
@@ -111,10 +119,18 @@ class Courtesy:
             now: the time, in seconds since 1970.
             cycle: this writer's own cycle, in seconds.
         """
-        others = [record.cycle for record in active(commits, own, now)]
-        pause = min(LONGEST_PAUSE, CYCLES_LEFT * max([*others, cycle]))
-        self._owed += busy * (SHARE_KNOWN if others else SHARE_UNKNOWN)
-        if self._owed < pause:
-            return 0.0
-        self._owed = 0.0
-        return pause
+        records = active(commits, own, now)
+        others = [record.cycle for record in records]
+        newest = max((record.version for record in commits.values()), default=0)
+        contending = sum(record.version > newest - CONTENDING_VERSIONS for record in records)
+        known = min(LONGEST_PAUSE, CYCLES_LEFT * max([*others, cycle]))
+        unknown = min(LONGEST_PAUSE, CYCLES_LEFT * cycle * self._width)
+        self._owed_known += busy * min(1.0, SHARE_KNOWN * max(1, contending)) if others else 0.0
+        self._owed_unknown += busy * SHARE_UNKNOWN
+        if self._owed_unknown >= unknown:
+            self._owed_unknown, self._width = 0.0, next(self._widths)
+            return unknown
+        if others and self._owed_known >= known:
+            self._owed_known = 0.0
+            return known
+        return 0.0

@@ -29,6 +29,11 @@ class QueueBase:
     def __init__(
         self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
     ) -> None:
+        if not isinstance(storage, ObjectStoragePort):
+            raise InvalidJobError(
+                f"a queue needs a storage, got {type(storage).__name__}: for a file, LocalFileSystemStorage(path); for "
+                "anything else, an object with the methods read and write"
+            )
         options.check()
         self.storage = storage
         self.options = options
@@ -66,6 +71,9 @@ class QueueBase:
         held = self.held_claim(job_id)
         return None if held is None else self.options.clock.monotonic() - held.confirmed
 
+    def _seconds(self, deadline: Duration | None) -> float:
+        return to_seconds("deadline", self.options.deadline if deadline is None else deadline)
+
     async def _one(self, operation: Operation, deadline: Duration | None) -> Any:
         [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline, convert=first_of)
         return result
@@ -90,7 +98,7 @@ class QueueBase:
             raise InvalidJobError(
                 f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
             )
-        seconds = None if deadline is None else to_seconds("deadline", deadline)
+        seconds = self._seconds(deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
         try:
             results = await self._writer.submit(operations, atomic=atomic, deadline=seconds, wait=patience)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.queue_base import QueueBase, first_of, nothing
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import (
@@ -282,16 +282,16 @@ class QueueVerbs(QueueBase):
 
     # Looking
 
-    async def read_state(self) -> QueueState:
-        """The queue as it is now: one read, no commit.
+    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
+        """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.
 
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        state, _ = await self._engine.look(to_seconds("deadline", self.options.deadline))
+        state, _ = await self._engine.look(self._seconds(deadline))
         return state
 
-    async def stats(self) -> QueueStats:
+    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
-        state, size = await self._engine.look(to_seconds("deadline", self.options.deadline))
+        state, size = await self._engine.look(self._seconds(deadline))
         return summarise(state, self._engine.now(), size, self.options.limits)

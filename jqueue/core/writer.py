@@ -85,7 +85,7 @@ class Writer:
         if self.closed is not None:
             raise QueueClosedError(self.closed)
         seconds = self.deadline if deadline is None else deadline
-        if len(self._pending) >= self._max_pending:
+        if len(self._pending) >= self._max_pending and any(operation.needs_room for operation in operations):
             seconds = await self._find_room(seconds)
         request = self._request(operations, atomic=atomic)
         request.limit(seconds, wait)
@@ -105,11 +105,12 @@ class Writer:
         for request in (*self._pending, *self._carried):
             request.patient = False
         self._wake.set()
-        if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task], timeout=deadline)
-            if not self._task.done():
-                self._task.cancel()
-                await asyncio.wait([self._task], timeout=1.0)
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait([task], timeout=deadline)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=1.0)
         self._fail_all(None)
 
     def open(self) -> None:
@@ -158,9 +159,11 @@ class Writer:
         return Request(operations, atomic=atomic, on_orphans=self._take_back, on_unknown=self.find_out)
 
     def _enter(self, request: Request) -> None:
+        if self._task is not None and self._task.done():
+            self._ended(self._task)  # before another one begins
         self._pending.append(request)
         self._wake.set()
-        if self._task is None or self._task.done():
+        if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
@@ -175,10 +178,10 @@ class Writer:
                 async with asyncio.timeout_at(until):
                     await room
             except asyncio.CancelledError:
-                self._give_room()  # it may have been given to this one
+                self._leave_room(room)
                 raise
             except TimeoutError:
-                self._give_room()
+                self._leave_room(room)
                 raise QueueFullError(
                     f"{self._max_pending} calls are waiting for the store already, and none was done in time"
                 ) from None
@@ -188,13 +191,14 @@ class Writer:
 
     def _take_back(self, claims: Sequence[Claim]) -> None:
         """Claims that nobody received: they go back with the next commit."""
-        self._enter(self._request_of_ours(HandBack(tuple(claims))))
+        self._enter(self._request_of_ours(HandBack(tuple(claims)), None))  # however long it takes
 
-    def _request_of_ours(self, operation: Operation) -> Request:
+    def _request_of_ours(self, operation: Operation, deadline: float | None) -> Request:
         """A request that nobody waits for."""
         request = self._request([operation], atomic=True)
         request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
-        request.limit(self.deadline)
+        if deadline is not None:
+            request.limit(deadline)
         return request
 
     # Going out
@@ -214,7 +218,7 @@ class Writer:
             elif self._waiting:
                 await self._watch()
             elif self._owes_an_answer() and not fenced:
-                await self._carry([self._request_of_ours(Fence())])
+                await self._carry([self._request_of_ours(Fence(), self.deadline)])
                 fenced = True
             else:
                 return
@@ -227,6 +231,12 @@ class Writer:
                 batch.append(request)
         self._give_room()
         return batch
+
+    def _leave_room(self, room: asyncio.Future[None]) -> None:
+        """One that waited has left: out of the line, or if it was its turn already, the next one's."""
+        if room in self._room:
+            self._room.remove(room)
+        self._give_room()
 
     def _give_room(self) -> None:
         """Wake as many of those that wait for room as there is room for."""
@@ -276,6 +286,7 @@ class Writer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task is not self._task:
             return
+        self._task = None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             if error is not None:

@@ -59,6 +59,7 @@ class Draft:
         self._now = datetime.min.replace(tzinfo=UTC)
         self._changed = False
         self._journal: list[tuple[dict[str, Any], str, Any]] = []
+        self._queued: dict[str, int] = {}
         self._ready: dict[str, LazyHeap] = {}
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
@@ -255,6 +256,7 @@ class Draft:
         self.dirty[job_id] = None
         before = self.jobs.pop(job_id, None) if job is _ABSENT else self.jobs.get(job_id)
         if before is not None:
+            self._count_queued(before, -1)
             if before.status is JobStatus.IN_PROGRESS:
                 del self.claimed[job_id]
                 self.claims_moved[job_id] = None
@@ -263,6 +265,7 @@ class Draft:
         if job is _ABSENT:
             return
         self.jobs[job_id] = job
+        self._count_queued(job, 1)
         self._last_sequence = max(self._last_sequence, job.sequence)
         if job.status is JobStatus.DEAD:
             return
@@ -278,6 +281,16 @@ class Draft:
             self._scheduled.push((job.run_at, job_id))
         else:
             self._push_ready(job)
+
+    def _count_queued(self, job: Job, change: int) -> None:
+        """Count the queued jobs of an entrypoint: with the last one its heap goes, or names would pile up."""
+        if job.status is JobStatus.QUEUED:
+            count = self._queued.get(job.entrypoint, 0) + change
+            if count:
+                self._queued[job.entrypoint] = count
+            else:
+                del self._queued[job.entrypoint]
+                self._ready.pop(job.entrypoint, None)
 
     def _push_ready(self, job: Job) -> None:
         heap = self._ready.get(job.entrypoint)

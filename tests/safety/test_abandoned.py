@@ -81,6 +81,21 @@ def test_a_dequeue_cancelled_in_any_tick_leaves_no_job_claimed_by_nobody(kind, w
     run(main())
 
 
+def test_claims_nobody_took_go_back_however_long_the_store_is_away(kind):
+    async def main():
+        world = World()
+        async with world.process(kind=kind, call_timeout=2, stale_timeout=86_400) as queue:
+            await queue.enqueue("t", b"")
+            world.storage.on_write(Fault.HANGS_AFTER, *[Fault.LOST_REQUEST] * 60)
+            call = asyncio.create_task(queue.dequeue("t"))
+            await asyncio.sleep(1)
+            call.cancel()
+            await asyncio.sleep(600)
+            assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
+
+    run(main())
+
+
 def test_leaving_waits_for_claims_nobody_took(kind):
     async def main():
         world = World()

@@ -14,6 +14,7 @@ from jqueue import (
     DirectQueue,
     InMemoryStorage,
     JobNotFoundError,
+    LocalFileSystemStorage,
     StorageError,
     UnknownOutcomeError,
 )
@@ -177,6 +178,26 @@ def test_rule_2_what_was_never_sent_says_not_done(kind):
     run(main())
 
 
+def test_rule_2_what_expires_while_a_large_commit_is_prepared_is_not_done():
+    """The event loop gets its turns meanwhile, and with them the deadlines."""
+
+    async def main():
+        world = World()
+        async with world.process(kind=BrokerQueue) as queue:
+            await queue.enqueue("t", b"", job_id="first")
+            loop = asyncio.get_running_loop()
+            calls = [asyncio.create_task(queue.enqueue("t", b"", job_id=f"job {n}")) for n in range(600)]
+            await asyncio.sleep(0)
+            loop.call_soon(lambda: queue._writer._carried[-1].expire())
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert 1 == sum(isinstance(result, DeadlineExceededError) for result in results)
+            jobs = await world.jobs()
+            for number, result in enumerate(results):
+                assert isinstance(result, DeadlineExceededError) == (f"job {number}" not in jobs)
+
+    run(main())
+
+
 def test_rule_2_a_restored_backup_makes_calls_in_flight_unknown(kind):
     async def main():
         world = World()
@@ -280,6 +301,16 @@ def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
             await enqueue
 
     run(main())
+
+
+def test_rule_7_a_blob_that_is_gone_is_an_error_in_the_next_event_loop_too(tmp_path):
+    path = tmp_path / "queue.json"
+    queue = DirectQueue(LocalFileSystemStorage(path))
+    asyncio.run(queue.enqueue("t", b""))
+    path.unlink()
+    with pytest.raises(BlobMissingError):
+        asyncio.run(queue.enqueue("t", b""))
+    assert not path.exists()
 
 
 def test_rule_7_another_queue_in_its_place_is_an_error(kind):

@@ -92,6 +92,14 @@ def test_the_shape_of_1_0_0_is_read_in_its_order():
     assert datetime(2024, 1, 1, 10, 0, 45, tzinfo=UTC) == state.jobs[1].heartbeat_at
 
 
+@pytest.mark.parametrize("odd", ['"\\ud800"', "NaN", "1e999"])
+def test_an_odd_job_of_1_0_0_spoils_no_other(odd):
+    good, bad = '{"id": "a", "entrypoint": "t", "payload": ""}', f'{{"id": "b", "entrypoint": "t", "odd": {odd}}}'
+    state = codec.decode(f'{{"version": 1, "jobs": [{good}, {bad}]}}'.encode())
+    assert (["a"], 1) == ([each.id for each in state.jobs], len(state.set_aside))
+    codec.encode(state)
+
+
 def test_a_job_that_1_0_0_stored_twice_is_one_job():
     entry = {"id": "a", "entrypoint": "t", "payload": "eA=="}
     claimed = {**entry, "status": "in_progress"}

@@ -42,6 +42,9 @@ class Operation:
     claims_jobs: ClassVar[bool] = False
     """Whether it hands out claims: such operations come after all others of a commit, and after the sweep."""
 
+    needs_room: ClassVar[bool] = True
+    """Whether it waits for room in a full buffer: what keeps or ends a claim does not."""
+
     def prepared(self, preparation: Preparation) -> Operation:
         """The operation with its arguments checked and completed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -45,6 +45,8 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
 class Ack(Operation):
     """Finish a job: it leaves the queue. Repeating the ack soon after, with the same claim, changes nothing."""
 
+    needs_room: ClassVar[bool] = False
+
     job: JobReference
 
     def prepared(self, preparation: Preparation) -> Ack:
@@ -79,6 +81,8 @@ class Nack(Operation):
         dead: it shall not be tried again.
         charge: whether the claim counts as a failure; if not, the job also keeps its place.
     """
+
+    needs_room: ClassVar[bool] = False
 
     job: JobReference
     delay: Duration | None = None
@@ -124,6 +128,8 @@ class Heartbeat(Operation):
         jobs: what was claimed.
         tolerant: whether a lost claim leaves the others their heartbeat; otherwise the first one is raised.
     """
+
+    needs_room: ClassVar[bool] = False
 
     jobs: tuple[JobReference, ...]
     tolerant: bool = False
