@@ -161,19 +161,17 @@ class CommitEngine:
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 await backoff.conflict(self.cycle.seconds, self._writers())
-            except TRANSIENT as error:
-                if isinstance(error, StorageFatalError):
-                    self._fail(pending, error) if must_read else None
-                    refusal, must_read = error, True
-                    continue
-                must_read = True
-                for request in pending:
-                    request.last_error = error
-                await backoff.failure(throttled=isinstance(error, StorageThrottledError))
-            except Exception as error:  # a mistake of the adapter's: looked into like any other answer, then passed on
-                if must_read:
-                    self._fail(pending, as_storage_error(error))
-                refusal, must_read = as_storage_error(error), True
+            except Exception as error:
+                failure = as_storage_error(error)
+                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                    must_read = True
+                    for request in pending:
+                        request.last_error = error
+                    await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                elif must_read:
+                    self._fail(pending, failure)
+                else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
+                    refusal, must_read = failure, True
 
     async def refresh(self) -> bool:
         """Read the blob if it has changed, and find out what became of open writes. Returns whether it had changed.

@@ -80,14 +80,14 @@ class StaleWatch:
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
         """The claims that are stale by now, each with the heartbeat that stood still."""
-        due: list[tuple[float, str]] = []
+        due: set[tuple[float, str]] = set()
         while self._due and self._due[0][0] <= self._watched:
             entry = heapq.heappop(self._due)
             if self._is_current(entry):
-                due.append(entry)
+                due.add(entry)
         for entry in due:  # until they are seen to be revoked
             heapq.heappush(self._due, entry)
-        sights = [(job_id, self._seen[job_id][0]) for _, job_id in due]
+        sights = [(job_id, self._seen[job_id][0]) for _, job_id in sorted(due)]
         return tuple((Claim(job_id, sight.attempt), sight.heartbeat_at) for job_id, sight in sights)
 
     def _timeout(self, claim_timeout: float | None) -> float:

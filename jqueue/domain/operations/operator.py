@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -17,6 +17,14 @@ from jqueue.domain.operations.jobs import drop_expired
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+
+
+def revoke(draft: Draft, stale: Iterable[Job], now: datetime) -> int:
+    """Take jobs from their holders, in the order in which they stood; returns how many."""
+    jobs = sorted(stale, key=lambda job: job.sequence)
+    for job in jobs:
+        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
+    return len(jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +173,7 @@ class RequeueStale(Operation):
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or job.heartbeat_at <= cutoff]
-        for job in sorted(stale, key=lambda job: job.sequence):
-            send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
-        return len(stale)
+        return revoke(draft, stale, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +194,7 @@ class Sweep(Operation):
                 and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
             ):
                 stale.append(job)
-        for job in sorted(stale, key=lambda job: job.sequence):
-            send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
-        return len(stale)
+        return revoke(draft, stale, now)
 
 
 @dataclass(frozen=True, slots=True)
