@@ -227,10 +227,10 @@ class JobQueue(Protocol):
         """Revoke every claim that was not confirmed within `timeout`, and return how many."""
         ...
 
-    async def stats(self) -> QueueStats:
+    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """The queue in figures."""
         ...
 
-    async def read_state(self) -> QueueState:
+    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """The queue as it is now, as a value."""
         ...

@@ -9,27 +9,11 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import CASConflictError
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
+from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
-
-
-class TwoMethods:
-    """The least that a user's own storage can be: it tells no time, and sends the whole object at every read."""
-
-    def __init__(self):
-        self.content, self.version = b"", 0
-
-    async def read(self):
-        return self.content, f"v{self.version}" if self.version else None
-
-    async def write(self, content, if_match=None):
-        if if_match != (await self.read())[1]:
-            raise CASConflictError("not the version that you read")
-        self.content, self.version = content, self.version + 1
-        return f"v{self.version}"
 
 
 def without_waiting(contract):

@@ -14,6 +14,7 @@ from jqueue.ports.storage import (
     SupportsStoreTime,
 )
 from jqueue.testing import StorageContract
+from tests.two_methods import TwoMethods
 
 
 class TestInMemoryStorage(StorageContract):
@@ -27,22 +28,6 @@ class TestLocalFileSystemStorage(StorageContract):
     @pytest.fixture
     def make_storage(self, tmp_path):
         return lambda: LocalFileSystemStorage(tmp_path / "folder" / "queue.json", lock_timeout=60)
-
-
-class TwoMethods:
-    """The least that a user's own storage can be."""
-
-    def __init__(self):
-        self.content, self.version = b"", 0
-
-    async def read(self):
-        return self.content, f"v{self.version}" if self.version else None
-
-    async def write(self, content, if_match=None):
-        if if_match != (await self.read())[1]:
-            raise CASConflictError("not the version that you read")
-        self.content, self.version = content, self.version + 1
-        return f"v{self.version}"
 
 
 class TestTwoMethods(StorageContract):

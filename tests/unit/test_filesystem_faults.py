@@ -9,6 +9,7 @@ import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import StorageError, StorageFatalError
+from tests.file_faults import failing, instead_of_fsync, names
 
 
 @pytest.fixture
@@ -19,28 +20,6 @@ def path(tmp_path):
 @pytest.fixture
 def storage(path):
     return LocalFileSystemStorage(path)
-
-
-def names(path):
-    return sorted(entry.name for entry in path.parent.iterdir())
-
-
-def instead_of_fsync(monkeypatch, action, call=1):
-    """Do something else at the so-many-th flush: the first is the file's, the second its folder's."""
-    calls, fsync = [], os.fsync
-
-    def faulty(descriptor):
-        calls.append(descriptor)
-        return action(descriptor) if len(calls) == call else fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", faulty)
-
-
-def failing(number):
-    def fail(*_arguments, **_options):
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 @contextmanager

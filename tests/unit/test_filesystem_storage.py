@@ -17,6 +17,7 @@ from jqueue.adapters.storage._posix_files import read_all
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.system import SystemEntropy
 from jqueue.domain.errors import CASConflictError, InvalidJobError, StorageError, StorageFatalError
+from tests.file_faults import failing, instead_of_fsync, names
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,28 +30,6 @@ def path(tmp_path):
 @pytest.fixture
 def storage(path):
     return LocalFileSystemStorage(path)
-
-
-def names(path):
-    return sorted(entry.name for entry in path.parent.iterdir())
-
-
-def instead_of_fsync(monkeypatch, action, call=1):
-    """Do something else at the so-many-th flush: the first is the file's, the second its folder's."""
-    calls, fsync = [], os.fsync
-
-    def faulty(descriptor):
-        calls.append(descriptor)
-        return action(descriptor) if len(calls) == call else fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", faulty)
-
-
-def failing(number):
-    def fail(*_arguments, **_options):
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_it_shows_its_path_as_it_was_given():
