@@ -25,7 +25,6 @@ from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
-from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -103,6 +102,7 @@ class CommitEngine:
         Which queue it is, and that it was there, is not forgotten.
         """
         self.blob = Blob()
+        self.draft = self.blob.draft
         self.etag: str | None = None
         self.loaded = False
         self.open: list[Try] = []
@@ -111,11 +111,6 @@ class CommitEngine:
         self.watch = StaleWatch(self.claim_timeout)
         self.cycle = CycleTime()
         self.courtesy = Courtesy()
-
-    @property
-    def draft(self) -> Draft:
-        """The working state."""
-        return self.blob.draft
 
     def now(self) -> datetime:
         """The time by the store's clock, if it has one; else by our own."""
@@ -208,7 +203,7 @@ class CommitEngine:
         try:
             async with asyncio.timeout(deadline):
                 while True:
-                    existed = self.existed  # before the read: a commit of ours may create it meanwhile
+                    existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change it
                     try:
                         data, etag = await self._call(self.storage.read)
                         break
@@ -223,7 +218,7 @@ class CommitEngine:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
         if etag is None and existed:
             raise self._gone()
-        return (QueueState() if etag is None else self.blob.look(self._parse(data))), len(data)
+        return (QueueState() if etag is None else self.blob.look(self._parse(data, queue_id))), len(data)
 
     def pause_due(self, busy: float) -> float:
         """The pause that this writer owes the others after a commit that took so many seconds."""
@@ -249,7 +244,7 @@ class CommitEngine:
                 raise self._gone()
             self.loaded = True
             return False
-        parsed = self._parse(data)
+        parsed = self._parse(data, self.queue_id)
         if parsed.header.version < self.draft.version:
             logger.warning(
                 "queue %s went back from version %d to %d: was a backup restored?",
@@ -265,12 +260,12 @@ class CommitEngine:
         self._close(verdicts)
         return True
 
-    def _parse(self, data: bytes) -> ParsedBlob:
-        """Take a blob apart, and refuse that of another queue."""
+    def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
+        """Take a blob apart, and refuse that of another queue than the one known."""
         parsed = parse_blob(data)
-        if self.queue_id not in ("", parsed.header.queue):
+        if queue_id not in ("", parsed.header.queue):
             raise StorageFatalError(
-                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {self.queue_id} was: "
+                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {queue_id} was: "
                 "make a new queue object if that is intended"
             )
         return parsed

@@ -105,13 +105,21 @@ class Writer:
         for request in (*self._pending, *self._carried):
             request.patient = False
         self._wake.set()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + deadline
+        await self._wait_for_task(until)
+        if self._owes_an_answer() and loop.time() < until:
+            self._start()  # the store was away for long; it may be back
+            await self._wait_for_task(until)
+        self._fail_all(None)
+
+    async def _wait_for_task(self, until: float) -> None:
         task = self._task
         if task is not None and not task.done():
-            await asyncio.wait([task], timeout=deadline)
+            await asyncio.wait([task], timeout=until - asyncio.get_running_loop().time())
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task], timeout=1.0)
-        self._fail_all(None)
 
     def open(self) -> None:
         """Take calls (again)."""
@@ -159,10 +167,14 @@ class Writer:
         return Request(operations, atomic=atomic, on_orphans=self._take_back, on_unknown=self.find_out)
 
     def _enter(self, request: Request) -> None:
-        if self._task is not None and self._task.done():
-            self._ended(self._task)  # before another one begins
         self._pending.append(request)
         self._wake.set()
+        self._start()
+
+    def _start(self) -> None:
+        """Have the task running."""
+        if self._task is not None and self._task.done():
+            self._ended(self._task)  # before another one begins
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)

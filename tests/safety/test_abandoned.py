@@ -111,3 +111,20 @@ def test_leaving_waits_for_claims_nobody_took(kind):
         assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
 
     run(main())
+
+
+def test_leaving_looks_again_if_the_store_was_away_for_long(kind):
+    async def main():
+        world = World()
+        async with world.process(kind=kind, call_timeout=2, deadline=5) as queue:
+            await queue.enqueue("t", b"")
+            world.storage.on_write(Fault.HANGS_AFTER)
+            world.storage.on_read(*[Fault.LOST_REQUEST] * 1000)
+            call = asyncio.create_task(queue.dequeue("t"))
+            await asyncio.sleep(1)
+            call.cancel()
+            await asyncio.sleep(60)  # the queue has given up looking
+            world.storage._read_faults.clear()
+        assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
+
+    run(main())

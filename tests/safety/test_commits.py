@@ -280,17 +280,20 @@ def test_rule_7_a_blob_that_is_gone_is_an_error(kind, verb):
     run(main())
 
 
+class SlowAnswers:
+    """A store whose answers to reads come a second late."""
+
+    def __init__(self, storage):
+        self.storage, self.write = storage, storage.write
+
+    async def read(self):
+        found = await self.storage.read()
+        await asyncio.sleep(1)
+        return found
+
+
 def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
     """What it saw was true when it looked, and its answer came late."""
-
-    class SlowAnswers:
-        def __init__(self, storage):
-            self.storage, self.write = storage, storage.write
-
-        async def read(self):
-            found = await self.storage.read()
-            await asyncio.sleep(1)
-            return found
 
     async def main():
         world = World()
@@ -298,6 +301,21 @@ def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
             enqueue = asyncio.create_task(queue.enqueue("t", b""))
             await asyncio.sleep(0.5)
             assert () == (await queue.read_state()).jobs
+            await enqueue
+
+    run(main())
+
+
+def test_rule_7_a_look_that_began_before_the_conversion_of_1_0_0_is_no_loss(kind):
+    """The queue had no id when it was looked at, and has one when the answer comes."""
+
+    async def main():
+        world = World()
+        await world.memory.write(b'{"version": 3, "jobs": []}')
+        async with world.process(SlowAnswers(world.memory), kind=kind) as queue:
+            enqueue = asyncio.create_task(queue.enqueue("t", b""))
+            await asyncio.sleep(0.5)
+            assert 3 == (await queue.read_state()).version
             await enqueue
 
     run(main())
