@@ -7,6 +7,9 @@ that waits by asyncio waits in that time; `VirtualClock` reads it, for whatever 
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextvars
+import heapq
 import selectors
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -33,12 +36,41 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual_now = 0.0
         self._threads_busy = 0
-        super().__init__(_JumpingSelector(self._jump))
-        self._clock_resolution = RESOLUTION
+        self._timers: list[tuple[float, int, Callback]] = []
+        self._timers_made = 0
+        super().__init__(_BoundedSelector())
+        self._ready: collections.deque[Callback]
 
     def time(self) -> float:
         """Seconds since the loop was made."""
         return self._virtual_now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Callback:
+        """As in asyncio."""
+        handle = Callback(self, callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Callback:
+        """As in asyncio; timers for the same time run in the order in which they were made."""
+        timer = Callback(self, callback, args, context, when)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Callback:
+        """As in asyncio."""
+        when = self._virtual_now + delay
+        timer = Callback(self, callback, args, context, when)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return timer
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """As in asyncio; the clock stands still meanwhile."""
@@ -58,27 +90,89 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _thread_done(self, _: object) -> None:
         self._threads_busy -= 1
 
-    def _jump(self, seconds: float | None) -> float:
-        """Called when the loop would wait: how long it may really wait."""
+    def _run_once(self) -> None:
+        """One turn of the loop. The one of asyncio asks the system twice a turn whether a socket is ready."""
         if self._threads_busy:
-            return REAL_WAIT
-        if seconds is None:
-            raise RuntimeError("the virtual clock stands still: every task waits for something that never comes")
-        self._virtual_now += max(seconds, RESOLUTION)
-        return 0.0
+            super()._run_once()  # type: ignore[misc]
+            return
+        timers, ready = self._timers, self._ready
+        if not ready:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if timers:
+                self._virtual_now = max(timers[0][0], self._virtual_now + RESOLUTION)
+            elif not self._stopping:  # type: ignore[attr-defined]
+                raise RuntimeError("the virtual clock stands still: every task waits for something that never comes")
+        while timers and timers[0][0] <= self._virtual_now:
+            ready.append(heapq.heappop(timers)[2])
+        self._run_ready(len(ready))
+
+    def _run_ready(self, count: int) -> None:
+        """Run the callbacks that are ready now, and not those that they make ready."""
+        ready = self._ready
+        for _ in range(count):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
 
-class _JumpingSelector(selectors.SelectSelector):
-    def __init__(self, jump: Callable[[float | None], float]) -> None:
-        super().__init__()
-        self._jump = jump
+class Callback:
+    """What `asyncio.Handle` and `asyncio.TimerHandle` are, in fewer words: a simulation makes millions of them."""
+
+    __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_context", "_loop", "_when")
+
+    _source_traceback = None
+
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+        when: float = 0.0,
+    ) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._when = when
+        self._cancelled = False
+
+    def when(self) -> float:
+        """When it is due, in seconds of the loop."""
+        return self._when
+
+    def cancel(self) -> None:
+        """Never run it."""
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether it will never run."""
+        return self._cancelled
+
+    def get_loop(self) -> VirtualTimeLoop:
+        """Where it runs."""
+        return self._loop
+
+    def _run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            details = {
+                "message": f"an exception in the callback {self._callback!r}",
+                "exception": error,
+                "handle": self,
+            }
+            self._loop.call_exception_handler(details)
+
+
+class _BoundedSelector(selectors.SelectSelector):
+    """Waits for threads, and not for ever."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready or (timeout is not None and timeout <= 0):
-            return ready
-        wait = self._jump(timeout)
-        return super().select(wait) if wait else []
+        return super().select(REAL_WAIT if timeout is None else timeout)
 
 
 class VirtualClock:

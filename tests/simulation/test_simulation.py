@@ -1,63 +1,82 @@
-"""Many processes on one store, under every fault there is: no rule is broken, and broken rules are found.
+"""Many processes on one store, under every fault there is: no rule is broken.
 
-A failure names the seed; `run_seed(SEED, Settings(...))` replays it.
+A failure shows the seed, the shortest schedule found, and the versions around it; `make simulate SEEDS=1 FIRST=<seed>`
+replays it.
 """
+
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from jqueue.core.staleness import StaleWatch
-from jqueue.domain import commits
-from jqueue.domain.commits import Verdict
-from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.models import JobStatus
-from jqueue.testing.simulation import Settings, Violation, run_seed
+from jqueue import InMemoryStorage, LocalFileSystemStorage
+from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
+from jqueue.testing.simulation.__main__ import main
 
-SEEDS_TO_FIND = 150
+SEEDS, LOT = 2000, 50
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4])
-@pytest.mark.parametrize("first", range(0, 60, 15))
-def test_no_seed_breaks_a_rule(first, rate):
-    for seed in range(first, first + 15):
-        run_seed(seed, Settings(rate=rate))
+@pytest.mark.parametrize("first", range(0, SEEDS, LOT))
+def test_no_seed_breaks_a_rule(first):
+    run_seeds(range(first, first + LOT))
 
 
-def test_a_seed_replays_to_the_last_call():
-    assert run_seed(7, Settings(rate=0.2)) == run_seed(7, Settings(rate=0.2))
+def test_a_seed_replays_to_the_last_request():
+    for seed in range(5):
+        assert run_seed(seed, Settings(rate=0.2)) == run_seed(seed, Settings(rate=0.2))
 
 
-def found(settings):
-    """The rule that the first violation is of."""
-    for seed in range(SEEDS_TO_FIND):
-        try:
-            run_seed(seed, settings)
-        except Violation as violation:
-            return violation.rule
-    return None
+def test_every_fault_fires_and_everything_happens():
+    report = Report()
+    for seed in range(100):
+        report.add(run_seed(seed))
+    assert {kind.name for kind in FaultKind} == set(report.faults)
+    events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
+    assert events <= set(report.events)
+    assert report.recognised > 50
+    errors = {"ok", "ClaimLostError", "DeadlineExceededError", "UnknownOutcomeError", "InvalidJobError"}
+    assert errors <= set(report.outcomes)
 
 
-def test_a_queue_that_does_not_recognise_its_commits_is_found(monkeypatch):
-    real = commits.recognise
-
-    def forget(header, commit):
-        verdict = real(header, commit)
-        return Verdict.NOT_DONE if verdict is Verdict.LANDED else verdict
-
-    monkeypatch.setattr("jqueue.core.engine.recognise", forget)
-    assert found(Settings(rate=0.2)) in (2, 3, 4)
+def test_without_faults_every_call_is_done():
+    calm = Settings(rate=0.0, disturbances=False, old_format=0.0)
+    report = run_seeds(range(50), calm)
+    assert 0 == report.outcomes["UnknownOutcomeError"] + report.outcomes["DeadlineExceededError"]
+    assert 0 == report.recognised
 
 
-def test_a_queue_that_goes_by_its_own_timeout_is_found(monkeypatch):
-    monkeypatch.setattr(StaleWatch, "_timeout", lambda self, _: self._default_timeout)
-    assert 6 == found(Settings(rate=0.05))
+def test_an_event_left_out_does_not_take_place():
+    taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
+    names = frozenset(
+        f"disturbance {number}: {kind} of process {process}"
+        for number in range(9)
+        for kind in ("crash", "pause")
+        for process in range(1, 12)
+    )
+    left = run_seed(3, Settings(left_out=names)).events
+    assert taken > 0
+    assert 0 == left["crash"] + left["pause"]
 
 
-def test_a_queue_that_does_not_check_attempts_is_found(monkeypatch):
-    def unchecked(self, claim):
-        job = self.get(claim.job_id)
-        if job.status is not JobStatus.IN_PROGRESS:
-            raise ClaimLostError(*claim)
-        return job
+def new_file():
+    return LocalFileSystemStorage(Path(tempfile.mkdtemp()) / "queue.json")
 
-    monkeypatch.setattr("jqueue.domain.draft.Draft.held", unchecked)
-    assert found(Settings(rate=0.1)) in (1, 2, 4, 9)
+
+@pytest.mark.parametrize("make_storage", [InMemoryStorage, new_file])
+def test_it_runs_on_real_adapters(make_storage):
+    report = run_seeds(range(3), Settings(make_storage=make_storage, old_format=0.0))
+    assert report.commits > 20
+
+
+def test_the_command_line_counts_what_happened(capsys):
+    assert 0 == main(["--seeds", "20", "--processes", "1", "--faults", "0.2"])
+    output = capsys.readouterr().out
+    assert "No rule was broken in 20 seeds" in output
+    for word in ("operations", "commits recognised", "lost answer", "overtaken", "crash"):
+        assert word in output
+
+
+def test_the_command_line_says_what_a_storage_should_look_like(capsys):
+    with pytest.raises(SystemExit):
+        main(["--storage", "nonsense"])
+    assert "package.module:function" in capsys.readouterr().err

@@ -1,281 +1,279 @@
-"""Replays the whole chain of versions and every call against the safety rules, and says which is broken where.
+"""Replays the whole chain of versions against the safety rules, and says which one is broken where.
 
-It knows nothing of how the queue works: only the versions that the store has held, and what callers were told.
+It knows nothing of how the queue works: only the versions that the store has held, and what callers were told
+(`jqueue.testing.simulation.testimony` compares the two).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable
 
-from jqueue.core.blob import Blob
-from jqueue.core.codec import parse_blob
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError, StorageFatalError
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.models import Claim
 from jqueue.domain.operations.operator import STALE_ERROR
-from jqueue.testing.simulation.history import NEVER, Call
-from jqueue.testing.simulation.network import Landing
+from jqueue.testing.simulation.chain import (
+    DEAD,
+    IN_PROGRESS,
+    NOTHING,
+    Fields,
+    Version,
+    attempt_of,
+    failures_of,
+    is_ready,
+    status_of,
+)
+from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.people import OLD_PROGRAM
 
-Pauses = Mapping[str, list[tuple[float, float]]]
-"""From when to when each process was paused."""
-
-LATE = 0.5
-"""Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
+NEVER_CHANGED = ("entrypoint", "payload", "max_attempts", "unique_key", "headers", "note")
 
 
 class Violation(AssertionError):
-    """A safety rule was broken.
+    """A rule was broken.
 
     Attributes:
         rule: its number in docs/protocol.md; 0 for liveness.
-        version: the version at which it shows, if it shows in one.
+        index: the place in the chain of the version at which it shows; None if it shows in none.
+        call: the call that it is about; None if it is about none.
     """
 
-    def __init__(self, rule: int, what: str, version: int | None = None) -> None:
-        super().__init__(f"rule {rule}: {what}" + (f" (version {version})" if version is not None else ""))
+    def __init__(self, rule: int, what: str, *, version: Version | None = None, call: Call | None = None) -> None:
+        where = f" (version {version.number})" if version is not None else ""
+        who = f"{call} by {call.process}: " if call is not None else ""
+        super().__init__(f"{'liveness' if rule == 0 else f'rule {rule}'}: {who}{what}{where}")
         self.rule = rule
-        self.version = version
+        self.index = version.index if version is not None else None
+        self.call = call
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One version of the queue, decoded."""
+class Calls:
+    """The calls of a history, by what they were about."""
 
-    at: float
-    number: int
-    jobs: dict[str, Job]
-    by: str | None
-    finished: dict[str, int]
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self.all = list(calls)
+        self.adding: dict[str, list[Call]] = defaultdict(list)
+        self.ending: dict[Claim, list[Call]] = defaultdict(list)
+        self.acking_by_id: dict[str, list[Call]] = defaultdict(list)
+        self.beating: dict[Claim, list[Call]] = defaultdict(list)
+        self.by_tag: dict[object, Call] = {}
+        self.by_verb: dict[str, list[Call]] = defaultdict(list)
+        for call in self.all:
+            self.by_verb[call.verb].append(call)
+            if call.tag is not None:
+                self.by_tag[call.tag] = call
+            if call.verb in ("enqueue", "enqueue_many", "apply"):
+                for job_id in call.job_ids:
+                    self.adding[job_id].append(call)
+            if call.verb in ("ack", "ack_many", "apply") and not call.certain:
+                for claim in call.claims:
+                    self.ending[claim].append(call)
+                    if call.bare:
+                        self.acking_by_id[claim.job_id].append(call)
+            elif call.verb in ("heartbeat", "heartbeat_many"):
+                for claim in call.claims:
+                    self.beating[claim].append(call)
+
+    def cancelling(self, job_id: str, at: float) -> bool:
+        """Whether somebody may have cancelled a job by then."""
+        return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
+
+    def may_act(self, verb: str, at: float) -> bool:
+        """Whether a call of this verb may have taken effect at that time."""
+        return any(may_act(call, at) for call in self.by_verb[verb])
+
+    def replacing(self, key: str | None, at: float, by_another_than: Call | None = None) -> bool:
+        """Whether a job with a unique key may have been replaced at that time."""
+        calls = (call for call in self.by_verb["enqueue"] if call.key == key and call is not by_another_than)
+        return key is not None and any(may_act(call, at) for call in calls)
 
 
 class Auditor:
-    """Checks one simulation.
+    """Checks every step from one version to the next, and notes what took effect where.
 
     Args:
-        landings: every version of the object, in order.
-        calls: every call.
-        pauses: when each process was paused.
+        versions: the chain.
+        calls: the history.
+
+    Attributes:
+        added: where each job id was added.
+        made: the claims that each dequeue made, by its tag.
+        claimed: where each claim was made.
+        removed: where each claim was acked.
+        nacked: the claims that each nack ended, by its tag.
+        beaten: where the heartbeat of each claim moved.
+        ended: where each claim ended, in whatever way.
+        by_hand: the jobs that a person has touched.
     """
 
-    def __init__(self, landings: list[Landing], calls: list[Call], pauses: Pauses) -> None:
+    def __init__(self, versions: list[Version], calls: Calls) -> None:
+        self.versions = versions
         self.calls = calls
-        self.pauses = pauses
-        self.versions = _decode(landings)
-        self._times = [version.at for version in self.versions]
-        self._calls: dict[str, list[Call]] = defaultdict(list)
-        for call in calls:
-            self._calls[call.verb].append(call)
-        self.removed: dict[Claim, list[int]] = defaultdict(list)
-        self.added: dict[str, list[int]] = defaultdict(list)
-        self.claimed: dict[Claim, list[tuple[int, Any]]] = defaultdict(list)
-        self.nacked: Counter[str] = Counter()
+        self.added: dict[str, list[Version]] = defaultdict(list)
+        self.made: dict[object, list[Claim]] = defaultdict(list)
+        self.claimed: dict[Claim, Version] = {}
+        self.removed: dict[Claim, list[Version]] = defaultdict(list)
+        self.nacked: dict[object, list[tuple[Claim, Version]]] = defaultdict(list)
+        self.beaten: dict[Claim, list[Version]] = defaultdict(list)
+        self.ended: dict[Claim, Version] = {}
+        self._attempts: dict[str, int] = {}
         self._moved_at: dict[Claim, float] = {}
+        self.by_hand: set[str] = set()
 
     def check(self) -> None:
-        """Check everything.
+        """Check every step.
 
         Raises:
             Violation: a rule is broken.
         """
-        for index, version in enumerate(self.versions):
-            before = self.versions[index - 1] if index else Version(0.0, 0, {}, None, {})
-            self._check_step(before, version)
-        for call in self.calls:
-            self._check_call(call)
+        before = NOTHING
+        for after in self.versions:
+            if after.by is None or after.by == OLD_PROGRAM:
+                self._note_edit(before, after)
+            else:
+                self._check_step(before, after)
+            before = after
 
-    # Versions
+    # Steps
+
+    def _note_edit(self, before: Version, after: Version) -> None:
+        for job_id, job in after.jobs.items():
+            if before.jobs.get(job_id) != job:
+                self.by_hand.add(job_id)
+                self._attempts[job_id] = attempt_of(job)
+                if status_of(job) == IN_PROGRESS:
+                    self._moved_at[Claim(job_id, attempt_of(job))] = after.at
+        self.by_hand |= before.jobs.keys() - after.jobs.keys()
 
     def _check_step(self, before: Version, after: Version) -> None:
-        if after.by is None:  # by hand
-            return
         if after.number != before.number + 1:
-            raise Violation(1, f"version {before.number} is followed by {after.number}", after.number)
-        for job_id in before.jobs.keys() - after.jobs.keys():
-            self._check_removal(before.jobs[job_id], after)
-        for job_id, job in after.jobs.items():
-            old = before.jobs.get(job_id)
+            raise Violation(1, f"version {before.number} is followed by {after.number}", version=after)
+        if before.broken != after.broken:
+            raise Violation(8, "a line that could not be read was not kept as it was", version=after)
+        if before.notes != after.notes:
+            raise Violation(8, "a field that the queue does not know was not kept as it was", version=after)
+        old_jobs, new_jobs = before.jobs, after.jobs
+        for job_id in old_jobs.keys() - new_jobs.keys():
+            self._check_removal(job_id, old_jobs[job_id], after)
+        claimed: list[tuple[str, Fields]] = []
+        for job_id, job in new_jobs.items():
+            old = old_jobs.get(job_id)
+            if old is job or old == job:
+                continue
+            if old is not None and "created_at" in old and old["created_at"] != job["created_at"]:
+                self._check_removal(job_id, old, after)  # cancelled, and enqueued again, by one commit
+                old = None
             if old is None:
-                self._check_addition(job, after)
-            elif old is not job and old != job:
-                self._check_change(old, job, after)
+                self._check_addition(job_id, job, after)
+            else:
+                self._check_change(job_id, old, job, before, after)
+            if status_of(job) == IN_PROGRESS and (old is None or attempt_of(old) < attempt_of(job)):
+                claimed.append((job_id, job))
+            self._attempts[job_id] = attempt_of(job)
+        for job_id, job in claimed:
+            self._check_claim(job_id, job, before, after)
 
-    def _check_removal(self, job: Job, after: Version) -> None:
-        if job.status is JobStatus.IN_PROGRESS:
-            self.removed[job.claim].append(after.number)
-            acks = [call for verb in ("ack", "apply") for call in self._calls[verb] if call.claim == job.claim]
-            explained = after.by == "drain" or self._may_be_cancelled(job.id, after.at)
-            if not explained and not any(call.started <= after.at for call in acks):
-                raise Violation(1, f"{job.id} attempt {job.attempt} vanished, and nobody had acked it", after.number)
-        elif job.status is JobStatus.QUEUED:
-            if not self._may_be_cancelled(job.id, after.at):
-                raise Violation(1, f"{job.id} vanished while it was queued", after.number)
-        else:
-            raise Violation(1, f"{job.id} vanished while it was {job.status}", after.number)
+    def _check_removal(self, job_id: str, job: Fields, after: Version) -> None:
+        calls, at, status = self.calls, after.at, status_of(job)
+        if status == IN_PROGRESS:
+            claim = Claim(job_id, attempt_of(job))
+            self.ended[claim] = after
+            acks = calls.ending.get(claim, calls.acking_by_id.get(job_id, []))
+            if any(call.started <= at for call in acks):
+                self.removed[claim].append(after)
+                return
+        purged = status in (DEAD, IN_PROGRESS) and calls.may_act("purge", at)
+        expired = status != DEAD and job.get("expires_at") is not None
+        replaced = calls.replacing(job.get("unique_key"), at)
+        if not (purged or expired or replaced or calls.cancelling(job_id, at)):
+            raise Violation(1, f"{job_id} vanished while it was {status}, and nobody had ended it", version=after)
 
-    def _check_addition(self, job: Job, after: Version) -> None:
-        self.added[job.id].append(after.number)
-        if job.status is JobStatus.IN_PROGRESS:
-            self._note_claim(job, after)
-        elif job.status is not JobStatus.QUEUED:
-            raise Violation(4, f"{job.id} appeared as {job.status}", after.number)
+    def _check_addition(self, job_id: str, job: Fields, after: Version) -> None:
+        self.added[job_id].append(after)
+        if status_of(job) == DEAD:
+            raise Violation(4, f"{job_id} appeared as dead", version=after)
+        callers = self.calls.adding.get(job_id, ())
+        if not any(call.started <= after.at and not call.certain for call in callers):
+            raise Violation(9, f"{job_id} appeared, and nobody had asked for it", version=after)
+        if attempt_of(job) < self._attempts.get(job_id, 0):
+            raise Violation(4, f"the attempt of {job_id} fell to {attempt_of(job)} as it came back", version=after)
+        key = job.get("unique_key")
+        if key is not None:
+            holders = [
+                each for each in after.jobs.values() if each.get("unique_key") == key and status_of(each) != DEAD
+            ]
+            if len(holders) > 1:
+                raise Violation(4, f"{len(holders)} live jobs have the {key}", version=after)
 
-    def _check_change(self, old: Job, new: Job, after: Version) -> None:
-        if new.attempt < old.attempt:
-            raise Violation(4, f"the attempt of {new.id} shrank from {old.attempt} to {new.attempt}", after.number)
-        if new.attempt > old.attempt + 1 and after.by != "drain":
-            raise Violation(4, f"{new.id} was claimed twice in one version", after.number)
-        claim_ended = old.status is JobStatus.IN_PROGRESS and (
-            new.status is not JobStatus.IN_PROGRESS or new.attempt != old.attempt
-        )
-        if claim_ended:
-            self._check_claim_end(old, new, after)
-        if new.attempt > old.attempt:
-            self._note_claim(new, after)
-        elif new.status is JobStatus.IN_PROGRESS and new.heartbeat_at != old.heartbeat_at:
-            self._moved_at[new.claim] = after.at
+    def _check_change(self, job_id: str, old: Fields, new: Fields, before: Version, after: Version) -> None:
+        grown = attempt_of(new) - attempt_of(old)
+        old_status, new_status = status_of(old), status_of(new)
+        if grown < 0:
+            raise Violation(4, f"the attempt of {job_id} fell from {attempt_of(old)}", version=after)
+        if grown > 1 or (grown == 1 and new_status != IN_PROGRESS):
+            raise Violation(4, f"{job_id} was claimed more than once in one version", version=after)
+        for name in NEVER_CHANGED:
+            if old.get(name) != new.get(name):
+                raise Violation(1, f"the {name} of {job_id} changed", version=after)
+        if old_status == IN_PROGRESS:
+            if new_status != IN_PROGRESS or grown:
+                self._check_claim_end(job_id, old, new, grown, after)
+            elif old.get("heartbeat_at") != new.get("heartbeat_at"):
+                self._check_beat(Claim(job_id, attempt_of(new)), after)
+        elif old_status == DEAD:
+            if not self.calls.may_act("redrive", after.at):
+                raise Violation(1, f"{job_id} was dead, and nobody had asked for it to be redriven", version=after)
+        elif new_status == DEAD:
+            raise Violation(1, f"{job_id} was queued, and is dead", version=after)
 
-    def _note_claim(self, job: Job, after: Version) -> None:
-        if job.status is JobStatus.IN_PROGRESS:
-            self.claimed[job.claim].append((after.number, job.claim_timeout))
-            self._moved_at[job.claim] = after.at
-
-    def _check_claim_end(self, old: Job, new: Job, after: Version) -> None:
+    def _check_claim_end(self, job_id: str, old: Fields, new: Fields, grown: int, after: Version) -> None:
         """A claim ended without an ack: by its holder's nack, handed back, or stale."""
-        if new.error is not None and new.error != old.error and new.error != STALE_ERROR:
-            self.nacked[new.error] += 1
-            return
-        if new.failures < old.failures or new.attempt > old.attempt + 1:
-            return  # handed back
-        timeout = old.claim_timeout or 0.0
-        stood = after.at - self._moved_at.get(old.claim, 0.0)
-        charged = new.failures >= old.failures and new.sequence != old.sequence
-        if charged and stood < timeout:
-            what = f"the claim on {old.id} attempt {old.attempt} was revoked after {stood:.3f} of {timeout:.3f} s"
-            raise Violation(6, what, after.number)
+        claim, error = Claim(job_id, attempt_of(old)), new.get("error")
+        self.ended[claim] = after
+        if error is not None and error not in (old.get("error"), STALE_ERROR):
+            call = self.calls.by_tag.get(error)
+            if call is None or claim not in call.claims:
+                raise Violation(5, f"{claim} was ended by a nack of another claim", version=after)
+            self.nacked[error].append((claim, after))
+        elif failures_of(new) - grown < failures_of(old):
+            dequeue = self.calls.by_tag.get(old.get("claim_timeout"))
+            told = dequeue.result if dequeue is not None and dequeue.succeeded else ()
+            if any(job.claim == claim for job in told):
+                raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)
+        else:
+            self._check_revocation(claim, old, after)
 
-    # Calls
+    def _check_revocation(self, claim: Claim, old: Fields, after: Version) -> None:
+        timeout = old.get("claim_timeout")
+        stood = after.at - self._moved_at.get(claim, 0.0)
+        if timeout is not None and stood < timeout and not self.calls.may_act("requeue_stale", after.at):
+            raise Violation(6, f"{claim} was revoked after {stood:.3f} of its {timeout:.3f} s", version=after)
 
-    def _check_call(self, call: Call) -> None:
-        paused = sum(
-            max(0.0, min(call.ended, until) - max(call.started, since))
-            for since, until in self.pauses.get(call.process, ())
-        )
-        if call.ended != NEVER and call.ended - call.started > call.limit + paused + LATE:
-            raise Violation(0, f"{call.verb} of {call.process} took {call.ended - call.started:.1f} s of {call.limit}")
-        if isinstance(call.error, StorageFatalError):
-            raise Violation(
-                7, f"{call.verb} of {call.process}: {call.error!r}, although the object was there and whole"
-            )
-        check = getattr(self, f"_check_{call.verb}", None)
-        if check is not None:
-            check(call)
-        if isinstance(call.error, ClaimLostError) and call.claim is not None:
-            if not any(not _holds(version, call.claim) for version in self._during(call)):
-                raise Violation(3, f"{call.verb} of {call.claim} by {call.process}: lost, although it was current")
-        elif isinstance(call.error, JobNotFoundError) and not any(
-            call.job_id not in version.jobs for version in self._during(call)
-        ):
-            raise Violation(3, f"{call.verb} of {call.job_id} by {call.process}: not found, although it was there")
+    def _check_beat(self, claim: Claim, after: Version) -> None:
+        self._moved_at[claim] = after.at
+        self.beaten[claim].append(after)
+        if not any(call.started <= after.at for call in self.calls.beating.get(claim, ())):
+            raise Violation(5, f"the heartbeat of {claim} moved, and its holder had not beaten", version=after)
 
-    def _check_enqueue(self, call: Call) -> None:
-        assert call.job_id is not None
-        added = self.added[call.job_id]
-        if not added and self._may_be_cancelled(call.job_id, call.ended):
-            return  # added and cancelled by one commit
-        self._check_count(call, added, f"enqueue of {call.job_id}")
-
-    def _check_apply(self, call: Call) -> None:
-        assert call.job_id is not None
-        assert call.claim is not None
-        added, removed = self.added[call.job_id], self.removed[call.claim]
-        self._check_count(call, added, f"apply with {call.job_id}")
-        if added and added != [number for number in removed if number in added]:
-            raise Violation(9, f"{call.job_id} was added without its ack", added[0])
-
-    def _check_dequeue(self, call: Call) -> None:
-        made = [claim for claim, claims in self.claimed.items() for _, tag in claims if tag == call.tag]
-        if call.certainly_not_done and made:
-            raise Violation(2, f"a dequeue of {call.process} that was not done claimed {made}")
-        if not call.succeeded:
-            return
-        told = [job.claim for job in call.result]
-        if sorted(told) != sorted(claim for claim in made if claim in told):
-            raise Violation(2, f"a dequeue of {call.process} returned {told}, and the blob says {made}")
-        for claim in told:
-            if len(self.claimed[claim]) != 1:
-                raise Violation(4, f"the claim {claim} was made {len(self.claimed[claim])} times")
-        if not told and all(self._has_ready(version, call) for version in self._during(call)):
-            raise Violation(3, f"a dequeue of {call.process} found nothing, although there was a job all the time")
-
-    def _check_ack(self, call: Call) -> None:
-        assert call.claim is not None
-        if call.succeeded and not any(
-            number for number in self.removed[call.claim] if self._landed(number) <= call.ended
-        ):
-            raise Violation(2, f"ack of {call.claim} by {call.process} succeeded, and the job was never removed")
-        if len(self.removed[call.claim]) > 1:
-            raise Violation(4, f"{call.claim} was acked twice", self.removed[call.claim][1])
-
-    def _check_nack(self, call: Call) -> None:
-        assert call.claim is not None
-        if not self.nacked[call.tag] and self._may_be_cancelled(call.claim.job_id, call.ended):
-            return  # given back and cancelled by one commit
-        self._check_count(call, [0] * self.nacked[call.tag], f"nack of {call.claim}", timed=False)
-
-    def _check_cancel(self, call: Call) -> None:
-        if call.succeeded and any(call.job_id in version.jobs for version in self.versions if version.at > call.ended):
-            again = [number for number in self.added[call.job_id or ""] if self._landed(number) > call.started]
-            if not again:
-                raise Violation(2, f"{call.job_id} was cancelled, and is still there")
-
-    def _check_count(self, call: Call, effects: list[int], what: str, *, timed: bool = True) -> None:
-        if len(effects) > 1:
-            raise Violation(2, f"{what} by {call.process} took effect in {len(effects)} versions: {effects}")
-        if call.succeeded and not effects:
-            raise Violation(2, f"{what} by {call.process} succeeded, and took effect in no version")
-        if call.succeeded and timed and self._landed(effects[0]) > call.ended:
-            raise Violation(2, f"{what} by {call.process} returned before its commit", effects[0])
-        if call.certainly_not_done and effects:
-            raise Violation(2, f"{what} by {call.process} was said not to be done", effects[0])
-
-    # Looking up
-
-    def _may_be_cancelled(self, job_id: str, at: float) -> bool:
-        """Whether somebody had tried to cancel the job by then."""
-        return any(call.job_id == job_id and call.started <= at for call in self._calls["cancel"])
-
-    def _landed(self, number: int) -> float:
-        return next(version.at for version in self.versions if version.number == number)
-
-    def _during(self, call: Call) -> list[Version]:
-        """The versions that were current at some moment of the call."""
-        first = max(0, bisect_right(self._times, call.started) - 1)
-        last = bisect_right(self._times, call.ended)
-        empty = [Version(0.0, 0, {}, None, {})] if not self._times or self._times[0] > call.started else []
-        return [*empty, *self.versions[first:last]]
-
-    def _has_ready(self, version: Version, call: Call) -> bool:
-        return any(
-            job.status is JobStatus.QUEUED and job.run_at is None and call.entrypoint in (None, job.entrypoint)
-            for job in version.jobs.values()
-        )
+    def _check_claim(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
+        claim, tag = Claim(job_id, attempt_of(job)), job.get("claim_timeout")
+        call = self.calls.by_tag.get(tag)
+        if call is None or call.process != after.by:
+            raise Violation(4, f"{claim} was made, and {after.by} had not asked for it", version=after)
+        if claim in self.claimed:
+            raise Violation(4, f"{claim} was made a second time", version=after)
+        self.claimed[claim] = after
+        self.made[tag].append(claim)
+        self._moved_at[claim] = after.at
+        own = (job.get("priority", 0), job.get("sequence", 0))
+        for other_id, other in after.jobs.items():
+            if before.jobs.get(other_id) is other and is_ready(other, call.entrypoint):
+                first = other.get("priority", 0), other.get("sequence", 0)
+                if first < own and other.get("sequence"):
+                    raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 
 
-def _holds(version: Version, claim: Claim) -> bool:
-    job = version.jobs.get(claim.job_id)
-    return job is not None and job.status is JobStatus.IN_PROGRESS and job.attempt == claim.attempt
-
-
-def _decode(landings: list[Landing]) -> list[Version]:
-    """Every version, parsing each line once."""
-    blob = Blob()
-    versions = []
-    for landing in landings:
-        parsed = parse_blob(landing.content)
-        blob.adopt(parsed, len(landing.content))
-        draft = blob.draft
-        versions.append(Version(landing.at, draft.version, dict(draft.jobs), landing.by, dict(draft.finished)))
-    return versions
+def may_act(call: Call, at: float) -> bool:
+    """Whether a call may have taken effect at that time."""
+    if call.started > at or call.certainly_not_done:
+        return False
+    return not call.succeeded or at <= call.ended

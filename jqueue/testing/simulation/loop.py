@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from jqueue.testing.virtual_time import VirtualTimeLoop
+from jqueue.testing.virtual_time import Callback, VirtualTimeLoop
 
 CURRENT: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("process", default=None)
 
@@ -23,7 +23,6 @@ class SimulatedProcess:
         name: tells it from the others.
         paused: nothing of it runs now.
         dead: nothing of it will ever run again.
-        tasks: what it runs.
         pauses: from when to when nothing of it ran.
     """
 
@@ -31,70 +30,74 @@ class SimulatedProcess:
         self.name = name
         self.paused = False
         self.dead = False
-        self.tasks: list[asyncio.Task[Any]] = []
         self.pauses: list[tuple[float, float]] = []
         self._paused_at = 0.0
         self._loop = loop
         self._context = contextvars.Context()
         self._context.run(CURRENT.set, self)
-        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = []
+        self._backlog: list[Callback] = []
 
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in this process."""
-        task = self._loop.create_task(main, context=self._context.copy())
-        self.tasks.append(task)
-        return task
+        return self._loop.create_task(main, context=self._context.copy())
 
-    def keep(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+    def keep(self, handle: Callback) -> None:
         """A callback came while nothing runs."""
-        self._backlog.append((callback, args, context))
+        self._backlog.append(handle)
 
     def pause(self) -> None:
         """Nothing runs from now on."""
         self.paused, self._paused_at = True, self._loop.time()
+        self._loop.stopped += 1
 
     def go_on(self) -> None:
         """What came meanwhile runs now, in its order."""
+        if self.paused:
+            self._loop.stopped -= 1
+            self.pauses.append((self._paused_at, self._loop.time()))
         self.paused = self.dead = False
-        self.pauses.append((self._paused_at, self._loop.time()))
         backlog, self._backlog = self._backlog, []
-        for callback, args, context in backlog:
-            self._loop.call_soon(callback, *args, context=context)
+        self._loop.make_ready(backlog)
 
     def die(self) -> None:
         """Nothing runs again, until `go_on` lets the dead unwind when all is over."""
+        self._loop.stopped += not self.paused
         self.paused = self.dead = True
 
 
 class SimulatedLoop(VirtualTimeLoop):
-    """A loop with virtual time that keeps processes apart."""
+    """A loop with virtual time that keeps processes apart.
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """As in asyncio, unless the process is paused or dead."""
-        process = CURRENT.get() if context is None else context.get(CURRENT)
-        if process is not None and process.paused:
-            context = contextvars.copy_context() if context is None else context
-            process.keep(callback, args, context)
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(callback, *args, context=context)
+    Attributes:
+        stopped: how many processes are paused or dead.
+        tasks: every task that was made.
+    """
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        """As in asyncio; if the process is paused at that time, when it goes on."""
-        process = CURRENT.get() if context is None else context.get(CURRENT)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        kept_context = contextvars.copy_context() if context is None else context
-        handle: asyncio.TimerHandle
+    stopped = 0
 
-        def fire() -> None:
-            if process.paused:
-                process.keep(lambda: None if handle.cancelled() else callback(*args), (), kept_context)
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.set_task_factory(self._make_task)
+
+    def _make_task(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
+        """Note the task: asyncio would look for those of this loop among the tasks of all seeds."""
+        task = asyncio.Task(work, loop=loop, **options)
+        self.tasks.append(task)
+        return task
+
+    def _run_ready(self, count: int) -> None:
+        ready = self._ready
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(CURRENT) if self.stopped else None
+            if process is not None and process.paused:
+                process.keep(handle)
             else:
-                callback(*args)
+                handle._run()
 
-        handle = super().call_at(when, fire, context=kept_context)
-        return handle
+    def make_ready(self, callbacks: Iterable[Callback]) -> None:
+        """Run these next, in their order."""
+        self._ready.extend(callbacks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from jqueue.domain.errors import CASConflictError, JQueueError, StorageError, StorageThrottledError
 from jqueue.ports.storage import ObjectStoragePort
+from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.virtual_time import EPOCH
 
 Answer = Callable[[Any], None]
@@ -30,6 +30,7 @@ class FaultKind(Enum):
     LOST_ANSWER = "the answer is lost, and the client is told so"
     SILENT_REQUEST = "the request is lost, and the client waits"
     SILENT_ANSWER = "the answer is lost, and the client waits"
+    OVERTAKEN = "the request arrives late, and others overtake it"
     DELAYED = "the request arrives when the client has given up"
     LATE_ANSWER = "the request is done at once, and answered late"
     DUPLICATED = "the request arrives twice, the second time late"
@@ -73,57 +74,51 @@ class HonestStore:
         return str(self._count)
 
 
+KINDS_OF_READS = tuple(kind for kind in FaultKind if kind not in (FaultKind.DUPLICATED, FaultKind.RESENT))
+
+
 @dataclass
 class Network:
     """One store, and the way to it.
 
     Attributes:
         store: the honest store; a storage adapter of one's own will do.
-        dice: the seed's.
+        schedule: the seed's.
         rate: the share of requests that something happens to; it can be changed.
         kinds: what may happen.
         fired: how often each did.
         landings: every version, in order.
-        reads: how many reads were asked for.
-        writes: how many writes were asked for.
+        requests: how many requests were sent.
     """
 
     store: HonestStore | ObjectStoragePort
-    dice: random.Random
+    schedule: Schedule
     rate: float
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
-    fired: Counter[FaultKind] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
     landings: list[Landing] = field(default_factory=list)
-    reads: int = 0
-    writes: int = 0
-    _down_until: float = 0.0
-    _server: contextvars.Context = field(default_factory=contextvars.Context)
+    requests: int = 0
 
-    def client(self, process: str, latency: float, tells_time: bool) -> SimulatedStorage:
-        """The storage object of one process."""
-        return (TimedStorage if tells_time else SimulatedStorage)(self, process, latency)
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.server = contextvars.Context()
+        self.down_until = 0.0
+        self.kinds_of_reads = tuple(kind for kind in self.kinds if kind in KINDS_OF_READS)
 
-    def fault(self, *, write: bool) -> FaultKind | None:
-        """Draw what happens to a request."""
-        now = asyncio.get_running_loop().time()
-        if now < self._down_until:
-            self.fired[FaultKind.DOWN] += 1
-            return FaultKind.DOWN
-        if not self.kinds or self.dice.random() >= self.rate:
-            return None
-        kind = self.dice.choice(self.kinds)
-        if not write and kind in (FaultKind.DUPLICATED, FaultKind.RESENT):
-            return None
-        if kind is FaultKind.DOWN:
-            if self.dice.random() < 0.8:
-                return None
-            self._down_until = now + self.dice.uniform(1, 40)
-        self.fired[kind] += 1
-        return kind
+    def client(self, process: str, latency: float, abilities: int = 0) -> SimulatedStorage:
+        """The storage object of one process.
+
+        Args:
+            process: its name.
+            latency: seconds that a request takes there, and back, on average.
+            abilities: 0 for the two methods alone, 1 for a store that tells the time, 2 for conditional reads too.
+        """
+        kind = (SimulatedStorage, TimedStorage, ConditionalStorage)[abilities]
+        return kind(self, process, latency)
 
     def later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
         """Run something on the server's side, whatever becomes of the client."""
-        asyncio.get_running_loop().call_later(seconds, callback, *args, context=self._server)
+        self.loop.call_later(seconds, callback, *args, context=self.server)
 
     def serve(self, content: bytes | None, if_match: str | None, by: str | None, answer: Answer) -> None:
         """A request arrives at the store: a write, or without content a read."""
@@ -136,7 +131,26 @@ class Network:
             answer(result)
         else:
             work = self._serve_slowly(self.store, content, if_match, by, answer)
-            asyncio.get_running_loop().create_task(work, context=self._server.copy())
+            self.loop.create_task(work, context=self.server.copy())
+
+    async def edit(self, change: Callable[[bytes], bytes | None], by: str | None = None) -> bool:
+        """Change the object on the spot, without a network: what a person does. Returns whether it was changed.
+
+        Args:
+            change: gives the new content for the old; None leaves it as it is.
+            by: whose landing it is; None for a person's.
+        """
+        store = self.store
+        content, etag = store.read() if isinstance(store, HonestStore) else await store.read()
+        changed = change(content)
+        if changed is None or changed == content:
+            return False
+        try:
+            result = store.write(changed, etag) if isinstance(store, HonestStore) else await store.write(changed, etag)
+        except CASConflictError:
+            return False
+        self._note(changed, result, by)
+        return True
 
     async def _serve_slowly(
         self, store: ObjectStoragePort, content: bytes | None, if_match: str | None, by: str | None, answer: Answer
@@ -150,45 +164,92 @@ class Network:
 
     def _note(self, content: bytes | None, result: Any, by: str | None) -> None:
         if content is not None and not isinstance(result, Exception):
-            self.landings.append(Landing(asyncio.get_running_loop().time(), content, by))
+            self.landings.append(Landing(self.loop.time(), content, by))
 
 
-@dataclass
 class SimulatedStorage:
     """What one process sees of the store: two methods, and no time."""
 
-    network: Network
-    process: str
-    latency: float
+    def __init__(self, network: Network, process: str, latency: float) -> None:
+        self.network = network
+        self.process = process
+        self.latency = latency
+        self.sent = 0
+        self._dice = network.schedule.dice(f"requests of {process}")
 
     async def read(self) -> tuple[bytes, str | None]:
         """A read, over the network."""
-        self.network.reads += 1
-        found: tuple[bytes, str | None] = await self._send(self.network.fault(write=False), None, None)
+        found: tuple[bytes, str | None] = await self._send(None, None)
         return found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """A write, over the network."""
-        self.network.writes += 1
-        etag: str = await self._send(self.network.fault(write=True), content, if_match)
+        etag: str = await self._send(content, if_match)
         return etag
 
-    def _send(self, fault: FaultKind | None, content: bytes | None, if_match: str | None) -> asyncio.Future[Any]:
+    def _send(self, content: bytes | None, if_match: str | None) -> asyncio.Future[Any]:
         """Send a request on its way; the future is its answer, if there will be one."""
-        network, dice = self.network, self.network.dice
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        network, dice = self.network, self._dice
+        answer: asyncio.Future[Any] = network.loop.create_future()
+        network.requests += 1
+        self.sent += 1
+        there, back = (self.latency * (0.2 + 1.6 * dice.random()) for _ in range(2))
+        fault = self._fault(content is not None)
+        if fault is not None:
+            self._send_badly(fault, there, back, content, if_match, answer)
+            return answer
+
+        def arrive() -> None:
+            network.serve(content, if_match, self.process, reply)
+
+        def reply(result: Any) -> None:
+            network.later(back, _tell, answer, result)
+
+        network.later(there, arrive)
+        return answer
+
+    def _fault(self, write: bool) -> FaultKind | None:
+        """Draw what happens to a request."""
+        network, dice = self.network, self._dice
+        now = network.loop.time()
+        if now < network.down_until:
+            network.fired[FaultKind.DOWN.name] += 1
+            return FaultKind.DOWN
+        if dice.random() >= network.rate:
+            return None
+        kinds = network.kinds if write else network.kinds_of_reads
+        kind = dice.choice(kinds) if kinds else None
+        how_long = dice.random()
+        if kind is None or (kind is FaultKind.DOWN and how_long < 0.8):
+            return None
+        if not network.schedule.takes_place(f"request {self.sent} of {self.process}: {kind.value}"):
+            return None
+        if kind is FaultKind.DOWN:
+            network.down_until = now + (how_long - 0.8) * 150
+        network.fired[kind.name] += 1
+        return kind
+
+    def _send_badly(
+        self,
+        fault: FaultKind,
+        there: float,
+        back: float,
+        content: bytes | None,
+        if_match: str | None,
+        answer: asyncio.Future[Any],
+    ) -> None:
+        network, dice = self.network, self._dice
 
         def arrive(then: Answer) -> None:
             network.serve(content, if_match, self.process, then)
 
         def reply(result: Any) -> None:
-            delay = dice.uniform(0.5, 20) if fault is FaultKind.LATE_ANSWER else 0.0
-            network.later(delay + self._travel(), _tell, answer, result)
+            late = dice.uniform(0.5, 20) if fault is FaultKind.LATE_ANSWER else 0.0
+            network.later(late + back, _tell, answer, result)
 
         def lose(result: Any) -> None:
             reply(StorageError("the connection was reset"))
 
-        there = self._travel()
         if fault in (FaultKind.LOST_REQUEST, FaultKind.DOWN):
             network.later(there, lose, None)
         elif fault is FaultKind.THROTTLED:
@@ -197,18 +258,16 @@ class SimulatedStorage:
             network.later(there, arrive, _drop)
         elif fault is FaultKind.LOST_ANSWER:
             network.later(there, arrive, lose)
+        elif fault is FaultKind.OVERTAKEN:
+            network.later(there + dice.uniform(0.05, 2), arrive, reply)
         elif fault is FaultKind.DELAYED:
-            network.later(there + dice.uniform(1, LONGEST_DELAY), arrive, reply)
+            network.later(there + dice.uniform(2, LONGEST_DELAY), arrive, reply)
         elif fault is FaultKind.RESENT:
             network.later(there, arrive, lambda _: arrive(reply))
         elif fault is not FaultKind.SILENT_REQUEST:
             network.later(there, arrive, reply)
         if fault is FaultKind.DUPLICATED:
             network.later(there + dice.uniform(0, LONGEST_DELAY), arrive, _drop)
-        return answer
-
-    def _travel(self) -> float:
-        return self.latency * self.network.dice.uniform(0.2, 1.8)
 
 
 class TimedStorage(SimulatedStorage):
@@ -216,7 +275,16 @@ class TimedStorage(SimulatedStorage):
 
     def store_time(self) -> datetime:
         """The store's own clock, which nobody sets wrong."""
-        return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+        return EPOCH + timedelta(seconds=self.network.loop.time())
+
+
+class ConditionalStorage(TimedStorage):
+    """A store that also says that nothing has changed, without sending the object."""
+
+    async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
+        """A read, over the network."""
+        content, found = await self.read()
+        return None if found == etag else (content, found)
 
 
 def _drop(result: Any) -> None:

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 
+from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort
-from jqueue.testing.simulation.auditor import Auditor, Violation
-from jqueue.testing.simulation.history import History
+from jqueue.testing.simulation.actors import Consumer, Operator, Producer
+from jqueue.testing.simulation.auditor import Auditor, Calls, Violation
+from jqueue.testing.simulation.chain import Version, read_chain, status_of
+from jqueue.testing.simulation.contention import contend
+from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.loop import SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
-from jqueue.testing.simulation.workload import Client, World, drain
+from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
+from jqueue.testing.simulation.schedule import Schedule
+from jqueue.testing.simulation.testimony import Testimony
+from jqueue.testing.simulation.workload import Actor, Client, SeededEntropy, World
+from jqueue.testing.virtual_time import VirtualClock
 
-DRAIN_SECONDS = 2000.0
+RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
+LATENCIES = (0.01, 0.01, 0.02, 0.05)
+"""Seconds that a request takes to the store, and its answer back: some differ fivefold."""
+
+PAUSES = (0.1, 1.0, 3.0)
+"""Seconds between the steps of an actor, on average: in a hurry, calls share commits and processes collide."""
+
+MOST_DISTURBANCES = 8
+DRAIN_SECONDS = 120.0
+DRAIN_CLAIM_TIMEOUT = 30.0
+"""Seconds that claims which do not say are given by then."""
+
+"""Seconds after the last fault within which every job can be had: a claim's timeout, and a sweep."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +46,26 @@ class Settings:
     """What a seed is run with.
 
     Attributes:
-        rate: the share of requests that a fault happens to.
-        calls: how many calls the processes make, about.
-        processes: how many there are at the most.
+        rate: the share of requests that a fault happens to; None draws one for each seed.
+        steps: how many steps each actor takes, at the most.
+        processes: how many there are at first, at the most.
         kinds: which faults may happen.
-        disturbances: whether processes crash, are paused, and have their clocks set.
-        make_storage: makes the honest store.
+        disturbances: whether processes crash, are paused, and have their clocks set, and people edit the object.
+        old_format: the share of seeds that begin with an object of jqueue 1.0.0.
+        contention: the share of seeds in which a fast writer and a slow one write without a pause, and nothing else.
+        make_storage: makes the honest store; give your own adapter here.
+        left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
-    rate: float = 0.1
-    calls: int = 75
-    processes: int = 4
+    rate: float | None = None
+    steps: int = 3
+    processes: int = 3
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     disturbances: bool = True
+    old_format: float = 0.1
+    contention: float = 0.005
     make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -46,16 +73,21 @@ class Report:
     """What happened in one seed or in many.
 
     Attributes:
+        seeds: seeds run.
         calls: calls begun.
+        operations: operations in them.
+        requests: requests sent to the store.
         commits: versions landed.
         recognised: commits that were recognised after an answer that was no clean success.
         faults: how often each kind fired.
-        events: crashes, pauses and clock jumps.
+        events: crashes, pauses, clock jumps, edits by hand, conversions.
         outcomes: how calls ended.
     """
 
     seeds: int = 0
     calls: int = 0
+    operations: int = 0
+    requests: int = 0
     commits: int = 0
     recognised: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -64,28 +96,28 @@ class Report:
 
     def add(self, other: Report) -> None:
         """Add another report to this one."""
-        self.seeds += other.seeds
-        self.calls += other.calls
-        self.commits += other.commits
-        self.recognised += other.recognised
-        self.faults += other.faults
-        self.events += other.events
-        self.outcomes += other.outcomes
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Simulation:
-    """One seed."""
+    """One seed.
+
+    Attributes:
+        world: what the processes share; there once the simulation has run.
+        versions: the chain of versions, once it was audited.
+    """
+
+    world: World
 
     def __init__(self, seed: int, settings: Settings) -> None:
-        self.seed = seed
         self.settings = settings
-        self.dice = random.Random(seed)
+        self.schedule = Schedule(seed, settings.left_out)
+        self.dice = self.schedule.dice("the world")
         self.report = Report(seeds=1)
-        self.history = History()
-        self.network = Network(settings.make_storage(), self.dice, settings.rate, settings.kinds)
-        self.world = World(self.network, self.history, self.dice, settings.calls, itertools.count(1))
         self.clients: list[Client] = []
-        self._names = (f"p{number}" for number in itertools.count(1))
+        self.versions: list[Version] = []
+        self._names = (f"process {number}" for number in itertools.count(1))
 
     def run(self) -> Report:
         """Run it, and audit it.
@@ -93,78 +125,172 @@ class Simulation:
         Raises:
             Violation: a rule is broken.
         """
-        with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        with _quiet(), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
             runner.get_loop().set_exception_handler(lambda *_: None)
-            drained = runner.run(self._main())
-            landings, calls = list(self.network.landings), list(self.history.calls)
+            left = runner.run(self._main())
+            landings, calls = list(self.world.network.landings), list(self.world.history.calls)
             runner.run(self._bury())
         for error in self.world.errors:
             raise Violation(0, f"an error left a process: {error!r}") from error
+        self.versions = read_chain(landings)
+        auditor = Auditor(self.versions, Calls(calls))
+        auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
-        Auditor(landings, calls, pauses).check()
-        if not drained:
-            raise Violation(0, f"jobs were left {DRAIN_SECONDS:.0f} s after the last fault")
-        self._count()
+        Testimony(auditor, pauses).check(self.world.exits)
+        if left:
+            raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
+        self._count(calls)
         return self.report
 
-    async def _main(self) -> bool:
+    async def _main(self) -> list[str]:
+        """Run the world to its end; returns the jobs that were left."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        lives = [self._start(loop) for _ in range(self.dice.randint(1, self.settings.processes))]
-        while any(not client.process.dead and not task.done() for client, task in lives):
-            await asyncio.sleep(self.dice.uniform(1, 15))
-            if self.world.calls_left > 0 and self.settings.disturbances:
-                lives += self._disturb(loop, [client for client, task in lives if not task.done()])
-        self.network.rate = 0.0
+        settings, dice = self.settings, self.dice
+        rate = dice.choice(RATES) if settings.rate is None else settings.rate
+        network = Network(settings.make_storage(), self.schedule, rate, settings.kinds)
+        self.world = World(network, self.schedule, tells_time=dice.random() < 0.5)
+        if dice.random() < settings.contention:
+            network.rate = 0.0
+            self.report.events["contention"] += 1
+            await contend(self.world, loop)
+        else:
+            await self._disturbed_life(loop, network)
+        network.rate = 0.0
         await asyncio.sleep(LONGEST_DELAY * 2)  # what is still on its way arrives
         drainer = SimulatedProcess("drain", loop)
-        drained: bool = await drainer.start(drain(self.world, drainer, DRAIN_SECONDS))
-        return drained
+        left: list[str] = await drainer.start(self._drain())
+        return left
+
+    async def _disturbed_life(self, loop: SimulatedLoop, network: Network) -> None:
+        """Processes work until they are done, and are disturbed."""
+        settings, dice = self.settings, self.dice
+        person = Person(self.schedule, network)
+        old_program = await self._old_object(network) if dice.random() < settings.old_format else None
+        lives = [self._start(loop) for _ in range(dice.randint(1, settings.processes))]
+        disturbances = 0
+        while any(not client.process.dead and not task.done() for client, task in lives):
+            await asyncio.sleep(dice.uniform(1, 15))
+            if settings.disturbances and disturbances < MOST_DISTURBANCES:
+                disturbances += 1
+                alive = [client for client, task in lives if not task.done() and not client.process.paused]
+                lives += await self._disturb(loop, alive, person, f"disturbance {disturbances}")
+        if old_program is not None:
+            await old_program
+
+    async def _old_object(self, network: Network) -> asyncio.Task[None]:
+        """Begin with an object of jqueue 1.0.0, and a program that goes on writing to it."""
+        content = old_blob(self.dice)
+        await network.edit(lambda _: content, OLD_PROGRAM)
+        self.report.events["began with jqueue 1.0.0"] += 1
+        return asyncio.get_running_loop().create_task(OldProgram(self.schedule, network).run())
 
     def _start(self, loop: SimulatedLoop) -> tuple[Client, asyncio.Task[None]]:
+        """Start a process with some actors."""
         process = SimulatedProcess(next(self._names), loop)
-        latency = self.dice.choice([0.01, 0.02, 0.05])
-        client = Client(self.world, process, latency=latency, tells_time=self.seed % 2 == 0)
+        dice = self.schedule.dice(f"actors of {process.name}")
+        client = Client(self.world, process, dice.choice(LATENCIES))
         self.clients.append(client)
-        return client, process.start(client.live())
+        roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2]) + [Consumer] * dice.choice([1, 2, 3])
+        roles += [Operator] * (dice.random() < 0.2)
+        pause = dice.choice(PAUSES)
+        actors: list[Actor] = []
+        for number, role in enumerate(roles, 1):
+            steps = dice.randint(1, self.settings.steps)
+            actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, pause))
+        return client, process.start(client.live(actors))
 
-    def _disturb(self, loop: SimulatedLoop, alive: list[Client]) -> list[tuple[Client, asyncio.Task[None]]]:
-        """Something happens to a process."""
-        choices = [client for client in alive if not client.process.paused]
-        event = self.dice.random()
-        if not choices or event < 0.6:
+    async def _disturb(
+        self, loop: SimulatedLoop, alive: list[Client], person: Person, name: str
+    ) -> list[tuple[Client, asyncio.Task[None]]]:
+        """Something happens; returns the processes that were started anew."""
+        dice = self.schedule.dice(name)
+        event = dice.random()
+        if event < 0.4 or not alive:
             return []
-        client = self.dice.choice(choices)
-        if event < 0.75:
-            self.report.events["crash"] += 1
+        if event < 0.55:
+            if await person.edit():
+                self.report.events["edit by hand"] += 1
+            return []
+        client = dice.choice(alive)
+        kind = "crash" if event < 0.75 else "clock jump" if event < 0.85 else "pause"
+        if not self.schedule.takes_place(f"{name}: {kind} of {client.process.name}"):
+            return []
+        self.report.events[kind] += 1
+        if kind == "crash":
             client.process.die()
             return [self._start(loop)]
-        if event < 0.9:
-            self.report.events["clock jump"] += 1
-            client.clock.skew += timedelta(seconds=self.dice.choice([-10_000, -1, 1, 10_000]))
-            return []
-        self.report.events["pause"] += 1
-        client.process.pause()
-        loop.call_later(self.dice.uniform(5, 200), _resume, client.process)
+        if kind == "clock jump":
+            client.clock.skew += dice.choice([-10_000, -1, 1, 10_000])
+        else:
+            client.process.pause()
+            loop.call_later(dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)]), _resume, client.process)
         return []
+
+    async def _drain(self) -> list[str]:
+        """When faults are over: take and finish every job. Returns those that were not to be had in time."""
+        loop, world = asyncio.get_running_loop(), self.world
+        until = loop.time() + DRAIN_SECONDS
+        storage = world.network.client("drain", 0.01)
+        entropy = SeededEntropy(random.Random(0), "drain")
+        left: list[str] = []
+        async with BrokerQueue(
+            storage, clock=VirtualClock(), entropy=entropy, stale_timeout=DRAIN_CLAIM_TIMEOUT
+        ) as queue:
+            while loop.time() < until:
+                tag = 300 + world.tag() / 10_000
+                dequeue = queue.dequeue(batch_size=100, claim_timeout=tag)
+                jobs = await world.history.record(Call("drain", "dequeue", tag=tag, limit=DRAIN_SECONDS), dequeue)
+                if jobs:
+                    claims = tuple(job.claim for job in jobs)
+                    call = Call("drain", "ack_many", claims=claims, operations=len(jobs), limit=DRAIN_SECONDS)
+                    await world.history.record(call, queue.ack_many(jobs))
+                    continue
+                left = _left(read_chain(world.network.landings[-1:]))
+                if not left:
+                    break
+                await asyncio.sleep(5.0)
+        return left
 
     async def _bury(self) -> None:
         """Let the coroutines of the dead unwind, where they can do no harm any more."""
+        self.world.history.closed = True
         for client in self.clients:
             client.process.go_on()
-        while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        while tasks := [task for task in loop.tasks if not task.done() and task is not asyncio.current_task()]:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1.0)
 
-    def _count(self) -> None:
-        report = self.report
-        report.calls = len(self.history.calls)
-        report.commits = len(self.network.landings)
+    def _count(self, calls: list[Call]) -> None:
+        report, network = self.report, self.world.network
+        report.calls = len(calls)
+        report.operations = sum(call.operations for call in calls)
+        report.requests = network.requests
+        report.commits = len(network.landings)
         report.recognised = sum(client.queue._engine.recognised for client in self.clients)
-        report.faults.update({kind.name: count for kind, count in self.network.fired.items()})
-        for call in self.history.calls:
-            report.outcomes["ok" if call.succeeded else type(call.error).__name__] += 1
+        report.faults = network.fired
+        report.outcomes = Counter(call.outcome for call in calls)
+
+
+def _left(versions: list[Version]) -> list[str]:
+    """The jobs that somebody waits for: not the dead, and not those that a clock hours ahead has scheduled."""
+    jobs = versions[0].jobs if versions else {}
+    return [job_id for job_id, job in jobs.items() if status_of(job) != "dead" and job.get("run_at") is None]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the queues would log of a store in trouble is no news here."""
+    logger = logging.getLogger("jqueue")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _resume(process: SimulatedProcess) -> None:

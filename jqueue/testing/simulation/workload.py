@@ -1,30 +1,28 @@
-"""What the processes do: produce, consume, crash, come back; and what people and old programs do beside them."""
+"""What the processes do: produce, consume, keep order; each actor takes a number of steps, drawn from the seed."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.codec import decode
 from jqueue.core.direct import DirectQueue
-from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.domain.errors import ClaimLostError, JQueueError, UnknownOutcomeError
-from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Ack, Enqueue
+from jqueue.domain.errors import JQueueError
 from jqueue.testing.simulation.history import Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
 from jqueue.testing.simulation.network import Network
-from jqueue.testing.virtual_time import VirtualClock
+from jqueue.testing.simulation.schedule import Schedule
+from jqueue.testing.virtual_time import EPOCH
 
 ENTRYPOINTS = ("a", "b")
-DEADLINE, CALL_TIMEOUT, CLAIM_TIMEOUT = 12.0, 3.0, 30.0
-SLACK = 0.001
+DEADLINE, CALL_TIMEOUT = 12.0, 3.0
+SKEWS = (0, 0, 0, 7, -90, 3600, -7200)
+"""Seconds by which the clock of a process may be ahead."""
 
 
 class SeededEntropy:
@@ -42,7 +40,19 @@ class SeededEntropy:
 
     def jitter(self, bound: float) -> float:
         """Seconds spread evenly over [0, bound]."""
-        return self._dice.uniform(0.0, bound)
+        return self._dice.random() * bound
+
+
+class SimulatedClock:
+    """The clock of one process: the loop's time, and so many seconds more. It can be set wrong."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, skew: float) -> None:
+        self.skew = skew
+        self.monotonic = loop.time
+
+    def now(self) -> datetime:
+        """The wall clock, UTC."""
+        return EPOCH + timedelta(seconds=self.monotonic() + self.skew)
 
 
 @dataclass
@@ -51,180 +61,117 @@ class World:
 
     Attributes:
         network: the way to the store.
+        schedule: the seed's.
+        tells_time: whether the store does.
         history: what was called.
-        dice: the seed's.
-        calls_left: how many more calls may begin before the work runs out.
         tags: numbers by which the effects of calls are told apart.
+        made: ids of jobs that somebody wanted to enqueue.
+        exits: when each process that left in peace began to, and when it had left.
+        errors: what left a process that should not have.
     """
 
     network: Network
-    history: History
-    dice: random.Random
-    calls_left: int
-    tags: Iterator[int]
+    schedule: Schedule
+    tells_time: bool
+    history: History = field(default_factory=History)
+    tags: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+    made: list[str] = field(default_factory=list)
+    exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
-    exits: list[tuple[str, float]] = field(default_factory=list)
+
+    def tag(self) -> int:
+        """A number that no other call has."""
+        return next(iter(self.tags))
 
 
 class Client:
-    """One life of one process: a queue object, producers and consumers."""
+    """One life of one process: a queue object, and the actors that share it.
 
-    def __init__(self, world: World, process: SimulatedProcess, *, latency: float, tells_time: bool) -> None:
+    Attributes:
+        clock: the process's own; it can be set wrong.
+        queue: direct or broker.
+    """
+
+    def __init__(self, world: World, process: SimulatedProcess, latency: float) -> None:
         self.world = world
         self.process = process
-        self.dice = world.dice
-        self.clock = VirtualClock(timedelta(seconds=self.dice.choice([0, 0, 0, 7, -90, 3600, -7200])))
-        self.storage = world.network.client(process.name, latency, tells_time)
+        self.dice = dice = world.schedule.dice(process.name)
+        self.clock = SimulatedClock(world.network.loop, dice.choice(SKEWS))
+        storage = world.network.client(process.name, latency, abilities=dice.choice([1, 2]) if world.tells_time else 0)
         options: dict[str, Any] = {
             "clock": self.clock,
-            "entropy": SeededEntropy(self.dice, process.name),
+            "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
             "deadline": DEADLINE,
             "call_timeout": CALL_TIMEOUT,
-            "stale_timeout": self.dice.choice([1.0, CLAIM_TIMEOUT, 300.0]),
+            "poll_interval": dice.choice([1.0, 5.0]),
+            "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
         }
-        direct = self.dice.random() < 0.5
-        self.queue = DirectQueue(self.storage, **options) if direct else BrokerQueue(self.storage, **options)
-        self.held: list[Job] = []
+        kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
+        self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
 
-    async def live(self) -> None:
-        """Work until the world's calls are used up, then leave."""
+    async def live(self, actors: Sequence[Actor]) -> None:
+        """Have the actors take their steps, then leave."""
         loop = asyncio.get_running_loop()
+        left = loop.time()
         try:
-            async with self._entered():
+            async with self.queue:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(self.dice.choice([1, 1, 2])):
-                        group.create_task(self._produce())
-                    for _ in range(self.dice.choice([1, 2, 3])):
-                        group.create_task(self._consume())
+                    for actor in actors:
+                        group.create_task(actor.act())
                 left = loop.time()
-            self.world.exits.append((self.process.name, loop.time() - left))
-        except JQueueError as error:
-            self.world.errors.append(error)
-
-    @asynccontextmanager
-    async def _entered(self) -> Any:
-        async with self.queue:
-            yield
-
-    async def _produce(self) -> None:
-        while self._may_call():
-            await asyncio.sleep(self.dice.expovariate(1 / 4))
-            number = next(self.world.tags)
-            entrypoint = self.dice.choice(ENTRYPOINTS)
-            choice = self.dice.random()
-            job_id = f"job-{number}"
-            if choice < 0.75:
-                delay = self.dice.choice([None, None, None, 5.0])
-                await self._call(
-                    "enqueue",
-                    self.queue.enqueue(entrypoint, b"", job_id=job_id, delay=delay, max_attempts=50),
-                    job_id=job_id,
-                )
-            elif choice < 0.85:
-                await self._call("read_state", self.queue.read_state())
-            else:
-                made = [call.job_id for call in self.world.history.calls if call.verb == "enqueue" and call.job_id]
-                if made:
-                    job_id = self.dice.choice(made)
-                    await self._call("cancel", self.queue.cancel(job_id), job_id=job_id)
-
-    async def _consume(self) -> None:
-        while self._may_call():
-            await asyncio.sleep(self.dice.expovariate(1 / 3))
-            entrypoint = self.dice.choice([*ENTRYPOINTS, None])
-            wait = self.dice.choice([None, None, 5.0, 20.0])
-            tag = CLAIM_TIMEOUT + next(self.world.tags) / 10_000
-            jobs = await self._dequeue(entrypoint, wait, tag)
-            for job in jobs if isinstance(jobs, list) else ():
-                await self._work(job)
-
-    async def _dequeue(self, entrypoint: str | None, wait: float | None, tag: float) -> Any:
-        patience = self.dice.choice([None, None, None, None, self.dice.uniform(0, 6)])
-        batch = self.dice.choice([1, 1, 3])
-        work = self.queue.dequeue(entrypoint, batch_size=batch, wait=wait, claim_timeout=tag)
-        call = self._call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=DEADLINE + (wait or 0.0))
-        if patience is None:
-            return await call
-        try:
-            async with asyncio.timeout(patience):
-                return await call
-        except TimeoutError:
-            return None
-
-    async def _work(self, job: Job) -> None:
-        """Work on a job for a while, and end its claim in one of the ways there are."""
-        choice = self.dice.random()
-        if choice < 0.08:
-            return  # forgotten: it goes stale
-        try:
-            if choice < 0.5:
-                async with HeartbeatManager(self.queue, job):
-                    await asyncio.sleep(self.dice.choice([0.1, 2.0, 50.0, 80.0]))
-            else:
-                await asyncio.sleep(self.dice.choice([0.0, 0.0, 1.0, 40.0, 70.0]))
-        except ClaimLostError:
-            return
-        ending = self.dice.random()
-        tag = f"call {next(self.world.tags)}"
-        if ending < 0.6:
-            await self._until_told("ack", job, lambda: self.queue.ack(job))
-        elif ending < 0.75:
-            charge = self.dice.random() < 0.7
-            await self._call("nack", self.queue.nack(job, error=tag, charge=charge), claim=job.claim, tag=tag)
-        elif ending < 0.85:
-            await self._call("heartbeat", self.queue.heartbeat(job), claim=job.claim)
-            await self._until_told("ack", job, lambda: self.queue.ack(job))
-        else:
-            child = f"child-{tag}"
-            enqueue = Enqueue(self.dice.choice(ENTRYPOINTS), b"", job_id=child, max_attempts=50)
-            await self._call("apply", self.queue.apply(Ack(job), enqueue), claim=job.claim, job_id=child)
-
-    async def _until_told(self, verb: str, job: Job, work: Any) -> None:
-        """Try until it is done or refused, as a careful program does; some repeat what has succeeded."""
-        for _ in range(3):
-            error = await self._call(verb, work(), claim=job.claim)
-            if not isinstance(error, UnknownOutcomeError) and self.dice.random() < 0.9:
-                return
-
-    async def _call(
-        self,
-        verb: str,
-        work: Any,
-        *,
-        claim: Claim | None = None,
-        job_id: str | None = None,
-        tag: Any = None,
-        entrypoint: str | None = None,
-        limit: float = DEADLINE,
-    ) -> Any:
-        self.world.calls_left -= 1
-        call = Call(
-            self.process.name,
-            verb,
-            asyncio.get_running_loop().time(),
-            limit,
-            claim=claim,
-            job_id=job_id,
-            tag=tag,
-            entrypoint=entrypoint,
-        )
-        return await self.world.history.record(call, work)
-
-    def _may_call(self) -> bool:
-        return self.world.calls_left > 0
+            self.world.exits[self.process.name] = (left, loop.time())
+        except* JQueueError as errors:
+            self.world.errors.extend(errors.exceptions)
 
 
-async def drain(world: World, process: SimulatedProcess, within: float) -> bool:
-    """When faults are over: take and finish every job that is left. Returns whether the queue is empty in time."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + within
-    storage = world.network.client(process.name, 0.01, True)
-    entropy = SeededEntropy(world.dice, process.name)
-    async with BrokerQueue(storage, clock=VirtualClock(), entropy=entropy) as queue:
-        while loop.time() < until:
-            for job in await queue.dequeue(batch_size=100, wait=20.0):
-                await queue.ack(job)
-            left = decode(world.network.landings[-1].content).jobs if world.network.landings else ()
-            if all(job.run_at is not None for job in left):
-                return True  # what is scheduled by a clock that was hours ahead would take hours
-    return False
+class Actor:
+    """One task of a process: so many steps, each after a pause.
+
+    Args:
+        client: the process.
+        name: tells it from all others.
+        steps: how many.
+        pause: seconds between steps, on average.
+    """
+
+    def __init__(self, client: Client, name: str, steps: int, pause: float) -> None:
+        self.client = client
+        self.world = client.world
+        self.queue = client.queue
+        self.name = name
+        self.steps = steps
+        self.pause = pause
+        self.dice = self.world.schedule.dice(name)
+        self.moment = name
+
+    async def act(self) -> None:
+        """Take the steps."""
+        schedule = self.world.schedule
+        for number in range(1, self.steps + 1):
+            self.moment = f"{self.name}.{number}"
+            schedule.reset(self.dice, self.moment)
+            await asyncio.sleep(self.dice.expovariate(1 / self.pause))
+            if schedule.takes_place(f"step {self.moment}"):
+                await self.step()
+
+    async def step(self) -> None:
+        """Do one thing."""
+        raise NotImplementedError
+
+    async def call(self, verb: str, work: Awaitable[Any], **details: Any) -> Any:
+        """Await a call, and have it recorded. Returns its result, or its error."""
+        details.setdefault("limit", DEADLINE)
+        return await self.world.history.record(Call(self.client.process.name, verb, **details), work)
+
+    def pick(self, *chances: tuple[int, Any]) -> Any:
+        """One of several things, by weight."""
+        at = self.dice.random() * sum(weight for weight, _ in chances)
+        for weight, thing in chances:
+            at -= weight
+            if at < 0:
+                return thing
+        return chances[-1][1]
+
+    def entrypoint(self) -> str:
+        """One of the names that jobs have."""
+        return self.dice.choice(ENTRYPOINTS)

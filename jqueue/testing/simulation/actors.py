@@ -1,0 +1,276 @@
+"""The actors: who enqueues, who works on jobs, and who keeps order."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import (
+    ClaimLostError,
+    DuplicateJobError,
+    InvalidJobError,
+    JobNotFoundError,
+    JobStateError,
+    JQueueError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, Enqueue, JobReference, OnConflict, Operation
+from jqueue.testing.simulation.workload import DEADLINE, Actor
+
+CLAIM_TIMEOUTS = (6.0, 30.0)
+LOST = (ClaimLostError, JobNotFoundError)
+
+
+class Mistake(Operation):
+    """An operation that fails in a way that nobody thought of."""
+
+    def change(self, draft: Draft, now: Any) -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+
+class Producer(Actor):
+    """Enqueues, cancels, and makes mistakes."""
+
+    async def step(self) -> None:
+        """Do one thing."""
+        await self.pick(
+            (30, self._enqueue),
+            (32, self._enqueue_many),
+            (8, self._enqueue_again),
+            (8, self._cancel),
+            (6, self._enqueue_with_key),
+            (5, self._spoil),
+            (6, self._fail_to_apply),
+            (5, self._look),
+        )()
+
+    def _new(self, suffix: str = "") -> str:
+        job_id = f"{self.moment}{suffix}"
+        self.world.made.append(job_id)
+        return job_id
+
+    def _details(self) -> dict[str, Any]:
+        """What a job may have besides its entrypoint."""
+        dice = self.dice
+        details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3, 50])}
+        details["priority"] = dice.choice([0, 0, 0, -1, 5])
+        if dice.random() < 0.2:
+            details["delay"] = 5.0
+        return details
+
+    async def _enqueue(self) -> None:
+        job_id, details, fleeting = self._new(), self._details(), self.dice.random() < 0.05
+        if fleeting:
+            details["expires_at"] = self.client.clock.now() + timedelta(seconds=20)
+        work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, **details)
+        error = await self.call("enqueue", work, job_ids=(job_id,), fleeting=fleeting)
+        if isinstance(error, UnknownOutcomeError):
+            if self.dice.random() < 0.5:
+                await self._resolve(error, job_id, fleeting)
+            else:  # what a careful program does: the id makes it safe
+                again = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id)
+                await self.call("enqueue", again, job_ids=(job_id,))
+
+    async def _resolve(self, error: UnknownOutcomeError, job_id: str, fleeting: bool) -> None:
+        await self.call("resolve", error.resolve(timeout=DEADLINE), job_ids=(job_id,), fleeting=fleeting)
+
+    async def _enqueue_many(self) -> None:
+        ids = tuple(self._new(f"-{number}") for number in range(self.dice.randint(2, 12)))
+        jobs = [Enqueue(self.entrypoint(), b"", job_id=job_id, **self._details()) for job_id in ids]
+        await self.call("enqueue_many", self.queue.enqueue_many(jobs), job_ids=ids, operations=len(ids))
+
+    async def _enqueue_again(self) -> None:
+        if self.world.made:
+            job_id = self.dice.choice(self.world.made)
+            await self.call("enqueue", self.queue.enqueue("a", b"", job_id=job_id), job_ids=(job_id,))
+
+    async def _enqueue_with_key(self) -> None:
+        job_id, key = self._new(), self.dice.choice(["key 1", "key 2"])
+        conflict: OnConflict = self.pick((1, "return"), (1, "raise"), (1, "replace"))
+        work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, unique_key=key, on_conflict=conflict)
+        await self.call("enqueue", work, job_ids=(job_id,), key=key, expected=(DuplicateJobError,))
+
+    async def _cancel(self) -> None:
+        if self.world.made:
+            job_id = self.dice.choice(self.world.made)
+            expected = (JobNotFoundError, JobStateError)
+            job = await self.call("cancel", self.queue.cancel(job_id), job_ids=(job_id,), expected=expected)
+            if isinstance(job, Job) and self.dice.random() < 0.5:
+                await self.call("enqueue", self.queue.enqueue("a", b"", job_id=job_id), job_ids=(job_id,))
+
+    async def _spoil(self) -> None:
+        """A call that is wrong in itself: refused at once, and nobody else notices."""
+        job_id = self._new()
+        wrong: dict[str, Any] = self.dice.choice(
+            [{"payload": "text"}, {"headers": {"a": "\ud800"}}, {"priority": 2**40}]
+        )
+        arguments: dict[str, Any] = {"payload": b"", "job_id": job_id, **wrong}
+        work = self.queue.enqueue("a", **arguments)
+        await self.call("enqueue", work, job_ids=(job_id,), expected=(InvalidJobError,), certain=True)
+
+    async def _fail_to_apply(self) -> None:
+        """Several operations, of which one is refused: none is done, and others in the commit are not touched."""
+        job_id = self._new()
+        operations: list[Operation] = [Enqueue("a", b"", job_id=job_id)]
+        refused: Operation = self.dice.choice([Ack(Claim("nobody", 1)), Mistake()])
+        operations.insert(self.dice.randint(0, 1), refused)
+        work = self.queue.apply(*operations)
+        await self.call("apply", work, job_ids=(job_id,), expected=(JQueueError,), certain=True, operations=2)
+
+    async def _look(self) -> None:
+        await self.call("read_state", self.queue.read_state())
+
+
+class Consumer(Actor):
+    """Claims jobs, works on them, and ends each claim in one of the ways there are."""
+
+    async def step(self) -> None:
+        """Claim, and work."""
+        dice = self.dice
+        entrypoint = dice.choice([*"ab", None])
+        wait = dice.choice([None, None, None, None, 3.0, 12.0])
+        batch = dice.choice([1, 4, 12])
+        tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
+        patience = dice.uniform(0, 6) if dice.random() < 0.2 else None
+        work = self.queue.dequeue(entrypoint, batch_size=batch, wait=wait, claim_timeout=tag)
+        call = self.call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=DEADLINE + (wait or 0.0))
+        try:
+            async with asyncio.timeout(patience):
+                jobs = await call
+        except TimeoutError:
+            return
+        if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # else forgotten: they go stale
+            try:
+                await self._work(jobs)
+            except ClaimLostError:
+                return
+            if dice.random() < 0.2:
+                await self._beat_and_look(jobs)
+            await self._finish(jobs)
+
+    async def _work(self, jobs: list[Job]) -> None:
+        seconds = self.dice.choice([0.0, 0.0, 0.1, 0.5, 1.5, 3.0]) * (jobs[0].claim_timeout or 0.0)
+        if seconds > 1 and self.dice.random() < 0.7:
+            async with HeartbeatManager(RecordedHeartbeats(self), jobs):
+                await asyncio.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    async def _beat_and_look(self, jobs: list[Job]) -> None:
+        """Say that the work goes on and ask for more at once, as a worker does: both may go into one commit."""
+        claims, tag = tuple(job.claim for job in jobs), CLAIM_TIMEOUTS[0] + self.world.tag() / 10_000
+        beat = self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
+        look = self.queue.dequeue("nobody's", claim_timeout=tag)
+        await asyncio.gather(beat, self.call("dequeue", look, tag=tag, entrypoint="nobody's"))
+
+    async def _finish(self, jobs: list[Job]) -> None:
+        if len(jobs) > 1 and self.dice.random() < 0.7:
+            many = self.dice.choice([self._ack_many, self._nack_many])
+            await many(jobs)
+            return
+        for job in jobs:
+            ending = self.pick(
+                (50, self._ack),
+                (8, self._ack_by_id),
+                (14, self._nack),
+                (10, self._beat_and_ack),
+                (12, self._chain),
+                (6, self._fail_to_chain),
+            )
+            await ending(job)
+
+    async def _ack(self, job: Job) -> None:
+        """Try until it is done or refused, as a careful program does; some repeat what has succeeded."""
+        for _ in range(3):
+            error = await self.call("ack", self.queue.ack(job), claims=(job.claim,), expected=LOST)
+            if not isinstance(error, UnknownOutcomeError) and self.dice.random() < 0.9:
+                return
+
+    async def _ack_by_id(self, job: Job) -> None:
+        await self.call("ack", self.queue.ack(job.id), claims=(job.claim,), bare=True, expected=LOST)
+
+    async def _ack_many(self, jobs: list[Job]) -> None:
+        claims = tuple(job.claim for job in jobs)
+        await self.call("ack_many", self.queue.ack_many(jobs), claims=claims, operations=len(jobs))
+
+    def _nacking(self) -> tuple[str, dict[str, Any]]:
+        dice, tag = self.dice, f"nack {self.world.tag()}"
+        charge, dead = dice.random() < 0.7, dice.random() < 0.3
+        delay = 3.0 if dice.random() < 0.2 else None
+        return tag, {"error": tag, "charge": charge, "dead": dead and charge, "delay": delay}
+
+    async def _nack(self, job: Job) -> None:
+        tag, details = self._nacking()
+        await self.call("nack", self.queue.nack(job, **details), claims=(job.claim,), tag=tag, expected=LOST)
+
+    async def _nack_many(self, jobs: list[Job]) -> None:
+        tag, details = self._nacking()
+        claims = tuple(job.claim for job in jobs)
+        work = self.queue.nack_many(jobs, **details)
+        await self.call("nack_many", work, claims=claims, tag=tag, operations=len(jobs))
+
+    async def _beat_and_ack(self, job: Job) -> None:
+        await self.call("heartbeat", self.queue.heartbeat(job), claims=(job.claim,), expected=LOST)
+        await self._ack(job)
+
+    async def _chain(self, job: Job) -> None:
+        child = f"{self.moment}-{job.id}-{job.attempt}"
+        work = self.queue.apply(Ack(job), Enqueue(self.entrypoint(), b"", job_id=child, max_attempts=3))
+        await self.call("apply", work, claims=(job.claim,), job_ids=(child,), expected=LOST, operations=2)
+
+    async def _fail_to_chain(self, job: Job) -> None:
+        child = f"{self.moment}-{job.id}-{job.attempt}"
+        work = self.queue.apply(Ack(job), Enqueue("a", b"", job_id=child), Ack(Claim(job.id, job.attempt + 1000)))
+        details: dict[str, Any] = {"claims": (job.claim,), "job_ids": (child,), "certain": True, "operations": 3}
+        await self.call("apply", work, expected=LOST, **details)
+
+
+class RecordedHeartbeats:
+    """The queue of an actor, as a `HeartbeatManager` uses it: every beat is recorded."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    async def heartbeat(self, job_id: JobReference) -> None:
+        """Not used: there is one for many."""
+        raise NotImplementedError
+
+    async def heartbeat_many(self, jobs: list[Job], *, deadline: float) -> list[JobNotFoundError]:
+        """One beat for many claims."""
+        claims = tuple(job.claim for job in jobs)
+        work = self._actor.queue.heartbeat_many(jobs, deadline=deadline)
+        details: dict[str, Any] = {"claims": claims, "operations": len(claims), "limit": deadline}
+        errors = await self._actor.call("heartbeat_many", work, **details)
+        if isinstance(errors, JQueueError):
+            raise errors
+        lost: list[JobNotFoundError] = errors
+        return lost
+
+    def held_claim(self, job_id: JobReference) -> Any:
+        """What the queue remembers of a claim."""
+        return self._actor.queue.held_claim(job_id)
+
+    def claim_age(self, job_id: JobReference) -> float | None:
+        """Seconds since the store confirmed it."""
+        return self._actor.queue.claim_age(job_id)
+
+
+class Operator(Actor):
+    """Redrives, purges, and takes jobs from those who hold them."""
+
+    async def step(self) -> None:
+        """Give one order."""
+        order = self.dice.random()
+        if order < 0.4:
+            await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None])))
+        elif order < 0.55:
+            await self.call("purge", self.queue.purge(entrypoint=self.entrypoint()))
+        elif order < 0.75:
+            await self.call("requeue_stale", self.queue.requeue_stale(self.dice.choice([2.0, 20.0])))
+        else:
+            await self.call("stats", self.queue.stats())

@@ -1,0 +1,112 @@
+"""The chain of versions that the store has held, as plain JSON: what the auditor goes by.
+
+It is read here and not with the queue's own codec, so that a mistake of the codec shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jqueue.testing.simulation.network import Landing
+
+Fields = dict[str, Any]
+
+QUEUED, IN_PROGRESS, DEAD = "queued", "in_progress", "dead"
+TABLES = frozenset(
+    ("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor")
+)
+
+
+@dataclass(slots=True)
+class Version:
+    """One version of the queue.
+
+    Attributes:
+        index: its place in the chain.
+        at: when it landed, in seconds of the simulation.
+        by: the process that wrote it; None for a person.
+        number: the version that it says it is.
+        jobs: the fields of each job, by id.
+        broken: what stands where a job should, and is none.
+        notes: fields of the header that the queue does not know.
+        forgotten: the version through which commits cannot be recognised any more.
+        old: whether it has the shape of jqueue 1.0.0.
+    """
+
+    index: int = -1
+    at: float = 0.0
+    by: str | None = None
+    number: int = 0
+    jobs: dict[str, Fields] = field(default_factory=dict)
+    broken: dict[str, Any] = field(default_factory=dict)
+    notes: Fields = field(default_factory=dict)
+    forgotten: int = 0
+    old: bool = False
+
+
+NOTHING = Version()
+"""Before the first version."""
+
+
+def read_chain(landings: Iterable[Landing]) -> list[Version]:
+    """Every version, reading each line once."""
+    lines: dict[bytes, tuple[str, Any]] = {}
+    return [_read(index, landing, lines) for index, landing in enumerate(landings)]
+
+
+def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> Version:
+    header, _, body = landing.content.partition(b"\n")
+    entries: dict[str, Any]
+    if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
+        content = json.loads(header + b"}}")
+        entries = {}
+        for line in body[:-3].split(b"\n"):
+            if line:
+                known = lines.get(line)
+                if known is None:
+                    known = lines[line] = next(iter(json.loads(b"{" + line.removesuffix(b",") + b"}").items()))
+                entries[known[0]] = known[1]
+    else:
+        content = json.loads(landing.content)
+        jobs = content["jobs"]
+        entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
+    version = Version(index, landing.at, landing.by, content["version"], entries)
+    version.forgotten = content.get("evicted_through", 0)
+    version.old = isinstance(content["jobs"], list)
+    if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
+        version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
+        version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
+    if len(content) > len(TABLES) + 1 or not version.old:
+        version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
+    return version
+
+
+def status_of(job: Fields) -> str:
+    """Where a job stands."""
+    status: str = job.get("status", QUEUED)
+    return status
+
+
+def attempt_of(job: Fields) -> int:
+    """How often it was claimed; claims of jqueue 1.0.0 count as the first."""
+    attempt: int = job.get("attempt", 0)
+    return max(attempt, 1) if status_of(job) == IN_PROGRESS else attempt
+
+
+def failures_of(job: Fields) -> int:
+    """What its attempts are charged with."""
+    failures: int = job.get("failures", 0)
+    return max(failures, 1) if status_of(job) == IN_PROGRESS else failures
+
+
+def is_ready(job: Fields, entrypoint: str | None = None) -> bool:
+    """Whether anybody who looks for the entrypoint can have it, whatever the time."""
+    return (
+        status_of(job) == QUEUED
+        and job.get("run_at") is None
+        and job.get("expires_at") is None
+        and entrypoint in (None, job["entrypoint"])
+    )

@@ -1,0 +1,88 @@
+"""What to show of a broken rule: the shortest schedule that breaks it, and the versions around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.chain import Fields, Version
+from jqueue.testing.simulation.history import NEVER
+from jqueue.testing.simulation.runner import Settings, Simulation
+
+MOST_TRIES = 400
+"""So many runs are spent on making a failure short."""
+
+SHOWN = ("status", "attempt", "failures", "sequence", "heartbeat_at", "claim_timeout", "error")
+VERSIONS_AROUND = 2
+
+
+def fails(seed: int, settings: Settings) -> tuple[Simulation, Violation] | None:
+    """Run a seed; returns the simulation and the rule that it broke, or None if it broke none."""
+    simulation = Simulation(seed, settings)
+    try:
+        simulation.run()
+    except Violation as violation:
+        return simulation, violation
+    return None
+
+
+def shorten(seed: int, settings: Settings, rule: int, tries: int = MOST_TRIES) -> Settings:
+    """Leave out as many events as can be left out while the same rule is broken.
+
+    Halves of the events are tried first, then quarters, and so on down to single ones (after Zeller's ddmin).
+    """
+    failure = fails(seed, settings)
+    events = [event for _, event in failure[0].schedule.taken] if failure else []
+    size = len(events) // 2
+    while size and tries:
+        place, shorter = 0, False
+        while place < len(events) and tries:
+            tries -= 1
+            candidate = replace(settings, left_out=settings.left_out | set(events[place : place + size]))
+            failure = fails(seed, candidate)
+            if failure is not None and failure[1].rule == rule:
+                settings, shorter = candidate, True
+                events = [event for _, event in failure[0].schedule.taken]
+            else:
+                place += size
+        size = size if shorter and size == 1 else size // 2
+    return settings
+
+
+def describe(seed: int, settings: Settings) -> str:
+    """A failing seed for a person to read: what broke, what happened in its order, and the versions around it."""
+    failure = fails(seed, settings)
+    if failure is None:
+        return f"seed {seed} breaks no rule"
+    simulation, violation = failure
+    lines = [f"seed {seed}: {violation}", "", f"What happened ({len(simulation.schedule.taken)} events):"]
+    lines += [f"  {at:10.3f}  {what}" for at, what in sorted(_timeline(simulation))]
+    index = len(simulation.versions) - 1 if violation.index is None else violation.index
+    lines += ["", "The versions around it:"]
+    for version in simulation.versions[max(0, index - VERSIONS_AROUND) : index + VERSIONS_AROUND]:
+        before = simulation.versions[version.index - 1] if version.index else Version()
+        lines.append(f"  version {version.number} at {version.at:.3f} by {version.by or 'a person'}")
+        lines += [f"      {change}" for change in _changes(before, version)]
+    return "\n".join(lines)
+
+
+def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
+    """Calls, faults, disturbances and versions, each with its time."""
+    entries = [(at, event) for at, event in simulation.schedule.taken if not event.startswith("step ")]
+    for call in simulation.world.history.calls:
+        entries.append((call.started, f"{call.process} calls {call}"))
+        if call.ended != NEVER:
+            entries.append((call.ended, f"{call.process} is told {call.outcome} by {call}"))
+    entries += [(version.at, f"version {version.number} lands, by {version.by}") for version in simulation.versions]
+    return entries
+
+
+def _changes(before: Version, after: Version) -> list[str]:
+    """What one version changed, job by job. Payloads are not shown."""
+    changed = [job_id for job_id, job in after.jobs.items() if before.jobs.get(job_id) != job]
+    gone = [f"{job_id}: gone" for job_id in before.jobs.keys() - after.jobs.keys()]
+    return [f"{job_id}: {_brief(after.jobs[job_id])}" for job_id in changed] + sorted(gone)
+
+
+def _brief(job: Fields) -> str:
+    return ", ".join(f"{name} {job[name]}" for name in SHOWN if name in job)

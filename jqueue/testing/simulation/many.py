@@ -1,0 +1,74 @@
+"""Many seeds, one after the other or on several cores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.failure import describe, shorten
+from jqueue.testing.simulation.runner import Report, Settings, run_seed
+
+SEEDS_AT_ONCE = 50
+"""So many seeds are given to a process at once."""
+
+Failed = tuple[int, int]
+"""A seed, and the rule that it broke."""
+
+
+def run_seeds(seeds: Iterable[int], settings: Settings | None = None) -> Report:
+    """Run many seeds, and audit them.
+
+    Raises:
+        Violation: a rule is broken; its text shows the seed, the shortest schedule found, and the versions around it.
+    """
+    settings, report = settings or Settings(), Report()
+    for seed in seeds:
+        try:
+            report.add(run_seed(seed, settings))
+        except Violation as violation:
+            violation.args = (explain(seed, violation.rule, settings),)
+            raise
+    return report
+
+
+def run_in_parallel(
+    first: int, count: int, settings: Settings, processes: int
+) -> Iterator[tuple[Report, Failed | None]]:
+    """Run so many seeds on several cores; yields a report for each lot, and the first failure in it.
+
+    Args:
+        first: the first seed.
+        count: how many.
+        settings: for all; its `make_storage` must be importable by name.
+        processes: how many at once.
+    """
+    starts = range(first, first + count, SEEDS_AT_ONCE)
+    lots = [range(start, min(start + SEEDS_AT_ONCE, first + count)) for start in starts]
+    if processes == 1:
+        yield from (_run_lot(settings, lot) for lot in lots)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(functools.partial(_run_lot, settings), lots)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def explain(seed: int, rule: int, settings: Settings) -> str:
+    """A failing seed, made short and described."""
+    shortest = shorten(seed, settings, rule)
+    text = describe(seed, shortest)
+    return f"{text}\n\n{len(shortest.left_out)} other events of the seed are left out here: it breaks without them."
+
+
+def _run_lot(settings: Settings, lot: range) -> tuple[Report, Failed | None]:
+    report = Report()
+    for seed in lot:
+        try:
+            report.add(run_seed(seed, settings))
+        except Violation as violation:
+            return report, (seed, violation.rule)
+    return report, None

@@ -1,0 +1,293 @@
+"""Compares what callers were told with what the store has held."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+
+from jqueue.domain.errors import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageFatalError
+from jqueue.domain.models import Claim, JobStatus
+from jqueue.testing.simulation.auditor import Auditor, Violation
+from jqueue.testing.simulation.chain import IN_PROGRESS, NOTHING, Version, attempt_of, is_ready, status_of
+from jqueue.testing.simulation.history import NEVER, Call, is_of_the_store
+from jqueue.testing.simulation.workload import DEADLINE
+
+Pauses = Mapping[str, list[tuple[float, float]]]
+"""From when to when each process was paused."""
+
+Exits = Mapping[str, tuple[float, float]]
+"""When each process began to leave, and when it had left."""
+
+LATE = 0.5
+"""Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
+
+
+class Testimony:
+    """Checks every call.
+
+    Args:
+        auditor: has checked the chain of versions.
+        pauses: when each process was paused.
+    """
+
+    def __init__(self, auditor: Auditor, pauses: Pauses) -> None:
+        self.auditor = auditor
+        self.calls = auditor.calls
+        self.versions = auditor.versions
+        self.pauses = pauses
+        self._times = [version.at for version in auditor.versions]
+
+    def check(self, exits: Exits) -> None:
+        """Check every call, and that no process left a claim behind that nobody was told of.
+
+        Raises:
+            Violation: a rule is broken.
+        """
+        for call in self.calls.all:
+            self._check_time(call)
+            self._check_error(call)
+            check = getattr(self, f"_check_{call.verb}", None)
+            if check is not None:
+                check(call)
+        for process, (left, gone) in exits.items():
+            if gone - left < DEADLINE - 1.0:
+                self._check_exit(process, gone)
+
+    # Every call
+
+    def _check_time(self, call: Call) -> None:
+        took = call.ended - call.started
+        if call.ended == NEVER or took <= call.limit + LATE:
+            return
+        paused = sum(
+            max(0.0, min(call.ended, until) - max(call.started, since))
+            for since, until in self.pauses.get(call.process, ())
+        )
+        if took > call.limit + paused + LATE:
+            raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
+
+    def _check_error(self, call: Call) -> None:
+        error = call.error
+        if call.certain and call.succeeded:
+            raise Violation(8, "should have been refused", call=call)
+        if error is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, StorageFatalError):
+            raise Violation(7, f"{error!r}, although the object was there and whole", call=call)
+        if not is_of_the_store(error) and not isinstance(error, call.expected):
+            raise Violation(8, f"failed with {error!r}, which it gave no reason for", call=call)
+        if isinstance(error, JobNotFoundError) and not call.bare and not call.certain:
+            self._check_lost(call, error)
+
+    def _check_lost(self, call: Call, error: JobNotFoundError) -> None:
+        """A claim lost, or a job not found, was seen by a read begun after the call."""
+        if isinstance(error, ClaimLostError) and error.attempt is not None:
+            claim = Claim(error.job_id, error.attempt)
+            if all(_holds(version, claim) for version in self._during(call)):
+                raise Violation(3, f"{claim} was current all the time, and called lost", call=call)
+            self._check_overrun(call, claim)
+            acked = self.auditor.removed.get(claim)
+            if acked and call.verb in ("ack", "ack_many"):
+                raise Violation(5, "was refused, although this very claim had finished the job", call=call)
+        elif all(error.job_id in version.jobs for version in self._during(call)):
+            raise Violation(3, f"{error.job_id} was there all the time, and not found", call=call)
+
+    def _check_overrun(self, call: Call, claim: Claim) -> None:
+        """A heartbeat comes before the sweep of its own commit: what is answered together was committed together."""
+        ended = self.auditor.ended.get(claim)
+        if call.verb not in ("heartbeat", "heartbeat_many") or ended is None or ended.by != call.process:
+            return
+        if self.calls.may_act("requeue_stale", ended.at):
+            return
+        told = [other for other in self.calls.all if other.process == call.process and other.ended <= call.ended]
+        together = any(other.verb == "dequeue" and other.ended == call.ended for other in told)
+        first = not any(ended.at <= other.ended < call.ended for other in told)
+        if together and first and call.started <= ended.at:
+            raise Violation(6, f"{claim} was revoked by the commit that carried its heartbeat", call=call)
+
+    # Calls that add
+
+    def _check_enqueue(self, call: Call) -> None:
+        [job_id] = call.job_ids
+        other = call.succeeded and (call.result.id != job_id or call.result.status is JobStatus.COMPLETED)
+        replaced = call.key is not None and self.calls.replacing(call.key, call.ended, by_another_than=call)
+        self._check_added(call, job_id, needed=not (other or call.fleeting or replaced))
+
+    def _check_enqueue_many(self, call: Call) -> None:
+        places: set[int] = set()
+        for job_id in call.job_ids:
+            self._check_added(call, job_id, needed=True)
+            if len(self.calls.adding[job_id]) == 1:
+                places.update(version.index for version in self.auditor.added.get(job_id, ()))
+        if len(places) > 1:
+            raise Violation(9, f"took effect in parts, in {len(places)} versions", call=call)
+
+    def _check_added(self, call: Call, job_id: str, *, needed: bool) -> None:
+        added = self.auditor.added.get(job_id, [])
+        callers = self.calls.adding[job_id]
+        if len(added) > len(callers):
+            what = f"{job_id} was added in {len(added)} versions by {len(callers)} calls"
+            raise Violation(2, what, call=call, version=added[-1])
+        gone_at_once = job_id in self.auditor.by_hand or self.calls.cancelling(job_id, call.ended)
+        if call.succeeded and needed and not gone_at_once and not any(version.at <= call.ended for version in added):
+            raise Violation(2, f"returned, and {job_id} was in no version by then", call=call)
+        if len(callers) > 1 or not added:
+            return
+        if call.certainly_not_done:
+            raise Violation(2, f"{job_id} was added, although the caller was told that it was not", call=call)
+        landed = added[0].jobs[job_id].get("sequence")
+        told = call.result.sequence if call.verb == "enqueue" and call.succeeded else landed
+        if told != landed and call.result.id == job_id:
+            raise Violation(2, f"the result for {job_id} is not that of the attempt that landed", call=call)
+
+    def _check_resolve(self, call: Call) -> None:
+        [job_id] = call.job_ids
+        added = self.auditor.added.get(job_id, [])
+        if call.succeeded and not (added or call.fleeting or self.calls.cancelling(job_id, call.ended)):
+            raise Violation(2, f"resolved as done, and {job_id} was never added", call=call)
+        if isinstance(call.error, DeadlineExceededError) and added and len(self.calls.adding[job_id]) == 1:
+            raise Violation(2, f"resolved as not done, and {job_id} was added", call=call)
+
+    def _check_apply(self, call: Call) -> None:
+        for job_id in call.job_ids:
+            self._check_added(call, job_id, needed=True)
+        if call.certain:
+            return
+        [claim], [job_id] = call.claims, call.job_ids
+        acked = {version.index for version in self.auditor.removed.get(claim, ())}
+        for version in self.auditor.added.get(job_id, ()):
+            if version.index not in acked:
+                raise Violation(9, f"{job_id} was added without its ack", call=call, version=version)
+        if call.succeeded:
+            self._check_acked(call, claim)
+
+    # Calls that claim
+
+    def _check_dequeue(self, call: Call) -> None:
+        made = self.auditor.made.get(call.tag, [])
+        if call.certainly_not_done and made:
+            raise Violation(2, f"claimed {made}, although the caller was told that nothing was done", call=call)
+        if not call.succeeded:
+            return
+        for job in call.result:
+            version = self.auditor.claimed.get(job.claim)
+            if job.claim not in made or version is None:
+                raise Violation(2, f"returned {job.claim}, which no version says", call=call)
+            if version.at > call.ended:
+                raise Violation(2, f"returned {job.claim} before its commit", call=call, version=version)
+            said = version.jobs[job.id].get("heartbeat_at")
+            if said != job.heartbeat_at.isoformat():
+                raise Violation(2, f"the result for {job.claim} is not that of the attempt that landed", call=call)
+        if not call.result and all(self._has_ready(version, call) for version in self._during(call)):
+            raise Violation(3, "found nothing, although there was a job all the time", call=call)
+
+    # Calls that end or move claims
+
+    def _check_ack(self, call: Call) -> None:
+        [claim] = call.claims
+        if call.succeeded and not call.bare:
+            self._check_acked(call, claim)
+        if len(self.auditor.removed.get(claim, ())) > 1:
+            raise Violation(2, f"{claim} was acked in two versions", call=call)
+
+    def _check_ack_many(self, call: Call) -> None:
+        if call.succeeded:
+            lost = self._check_losses(call)
+            for claim in call.claims:
+                if claim not in lost:
+                    self._check_acked(call, claim)
+
+    def _check_acked(self, call: Call, claim: Claim) -> None:
+        if not any(version.at <= call.ended for version in self.auditor.removed.get(claim, ())):
+            raise Violation(2, f"returned, and {claim} had not finished its job by then", call=call)
+
+    def _check_nack(self, call: Call) -> None:
+        effects = self.auditor.nacked.get(call.tag, [])
+        if call.succeeded:
+            self._check_nacked(call, call.claims)
+        if call.certainly_not_done and effects:
+            raise Violation(2, "took effect, although the caller was told that it did not", call=call)
+        if len({claim for claim, _ in effects}) < len(effects):
+            raise Violation(2, f"took effect in {len(effects)} versions", call=call)
+
+    def _check_nack_many(self, call: Call) -> None:
+        if call.succeeded:
+            lost = self._check_losses(call)
+            self._check_nacked(call, [claim for claim in call.claims if claim not in lost])
+
+    def _check_nacked(self, call: Call, claims: Iterable[Claim]) -> None:
+        ended = {claim for claim, version in self.auditor.nacked.get(call.tag, ()) if version.at <= call.ended}
+        for claim in claims:
+            if claim not in ended and not self._left_at_once(claim, call):
+                raise Violation(2, f"returned, and {claim} was not given back by then", call=call)
+
+    def _check_heartbeat(self, call: Call) -> None:
+        if call.succeeded:
+            self._check_beaten(call, call.claims)
+
+    def _check_heartbeat_many(self, call: Call) -> None:
+        if call.succeeded:
+            lost = self._check_losses(call)
+            self._check_beaten(call, [claim for claim in call.claims if claim not in lost])
+
+    def _check_beaten(self, call: Call, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            beats = self.auditor.beaten.get(claim, ())
+            beaten = any(call.started <= version.at <= call.ended for version in beats)
+            if not beaten and not self._left_at_once(claim, call):
+                raise Violation(2, f"returned, and the heartbeat of {claim} had not moved", call=call)
+
+    def _check_losses(self, call: Call) -> set[Claim]:
+        """The claims that a call for many said were lost; each was."""
+        for error in call.result:
+            self._check_lost(call, error)
+        return {Claim(error.job_id, error.attempt) for error in call.result}
+
+    def _left_at_once(self, claim: Claim, call: Call) -> bool:
+        """Whether the claim ended during the call in another way, perhaps by the same commit."""
+        version = self.auditor.ended.get(claim)
+        return version is not None and call.started <= version.at <= call.ended
+
+    # Other calls
+
+    def _check_cancel(self, call: Call) -> None:
+        [job_id] = call.job_ids
+        again = any(version.at > call.started for version in self.auditor.added.get(job_id, ()))
+        if call.succeeded and job_id in self._at(call.ended).jobs and not again and job_id not in self.auditor.by_hand:
+            raise Violation(2, f"returned, and {job_id} was still there", call=call)
+
+    def _check_read_state(self, call: Call) -> None:
+        if call.succeeded and call.result.version not in {version.number for version in self._during(call)}:
+            raise Violation(3, f"showed version {call.result.version}, which was not current then", call=call)
+
+    def _check_exit(self, process: str, gone: float) -> None:
+        """Who leaves in peace leaves no claim behind that nobody was told of."""
+        last = self._at(gone)
+        for call in self.calls.by_verb["dequeue"]:
+            if call.process != process or call.succeeded:
+                continue
+            for claim in self.auditor.made.get(call.tag, ()):
+                made = self.auditor.claimed[claim]
+                if made.at > gone or (_holds(last, claim) and made.number > last.forgotten):
+                    raise Violation(2, f"{process} left, and kept {claim}, of which nobody was told", call=call)
+
+    # Looking up
+
+    def _at(self, at: float) -> Version:
+        """The version that was current at that time."""
+        place = bisect_right(self._times, at)
+        return self.versions[place - 1] if place else NOTHING
+
+    def _during(self, call: Call) -> list[Version]:
+        """The versions that were current at some moment of the call."""
+        first = bisect_right(self._times, call.started) - 1
+        last = bisect_right(self._times, call.ended)
+        return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
+
+    def _has_ready(self, version: Version, call: Call) -> bool:
+        return any(is_ready(job, call.entrypoint) for job in version.jobs.values())
+
+
+def _holds(version: Version, claim: Claim) -> bool:
+    job = version.jobs.get(claim.job_id)
+    return job is not None and status_of(job) == IN_PROGRESS and attempt_of(job) == claim.attempt

@@ -1,0 +1,315 @@
+"""Bugs, planted one at a time: what a queue like ours gets wrong, and the seeds within which the simulation finds it.
+
+Each takes pytest's `monkeypatch` and breaks one line of the protocol.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from jqueue.core import engine, requests
+from jqueue.core.blob import Blob
+from jqueue.core.engine import CommitEngine
+from jqueue.core.pace import Courtesy
+from jqueue.core.requests import Request
+from jqueue.core.staleness import StaleWatch
+from jqueue.core.writer import Writer
+from jqueue.domain.commits import Verdict, next_header, recognise
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import ClaimLostError, JQueueError
+from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Sweep, perform
+from jqueue.domain.operations.operator import Redrive, revoke
+from jqueue.testing.simulation import Settings
+from jqueue.testing.simulation.network import HonestStore
+
+
+def no_commit_id(patch):
+    """A commit whose answer was lost is not recognised."""
+
+    def forgetful(header, commit):
+        verdict = recognise(header, commit)
+        return Verdict.NOT_DONE if verdict is Verdict.LANDED else verdict
+
+    patch.setattr(engine, "recognise", forgetful)
+
+
+def keep_records(patch, count):
+    """The commit table keeps so few records, and does not say what it dropped."""
+
+    def short(draft, commit, *rest):
+        header = next_header(draft, commit, *rest)
+        newest = sorted(header.commits.items(), key=lambda item: item[1].version)[-count:]
+        return header.model_copy(update={"commits": dict(newest), "evicted_through": draft.evicted_through})
+
+    patch.setattr(engine, "next_header", short)
+
+
+def last_writer_only(patch):
+    """Only the last writer's commit can be recognised."""
+    keep_records(patch, 1)
+
+
+def ring_of_two(patch):
+    """Only the last two writers' commits can be recognised."""
+    keep_records(patch, 2)
+
+
+def eviction_unsaid(patch):
+    """Records are dropped by age, and `evicted_through` does not say so."""
+    keep_records(patch, 1_000_000)
+
+
+def claim_not_checked(patch):
+    """Any claim will do to ack, nack or beat."""
+
+    def unchecked(self, claim):
+        job = self.jobs.get(claim.job_id)
+        if job is None or job.status is not JobStatus.IN_PROGRESS:
+            raise ClaimLostError(*claim)
+        return job
+
+    patch.setattr(Draft, "held", unchecked)
+
+
+def attempt_reset_by_redrive(patch):
+    """A redriven job begins with attempt 0 again."""
+    queue = Redrive._queue
+    patch.setattr(Redrive, "_queue", lambda self, draft, job: queue(self, draft, job.evolve(attempt=0)))
+
+
+def attempts_of_gone_jobs_forgotten(patch):
+    """A job id that is used again begins with attempt 0."""
+    patch.setattr(Draft, "note_floor", lambda self, attempt: None)
+
+
+def heartbeats_after_the_sweep(patch):
+    """Stale claims are revoked before the heartbeats of the same commit are applied."""
+    apply = CommitEngine._apply
+
+    async def sweep_first(self, pending):
+        if any(request.claims_jobs for request in pending):
+            perform(Sweep(self.watch.suspects()), self.draft, self.now())
+        return await apply(self, pending)
+
+    patch.setattr(CommitEngine, "_apply", sweep_first)
+
+
+def foreign_timeout(patch):
+    """A claim is given the timeout of the queue that looks at it, not its own."""
+    patch.setattr(StaleWatch, "_timeout", lambda self, _: self._default_timeout)
+
+
+def moved_heartbeat_ignored(patch):
+    """A claim once suspected is revoked, although its heartbeat has moved."""
+    observed = StaleWatch.observed
+
+    def half_blind(self, draft, *rest):
+        draft.claims_moved = {job_id: None for job_id in draft.claims_moved if job_id not in self._seen}
+        observed(self, draft, *rest)
+
+    def careless(self, draft, now):
+        claims = {claim: None for claim, _ in self.suspects}
+        stale = [draft.jobs[claim.job_id] for claim in claims if claim.job_id in draft.claimed]
+        return revoke(draft, stale, now)
+
+    patch.setattr(StaleWatch, "observed", half_blind)
+    patch.setattr(Sweep, "change", careless)
+
+
+def no_sweep(patch):
+    """Nobody looks for stale claims."""
+    patch.setattr(Sweep, "change", lambda self, draft, now: 0)
+
+
+def stale_cache(patch):
+    """That there is nothing to claim is answered from the cached state."""
+    make = Request.__init__
+
+    def hasty(self, *arguments, **options):
+        make(self, *arguments, **options)
+        self.seen_empty = True
+
+    patch.setattr(Request, "__init__", hasty)
+
+
+def cancelled_dequeue_kept(patch):
+    """The claims of a dequeue whose caller has left are kept."""
+    patch.setattr(Request, "orphan", lambda self, outcome: None)
+
+
+def abandoned_attempt_forgotten(patch):
+    """A write of unknown fate is forgotten when its caller has left."""
+    commit = CommitEngine.commit
+
+    async def forgetful(self, requests, *, read_first=False):
+        self.open = [sent for sent in self.open if any(request.wanted for request, _ in sent.outcomes)]
+        await commit(self, requests, read_first=read_first)
+
+    patch.setattr(CommitEngine, "commit", forgetful)
+    patch.setattr(Writer, "_owes_an_answer", lambda self: False)
+
+
+def exit_without_a_look(patch):
+    """Leaving does not wait until the last writes are known to have landed or not."""
+    patch.setattr(Writer, "_owes_an_answer", lambda self: False)
+
+
+def unconditional_create(patch):
+    """The store writes whatever is there when no etag is named."""
+    write = HonestStore.write
+
+    def careless(self, content, if_match):
+        return write(self, content, self.read()[1] if if_match is None else if_match)
+
+    patch.setattr(HonestStore, "write", careless)
+
+
+def partial_apply(patch):
+    """A refused operation does not undo those before it."""
+
+    def partial(self, draft, now):
+        results = []
+        for operation in self.operations:
+            result = perform(operation, draft, now)
+            if self.atomic and isinstance(result, JQueueError):
+                return result
+            results.append(result)
+        return results
+
+    patch.setattr(Request, "perform", partial)
+
+
+def one_mistake_fails_all(patch):
+    """An operation that fails in an unexpected way takes the whole commit with it."""
+    patch.setattr(requests, "perform", lambda operation, draft, now: operation.change(draft, now))
+
+
+def answered_before_the_commit(patch):
+    """A waiting dequeue is answered when its job is found, and not when the claim is committed."""
+    write = CommitEngine._write
+
+    async def hasty(self, outcomes):
+        for request, outcome in outcomes:
+            if request.patient:
+                request.deliver(outcome)
+        await write(self, outcomes)
+
+    patch.setattr(CommitEngine, "_write", hasty)
+
+
+def answered_before_the_answer(patch):
+    """Every call is answered when its commit is sent."""
+    write = CommitEngine._write
+
+    async def hasty(self, outcomes):
+        for request, outcome in outcomes:
+            request.deliver(outcome)
+        await write(self, outcomes)
+
+    patch.setattr(CommitEngine, "_write", hasty)
+
+
+def writer_that_never_yields(patch):
+    """A continuous writer leaves no room for the others."""
+    patch.setattr(Courtesy, "earn", lambda self, *_: 0.0)
+
+
+def finished_jobs_forgotten(patch):
+    """The blob does not remember who was acked."""
+    note = Draft.note
+    patch.setattr(
+        Draft, "note", lambda self, table, *rest: None if table is self.finished else note(self, table, *rest)
+    )
+
+
+def unreadable_lines_dropped(patch):
+    """What cannot be read as a job is not written back."""
+    encode = Blob.encode
+
+    def tidy(self, header):
+        self.draft.set_aside = ()
+        return encode(self, header)
+
+    patch.setattr(Blob, "encode", tidy)
+
+
+def unknown_fields_dropped(patch):
+    """Fields of the header that this version does not know are not written back."""
+    patch.setattr(engine, "next_header", lambda *given: next_header(*given).model_copy(update={"extra": {}}))
+
+
+def served_in_reverse(patch):
+    """The newest job is served first."""
+    move = Draft.next_sequence
+
+    def backwards(self):
+        return 1_000_000 - move(self)
+
+    patch.setattr(Draft, "next_sequence", backwards)
+
+
+def deadline_ignored(patch):
+    """A call ends when it ends."""
+    patch.setattr(Request, "expire", lambda self: None)
+
+
+def unknown_called_not_done(patch):
+    """A deadline that passes while a write is under way is reported as "not done"."""
+    expire = Request.expire
+
+    def sure(self):
+        self.in_flight, self.open_tries, kept = False, 0, (self.in_flight, self.open_tries)
+        expire(self)
+        self.in_flight, self.open_tries = kept
+
+    patch.setattr(Request, "expire", sure)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One planted bug.
+
+    Attributes:
+        plant: plants it, with pytest's `monkeypatch`.
+        rules: the rules one of which is found broken; 0 is liveness.
+        seeds: within so many seeds.
+        settings: with which.
+    """
+
+    plant: Callable[[pytest.MonkeyPatch], None]
+    rules: set[int]
+    seeds: int
+    settings: Settings = field(default_factory=Settings)
+
+
+PLANTED = [
+    Planted(no_commit_id, {1, 2, 3, 4}, 100),
+    Planted(last_writer_only, {1, 2, 3, 4}, 300),
+    Planted(ring_of_two, {1, 2, 3, 4}, 300),
+    Planted(eviction_unsaid, {1, 2, 3, 4}, 1000),
+    Planted(claim_not_checked, {1, 2, 5}, 100),
+    Planted(attempt_reset_by_redrive, {4, 5}, 200),
+    Planted(attempts_of_gone_jobs_forgotten, {4}, 1000),
+    Planted(heartbeats_after_the_sweep, {6}, 500),
+    Planted(foreign_timeout, {6}, 50),
+    Planted(moved_heartbeat_ignored, {6}, 50),
+    Planted(no_sweep, {0}, 50),
+    Planted(stale_cache, {0, 3}, 50),
+    Planted(cancelled_dequeue_kept, {2}, 200),
+    Planted(abandoned_attempt_forgotten, {2}, 500),
+    Planted(exit_without_a_look, {2}, 1000),
+    Planted(unconditional_create, {1, 2}, 100),
+    Planted(partial_apply, {1, 2, 9}, 50),
+    Planted(one_mistake_fails_all, {8}, 50),
+    Planted(answered_before_the_commit, {2, 6}, 50),
+    Planted(answered_before_the_answer, {2, 6}, 50),
+    Planted(writer_that_never_yields, {0}, 5, Settings(contention=1.0)),
+    Planted(finished_jobs_forgotten, {2, 4, 5}, 100),
+    Planted(unreadable_lines_dropped, {8}, 100),
+    Planted(unknown_fields_dropped, {8}, 100),
+    Planted(served_in_reverse, {0, 1, 8}, 50),
+    Planted(deadline_ignored, {0}, 100),
+    Planted(unknown_called_not_done, {2}, 300),
+]

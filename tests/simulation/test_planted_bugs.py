@@ -1,0 +1,49 @@
+"""Every planted bug is found within the seeds that are stated for it, and shown so that a person can follow."""
+
+import pytest
+
+from jqueue.testing.simulation import Settings, Violation, run_seed, run_seeds
+from jqueue.testing.simulation.failure import shorten
+from jqueue.testing.simulation.runner import Simulation
+from tests.simulation.planted_bugs import PLANTED, claim_not_checked, no_commit_id
+
+
+def first_violation(seeds, settings=None):
+    """The first of so many seeds that breaks a rule, and the rule."""
+    for seed in range(seeds):
+        try:
+            run_seed(seed, settings)
+        except Violation as violation:
+            print(f"seed {seed}: {violation}")
+            return seed, violation.rule
+    return pytest.fail(f"{seeds} seeds passed")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.plant.__name__)
+def test_it_is_found(planted, monkeypatch):
+    planted.plant(monkeypatch)
+    _, rule = first_violation(planted.seeds, planted.settings)
+    assert rule in planted.rules
+
+
+def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatch):
+    no_commit_id(monkeypatch)
+    with pytest.raises(Violation) as found:
+        run_seeds(range(100))
+    text = str(found.value)
+    assert "seed " in text
+    assert "What happened (" in text
+    assert "The versions around it:" in text
+    assert "payload" not in text
+
+
+def test_what_is_left_of_a_schedule_breaks_the_same_rule(monkeypatch):
+    claim_not_checked(monkeypatch)
+    seed, rule = first_violation(100)
+    shortest = shorten(seed, Settings(), rule)
+    whole, short = Simulation(seed, Settings()), Simulation(seed, shortest)
+    for simulation in (whole, short):
+        with pytest.raises(Violation) as found:
+            simulation.run()
+        assert rule == found.value.rule
+    assert len(short.schedule.taken) < len(whole.schedule.taken) / 2
