@@ -3,12 +3,20 @@
 # PYTHON=...  the interpreter to build the environment with (default: the first usable one from 3.11 on)
 # VENV=...    where the environment is (default: .venv)
 # WORKERS=... how many processes run the tests (default: one for each core, at most 8)
-# ARGS=...    more arguments for pytest or the example
+# ARGS=...    more arguments for pytest, the example, or the tool
+# SEEDS=...   how many seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of requests that go wrong
+# CYCLES=...  how many processes `make kill` kills at random moments
+# SECONDS=... how long `make fuzz` runs
 
 PYTHON ?=
 VENV ?= .venv
 WORKERS ?= auto
 ARGS ?=
+SEEDS ?= 2000
+FIRST ?= 0
+FAULTS ?=
+CYCLES ?= 5000
+SECONDS ?= 60
 
 VERSIONS := 3.11 3.12 3.13
 BIN := $(VENV)/bin
@@ -18,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full test-all lint format check constraints clean
+.PHONY: help run setup test test-full test-all simulate kill fuzz lint format check constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +56,16 @@ test-all: ## run the fast tests on every supported Python that is present
 	done; \
 	echo "ran on:$${ran:- none}; absent:$${absent:- none}; failed on:$${failed:- none}"; \
 	test -n "$$ran" && test -z "$$failed"
+
+simulate: $(STAMP) ## run many processes on one store under every fault, in virtual time, and audit them
+	@$(BIN)/python -m jqueue.testing.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
+
+kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
+	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
+
+fuzz: $(STAMP) ## fuzz all that a stranger's bytes and arguments reach
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 lint: $(STAMP) ## check style, format, types and layers
 	$(BIN)/ruff check .
@@ -90,12 +108,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,fuzz]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt
 	@rm -rf .venv-constraints
 
 clean: ## remove environments, caches and built files
-	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,123 @@
+"""Processes that are forked, listened to and killed. The parent imported everything before, so one costs little.
+
+Whoever forks here has one thread, and no event loop that runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+from tests.kill.journal import Line, decode
+
+LONGEST_LIFE = 300
+"""After so many seconds a child ends by itself, if everybody has forgotten it."""
+
+NICENESS = 5
+"""Of the children, so that whoever kills and audits them gets its turn in time."""
+
+
+def warm_up() -> None:
+    """Have forked children share what is there already."""
+    warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # threads of the last event loop just ended
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def at_most(seconds: float, doing: str) -> Iterator[None]:
+    """Raise TimeoutError in whatever the block waits for, if it takes too long."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"{doing} took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fork(run: Callable[[], Any]) -> int:
+    """A child that runs this and ends. Returns its process id."""
+    sys.stdout.flush()
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and kills us
+        signal.alarm(LONGEST_LIFE)
+        os.nice(NICENESS)
+        run()
+        status = 0
+    except BrokenPipeError:
+        pass  # the parent is gone
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class Child:
+    """One worker, and the pipe that it talks into.
+
+    Args:
+        name: what to call it.
+        work: what it does, given the descriptor of its pipe.
+        others: its living siblings, whose pipes it closes.
+    """
+
+    def __init__(self, name: str, work: Callable[[int], Any], others: list[Child]) -> None:
+        self.name = name
+        self._rest = b""
+        self._pipe, write = os.pipe()
+        inherited = [self._pipe, *(child._pipe for child in others)]
+
+        def run() -> None:
+            for descriptor in inherited:
+                os.close(descriptor)
+            work(write)
+
+        try:
+            self.process = fork(run)
+        finally:
+            os.close(write)
+        os.set_blocking(self._pipe, False)
+
+    def lines(self) -> list[Line]:
+        """The lines that it has written since the last time, as far as they are here."""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._pipe, 1 << 16):
+                self._rest += chunk
+        *whole, self._rest = self._rest.split(b"\n")
+        return [decode(line) for line in whole]
+
+    def lines_to_the_end(self) -> list[Line]:
+        """All lines that it still writes; returns when it has ended."""
+        os.set_blocking(self._pipe, True)
+        return self.lines()
+
+    def kill(self) -> int | None:
+        """Kill it and wait for its end. Returns None if it was alive, and otherwise how it had ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        _, status = os.waitpid(self.process, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return None if code == -signal.SIGKILL else code
+
+    def close(self) -> None:
+        """Close the pipe, once all was heard."""
+        os.close(self._pipe)

@@ -1,0 +1,86 @@
+"""What lies in the folder of a queue: the file, its sidecar, and for moments a temporary file. Nothing may grow."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jqueue import JQueueError, QueueState
+from jqueue.core.codec import decode
+from tests.kill.ledger import ViolationError
+
+NAME = "queue.json"
+LOCK = f"{NAME}.lock"
+LARGEST_SIDECAR = 256
+_TEMPORARY = re.compile(rf"\.{re.escape(NAME)}\.[\w-]+\.tmp")
+
+
+class Folder:
+    """One folder.
+
+    Args:
+        path: the folder. It need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / NAME
+
+    def state(self) -> QueueState | None:
+        """The state in the file, read as by a process that knows nothing; None when there is no file.
+
+        Raises:
+            ViolationError: it cannot be read.
+        """
+        try:
+            content = self.file.read_bytes()
+        except FileNotFoundError:
+            return None
+        if not content:
+            raise ViolationError("the file is empty")
+        try:
+            return decode(content)
+        except JQueueError as error:
+            raise ViolationError(f"the file cannot be read ({len(content)} bytes): {error}") from error
+
+    def temporaries(self, most: int) -> set[str]:
+        """The temporary files, of which there may be so many.
+
+        Raises:
+            ViolationError: there are more, or there is something else, or the sidecar has grown.
+        """
+        names = set(os.listdir(self.path)) if self.path.exists() else set()
+        found = {name for name in names if _TEMPORARY.fullmatch(name)}
+        if unknown := names - found - {NAME, LOCK}:
+            raise ViolationError(f"something was left beside the file: {', '.join(sorted(unknown))}")
+        if len(found) > most:
+            raise ViolationError(f"{len(found)} temporary files lie beside the file; there may be {most}")
+        if LOCK in names and (size := (self.path / LOCK).stat().st_size) > LARGEST_SIDECAR:
+            raise ViolationError(f"the sidecar has grown to {size} bytes")
+        return found
+
+    @contextmanager
+    def locked(self, wait: bool) -> Iterator[None]:
+        """Hold the lock of the writers, so that whoever else is in the folder is dead.
+
+        Args:
+            wait: whether there are living writers to wait for.
+
+        Raises:
+            ViolationError: the dead hold it.
+        """
+        if not (self.path / LOCK).exists():
+            yield
+            return
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            yield
+        except BlockingIOError:
+            raise ViolationError("the lock is held, and nobody is alive to hold it") from None
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,283 @@
+"""The auditor: what the workers were told, held against what the file says. It decides; it reads and writes nothing.
+
+The order of hearing is what makes its judgement exact. Lines are collected, then the file is read, then lines are
+collected again. All intents are heard, of the answers only those collected before the file was read; then the state is
+checked. So every answer heard is older than the state, and every effect in an answer or in the state has an intent
+that was heard. The other answers are heard with the next state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jqueue import Job, JobStatus, QueueState
+from jqueue.domain.commits import FINISHED_SLACK
+from jqueue.domain.limits import FINISHED_KEPT, WRITERS_KEPT
+from tests.kill.journal import JobAt, Kind, Line, Verb, payload_of
+
+
+class ViolationError(Exception):
+    """A promise that was not kept.
+
+    Attributes:
+        lost: how many jobs were lost.
+    """
+
+    def __init__(self, message: str, lost: int = 0) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+@dataclass(slots=True)
+class _Story:
+    """What is known of one job.
+
+    Attributes:
+        called: somebody meant to enqueue it.
+        promised: its enqueue was acknowledged, or it was seen in the file: it has to stay.
+        refused: its enqueue ended with an error that says "not done", and was not repeated.
+        attempt: the highest that anybody saw; it may not shrink.
+        heartbeat: the newest that was seen, with its attempt.
+        holders: who was given each claim.
+        acks: what is known of the ack by each attempt.
+        nacked: attempts whose nack was acknowledged.
+        followers: the job that an apply enqueues together with the ack by an attempt.
+        source: the claim whose apply enqueues this job.
+        finished: the attempt that acked it, once it is gone.
+    """
+
+    called: bool = False
+    promised: bool = False
+    refused: bool = False
+    attempt: int = 0
+    heartbeat: tuple[int, datetime] | None = None
+    holders: dict[int, str] = field(default_factory=dict)
+    acks: dict[int, Kind] = field(default_factory=dict)
+    nacked: set[int] = field(default_factory=set)
+    followers: dict[int, str] = field(default_factory=dict)
+    source: JobAt | None = None
+    finished: int | None = None
+
+
+class Ledger:
+    """What has to be true of the next state.
+
+    Attributes:
+        acknowledged: how many calls of each verb were.
+        errors: how many calls ended with which error.
+        states: how many states were checked.
+        version: of the last of them.
+    """
+
+    def __init__(self) -> None:
+        self.acknowledged: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.states = 0
+        self.version = 0
+        self._queue = ""
+        self._stories: dict[str, _Story] = {}
+        self._open: set[str] = set()
+        self._unheard: dict[tuple[str, int], Line] = {}
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs were enqueued for certain."""
+        return sum(story.promised for story in self._stories.values())
+
+    def hear(self, worker: str, line: Line) -> None:
+        """Take in what a worker said."""
+        if line.kind is Kind.INTENT:
+            self._hear_intent(worker, line)
+        else:
+            self._hear_answer(worker, line)
+
+    def forget_worker(self, worker: str) -> list[str]:
+        """A worker is dead and all its lines were heard. Returns the jobs whose enqueue it never had an answer to."""
+        calls = [key for key in self._unheard if key[0] == worker]
+        lines = [self._unheard.pop(key) for key in calls]
+        return [job.id for line in lines if line.verb is Verb.ENQUEUE for job in line.jobs]
+
+    def _hear_intent(self, worker: str, line: Line) -> None:
+        self._unheard[worker, line.call] = line
+        if line.verb in (Verb.ENQUEUE, Verb.APPLY):
+            new = line.jobs[-1:] if line.verb is Verb.APPLY else line.jobs
+            for job in new:
+                story = self._story(job.id)
+                story.called, story.refused = True, False
+                if story.finished is None:
+                    self._open.add(job.id)
+        if line.verb in (Verb.ACK, Verb.APPLY):
+            claim = line.jobs[0]
+            story = self._story(claim.id)
+            story.acks.setdefault(claim.attempt, Kind.INTENT)
+            if line.verb is Verb.APPLY:
+                story.followers[claim.attempt] = line.jobs[1].id
+                self._story(line.jobs[1].id).source = claim
+
+    def _hear_answer(self, worker: str, line: Line) -> None:
+        self._unheard.pop((worker, line.call), None)
+        if line.kind is Kind.BROKEN:
+            raise ViolationError(f"{worker}: {line.verb} of {_names(line.jobs)}: {line.note}")
+        if line.kind is not Kind.DONE:
+            self.errors[f"{line.verb}: {line.note}"] += 1
+        else:
+            self.acknowledged[line.verb] += 1
+        if line.verb is Verb.DEQUEUE:
+            for job in line.jobs:
+                self._hear_claim(worker, job)
+        elif line.verb is Verb.ENQUEUE:
+            for job in line.jobs:
+                self._hear_enqueued(job, line.kind)
+        elif line.verb is Verb.APPLY:
+            self._hear_enqueued(line.jobs[1], line.kind)
+        if line.verb in (Verb.ACK, Verb.APPLY):
+            self._hear_acked(line.jobs[0], line.kind)
+        elif line.verb is Verb.NACK and line.kind is Kind.DONE:
+            self._story(line.jobs[0].id).nacked.add(line.jobs[0].attempt)
+
+    def _hear_claim(self, worker: str, job: JobAt) -> None:
+        story = self._story(job.id)
+        holder = story.holders.setdefault(job.attempt, worker)
+        if holder != worker:
+            raise ViolationError(f"the claim ({job.id}, attempt {job.attempt}) was given to {holder} and to {worker}")
+        if story.finished is not None and job.attempt > story.finished:
+            raise ViolationError(
+                f"{job.id} was claimed by attempt {job.attempt} after attempt {story.finished} acked it"
+            )
+        story.attempt = max(story.attempt, job.attempt)
+
+    def _hear_enqueued(self, job: JobAt, kind: Kind) -> None:
+        story = self._story(job.id)
+        if kind is Kind.DONE:
+            story.promised = True
+        elif kind is Kind.REFUSED and not story.promised:
+            story.refused = True
+
+    def _hear_acked(self, job: JobAt, kind: Kind) -> None:
+        story = self._story(job.id)
+        if kind is Kind.UNKNOWN:
+            return
+        story.acks[job.attempt] = kind
+        if kind is Kind.REFUSED and story.finished == job.attempt:
+            raise ViolationError(f"the ack of {job.id} by attempt {job.attempt} was refused, and took effect")
+        done = [attempt for attempt, known in story.acks.items() if known is Kind.DONE]
+        if len(done) > 1:
+            raise ViolationError(f"{job.id} was acked twice, by attempts {done}")
+        if kind is Kind.DONE and story.finished not in (None, job.attempt):
+            raise ViolationError(
+                f"the ack of {job.id} by attempt {job.attempt} was acknowledged, but attempt {story.finished} acked it"
+            )
+
+    def check(self, state: QueueState) -> None:
+        """Hold a state against all that was heard.
+
+        Raises:
+            ViolationError: a promise was not kept; the message says which.
+        """
+        self._check_header(state)
+        for job in state.jobs:
+            self._check_present(job, state)
+        present = {job.id for job in state.jobs}
+        absent = [job_id for job_id in self._open if job_id not in present]
+        lost = [job_id for job_id in absent if self._stories[job_id].promised and job_id not in state.finished]
+        if lost:
+            raise ViolationError(
+                f"{len(lost)} jobs are gone and nobody acked them: {', '.join(sorted(lost)[:20])}", len(lost)
+            )
+        for job_id in absent:
+            if job_id in state.finished:
+                self._check_gone(job_id, state)
+        for job_id in absent:
+            self._check_apply_of(job_id, state, present)
+        self.states += 1
+
+    def check_drained(self, state: QueueState) -> None:
+        """At the end: nothing is left, and every promised job was acked by exactly one claim."""
+        self.check(state)
+        if state.jobs:
+            raise ViolationError(f"{len(state.jobs)} jobs are left in a queue that was drained")
+        lost = [job_id for job_id, story in self._stories.items() if story.promised and story.finished is None]
+        if lost:
+            raise ViolationError(f"{len(lost)} jobs are not accounted for: {', '.join(sorted(lost)[:20])}", len(lost))
+        for job_id, story in self._stories.items():
+            for attempt, kind in story.acks.items():
+                if kind is Kind.DONE and story.finished != attempt:
+                    raise ViolationError(
+                        f"the ack of {job_id} by attempt {attempt} was acknowledged, and had no effect"
+                    )
+
+    def _check_header(self, state: QueueState) -> None:
+        if state.set_aside:
+            raise ViolationError(
+                f"{len(state.set_aside)} lines of the file cannot be read: {state.set_aside[0].reason}"
+            )
+        if state.version < self.version:
+            raise ViolationError(f"the file went back from version {self.version} to {state.version}")
+        if self._queue not in ("", state.queue):
+            raise ViolationError("the file holds another queue than before")
+        if len(state.commits) > WRITERS_KEPT or len(state.finished) > FINISHED_KEPT + FINISHED_SLACK:
+            raise ViolationError(f"tables grow: {len(state.commits)} writers, {len(state.finished)} finished jobs")
+        self.version, self._queue = state.version, state.queue
+
+    def _check_present(self, job: Job, state: QueueState) -> None:
+        story = self._stories.get(job.id)
+        if story is None or not story.called:
+            raise ViolationError(f"{job.id} is in the file, but nobody enqueued it")
+        if story.refused:
+            raise ViolationError(f"{job.id} is in the file, but its enqueue was refused")
+        if story.finished is not None:
+            raise ViolationError(f"{job.id} came back after attempt {story.finished} acked it")
+        if Kind.DONE in story.acks.values():
+            raise ViolationError(f"{job.id} is still there, though an ack of it was acknowledged")
+        if job.payload != payload_of(job.id):
+            raise ViolationError(f"{job.id} has another payload than it was enqueued with")
+        if job.attempt < story.attempt:
+            raise ViolationError(f"the attempt of {job.id} shrank from {story.attempt} to {job.attempt}")
+        if job.status is JobStatus.IN_PROGRESS:
+            if job.attempt in story.nacked:
+                raise ViolationError(f"{job.id} is claimed by attempt {job.attempt}, whose nack was acknowledged")
+            assert job.heartbeat_at is not None
+            beat = (job.attempt, job.heartbeat_at)
+            if story.heartbeat is not None and beat < story.heartbeat:
+                raise ViolationError(f"the heartbeat of {job.id} went back, or this machine's clock did")
+            story.heartbeat = beat
+        if story.source is not None and not story.promised and not self._was_acked(story.source, state):
+            raise ViolationError(f"{job.id} is there, but the ack in the same apply had no effect")
+        story.attempt, story.promised = job.attempt, True
+        self._open.add(job.id)
+
+    def _check_gone(self, job_id: str, state: QueueState) -> None:
+        story, finished = self._stories[job_id], state.finished[job_id]
+        if story.acks.get(finished) not in (Kind.INTENT, Kind.DONE):
+            raise ViolationError(f"{job_id} was finished by attempt {finished}, which never tried, or was refused")
+        if finished < story.attempt:
+            raise ViolationError(f"{job_id} was acked by attempt {finished} after attempt {story.attempt} claimed it")
+        if any(kind is Kind.DONE and attempt != finished for attempt, kind in story.acks.items()):
+            raise ViolationError(f"{job_id} was finished by attempt {finished}, but another one's ack was acknowledged")
+        story.finished, story.promised = finished, True
+
+    def _check_apply_of(self, job_id: str, state: QueueState, present: set[str]) -> None:
+        """Both halves of an apply, or none; and a job that is gone, or never came to be, is closed."""
+        story = self._stories[job_id]
+        if story.finished is not None:
+            follower = story.followers.get(story.finished)
+            if follower is not None and follower not in present and self._stories[follower].finished is None:
+                raise ViolationError(f"{job_id} was acked, but {follower}, enqueued in the same apply, is not there", 1)
+            if story.source is not None and not self._was_acked(story.source, state):
+                raise ViolationError(f"{job_id} was there, but the ack in the same apply had no effect")
+            self._open.discard(job_id)
+
+    def _was_acked(self, claim: JobAt, state: QueueState) -> bool:
+        story = self._stories[claim.id]
+        return claim.attempt == (state.finished.get(claim.id) if story.finished is None else story.finished)
+
+    def _story(self, job_id: str) -> _Story:
+        """What is known of a job. A claim may be heard of before the enqueue, which another worker tells."""
+        return self._stories.setdefault(job_id, _Story())
+
+
+def _names(jobs: Iterable[JobAt]) -> str:
+    return ", ".join(f"({job.id}, attempt {job.attempt})" for job in jobs) or "no job"

@@ -1,0 +1,172 @@
+"""A worker: it makes calls on the queue in any order, tells of each before and after, and waits to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from jqueue import (
+    Ack,
+    BlobMissingError,
+    BrokerQueue,
+    DirectQueue,
+    Enqueue,
+    InvalidBlobError,
+    Job,
+    JQueueError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
+from jqueue.ports.storage import ObjectStoragePort
+from tests.kill.journal import JobAt, Kind, Line, Verb, payload_of, say
+
+ENTRYPOINTS = ("one", "two")
+CLAIM_TIMEOUT = 0.5
+"""Short, so that the claims of the killed go back while others look on."""
+
+MOST_QUEUED = 40
+"""A worker that finds so many jobs enqueues no more: a short queue is quick, and commits are what is to be killed."""
+
+CALLS_AT_ONCE = 3
+LONGEST_DELAY = 0.01
+LAST_WAIT = 0.2
+"""For jobs that were nacked with a delay."""
+
+_NEVER = (InvalidBlobError, BlobMissingError, StorageFatalError)
+
+
+class Orders(NamedTuple):
+    """What a worker is to do.
+
+    Attributes:
+        name: begins the ids of the jobs that it enqueues.
+        seed: of its dice.
+        broker: whether it has a broker's queue or a direct one.
+        queued: how many jobs there are already.
+        repeats: jobs that another one enqueued and was killed before it knew; to be enqueued again first.
+    """
+
+    name: str
+    seed: int
+    broker: bool
+    queued: int = 0
+    repeats: Sequence[str] = ()
+
+
+async def work(storage: ObjectStoragePort, orders: Orders, descriptor: int) -> None:
+    """Work for ever."""
+    if orders.broker:
+        async with BrokerQueue(storage, stale_timeout=CLAIM_TIMEOUT) as queue:
+            await Worker(queue, orders, descriptor).run()
+    else:
+        await Worker(DirectQueue(storage, stale_timeout=CLAIM_TIMEOUT), orders, descriptor).run()
+
+
+class Worker:
+    """The calls of one process.
+
+    Args:
+        queue: what they are made on.
+        orders: what to do.
+        descriptor: the pipe for the lines.
+    """
+
+    def __init__(self, queue: DirectQueue | BrokerQueue, orders: Orders, descriptor: int) -> None:
+        self._queue = queue
+        self._orders = orders
+        self._descriptor = descriptor
+        self._dice = random.Random(orders.seed)
+        self._numbers = itertools.count(1)
+        self._calls = itertools.count(1)
+        self._queued = orders.queued
+
+    async def run(self) -> None:
+        """Several calls at a time, for ever."""
+        for job_id in self._orders.repeats:
+            await self._enqueue([job_id])
+        await asyncio.gather(*(self._loop() for _ in range(self._dice.randint(1, CALLS_AT_ONCE))))
+
+    async def drain(self) -> None:
+        """Enqueue one job more, then ack everything that can be claimed, until nothing comes any more."""
+        await self._enqueue([self._new_id()])
+        while jobs := await self._dequeue(None, 100, LAST_WAIT):
+            for job in jobs:
+                await self._ack(job)
+
+    async def _loop(self) -> None:
+        while True:
+            share = 0.4 if self._queued else 0.8
+            if self._queued < MOST_QUEUED and self._dice.random() < share:
+                await self._enqueue([self._new_id() for _ in range(self._dice.choice((1, 1, 1, 3)))])
+            else:
+                entrypoint = self._dice.choice((None, *ENTRYPOINTS))
+                wait = self._dice.choice((None, 0.01, 0.05))
+                for job in await self._dequeue(entrypoint, self._dice.randint(1, 3), wait):
+                    await self._finish(job)
+
+    async def _finish(self, job: Job) -> None:
+        """One of the ends that a claim may have."""
+        end = self._dice.choices(("ack", "twice", "heartbeat", "nack", "apply", "abandon"), (50, 5, 15, 12, 15, 3))[0]
+        if end == "abandon":
+            return
+        if end == "heartbeat":
+            await self._call(Verb.HEARTBEAT, [job.claim], lambda: self._queue.heartbeat(job))
+        if end == "nack":
+            charge = self._dice.random() < 0.7
+            delay = self._dice.choice((None, LONGEST_DELAY)) if charge else None
+            await self._call(Verb.NACK, [job.claim], lambda: self._queue.nack(job, charge=charge, delay=delay))
+        elif end == "apply":
+            new = self._new_id()
+            following = Enqueue(self._dice.choice(ENTRYPOINTS), payload_of(new), job_id=new)
+            await self._call(Verb.APPLY, [job.claim, (new, 0)], lambda: self._queue.apply(Ack(job), following))
+        else:
+            await self._ack(job)
+            if end == "twice":
+                await self._ack(job)
+
+    async def _enqueue(self, job_ids: Sequence[str]) -> None:
+        entrypoint, priority = self._dice.choice(ENTRYPOINTS), self._dice.randint(0, 2)
+        jobs = [Enqueue(entrypoint, payload_of(job_id), priority, job_id=job_id) for job_id in job_ids]
+        await self._call(Verb.ENQUEUE, [(job_id, 0) for job_id in job_ids], lambda: self._queue.enqueue_many(jobs))
+        self._queued += len(jobs)
+
+    async def _dequeue(self, entrypoint: str | None, batch_size: int, wait: float | None) -> list[Job]:
+        jobs = await self._call(
+            Verb.DEQUEUE, [], lambda: self._queue.dequeue(entrypoint, batch_size=batch_size, wait=wait)
+        )
+        if not jobs:
+            self._queued = 0
+            return []
+        self._queued = max(0, self._queued - len(jobs))
+        return list(jobs)
+
+    async def _ack(self, job: Job) -> None:
+        await self._call(Verb.ACK, [job.claim], lambda: self._queue.ack(job))
+
+    async def _call(self, verb: Verb, jobs: Sequence[tuple[str, int]], call: Callable[[], Awaitable[Any]]) -> Any:
+        """Say what is about to be called, call it, and say what came of it. None if it was refused."""
+        number = next(self._calls)
+        names = tuple(JobAt(*job) for job in jobs)
+        say(self._descriptor, Line(number, Kind.INTENT, verb, names))
+        try:
+            answer = await call()
+        except UnknownOutcomeError as error:
+            kind = Kind.BROKEN if isinstance(error.cause, _NEVER) else Kind.UNKNOWN
+            say(self._descriptor, Line(number, kind, verb, names, type(error.cause or error).__name__))
+            return None
+        except JQueueError as error:
+            kind = Kind.BROKEN if isinstance(error, _NEVER) else Kind.REFUSED
+            say(self._descriptor, Line(number, kind, verb, names, type(error).__name__))
+            return None
+        if verb is Verb.DEQUEUE:
+            names = tuple(JobAt(*job.claim) for job in answer)
+            if any(job.payload != payload_of(job.id) for job in answer):
+                say(self._descriptor, Line(number, Kind.BROKEN, verb, names, "a payload is not the one enqueued"))
+        say(self._descriptor, Line(number, Kind.DONE, verb, names))
+        return answer
+
+    def _new_id(self) -> str:
+        return f"{self._orders.name}-{next(self._numbers)}"
