@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import logging
 
-from jqueue.core.codec import ParsedBlob, encode_header, encode_job, join_blob, read_line, read_state
+from jqueue.core.codec import ParsedBlob, encode_header, join_blob, read_state, take_whole
+from jqueue.core.lines import encode_asides, encode_job, read_line, set_twins_aside
 from jqueue.domain.draft import Draft
+from jqueue.domain.errors import shown
 from jqueue.domain.models import Job, QueueState, SetAside
 
 logger = logging.getLogger("jqueue")
+
+WARNINGS = 5
+"""So many lines are named in the log, when many cannot be read."""
 
 
 class Blob:
@@ -28,6 +33,7 @@ class Blob:
         self.lines_parsed = 0
         self.lines_encoded = 0
         self._lines: dict[str, bytes] = {}
+        self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
         """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
@@ -36,19 +42,22 @@ class Blob:
         unreadable = {aside.line: aside for aside in draft.set_aside}
         lines: dict[str, bytes] = {}
         set_aside = list(parsed.set_aside)
+        twins: list[tuple[str, bytes]] = []
         changed = list(parsed.jobs)
         for line in parsed.lines:
             job_id = known.get(line)
             if job_id is None:
                 found = unreadable.get(line) or self._parse(line)
                 if isinstance(found, SetAside):
+                    if take_whole(parsed, found):
+                        return self.adopt(parsed, size)
                     set_aside.append(found)
                     continue
                 job_id = found.id
                 if job_id not in lines:
                     changed.append(found)
             if job_id in lines:
-                set_aside.append(SetAside(job_id, line, "the id stands twice; this is the second"))
+                twins.append((job_id, line))
             else:
                 lines[job_id] = line
         present = lines.keys() | {job.id for job in parsed.jobs}
@@ -56,10 +65,11 @@ class Blob:
         draft.load([job for job in changed if job.sequence], [job_id for job_id in draft.jobs if job_id not in present])
         placed = [job.evolve(sequence=draft.next_sequence()) for job in changed if not job.sequence]
         draft.load(placed)
-        draft.set_aside = tuple(set_aside)
-        draft.base_bytes, draft.added_bytes = size, 0
+        renumbered = draft.renumber()
+        draft.set_aside = (*set_aside, *set_twins_aside(twins, lines, set_aside))
+        draft.measure(size - parsed.header_bytes)
         self._lines = lines
-        draft.dirty = {job.id: None for job in (*placed, *parsed.jobs)}
+        draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
         self._warn(unreadable)
 
     def encode(self, header: QueueState) -> bytes:
@@ -73,8 +83,10 @@ class Blob:
                 lines[job_id] = encode_job(job)
                 self.lines_encoded += 1
         draft.dirty.clear()
-        asides = [aside.line for aside in draft.set_aside]
-        return join_blob(encode_header(header), [*lines.values(), *asides] if asides else lines.values())
+        asides = encode_asides(draft.set_aside)
+        first = encode_header(header)
+        self._header_bytes = len(first)
+        return join_blob(first, [*lines.values(), *asides] if asides else lines.values())
 
     def look(self, parsed: ParsedBlob) -> QueueState:
         """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
@@ -86,13 +98,15 @@ class Blob:
         """The draft under this header was committed, as so many bytes."""
         self.draft.take_header(header)
         self.draft.settle()
-        self.draft.base_bytes, self.draft.added_bytes = size, 0
+        self.draft.measure(size - self._header_bytes)
 
     def _parse(self, line: bytes) -> Job | SetAside:
         self.lines_parsed += 1
         return read_line(line)
 
     def _warn(self, before: dict[bytes, SetAside]) -> None:
-        for aside in self.draft.set_aside:
-            if aside.line not in before:
-                logger.warning("job %r cannot be read and was set aside: %s", aside.key, aside.reason)
+        found = [aside for aside in self.draft.set_aside if aside.line not in before]
+        for aside in found[:WARNINGS]:
+            logger.warning("job %s cannot be read and was set aside: %s", shown(aside.key), aside.reason)
+        if len(found) > WARNINGS:
+            logger.warning("and %d more lines cannot be read and were set aside", len(found) - WARNINGS)

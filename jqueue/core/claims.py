@@ -44,6 +44,10 @@ class ClaimRegistry:
         if isinstance(reference, Job):
             return reference.claim
         if isinstance(reference, Claim):
+            kinds = [type(field) for field in reference]
+            if not issubclass(kinds[0], str) or kinds[1] is not int:
+                said = ", ".join(kind.__name__ for kind in kinds)
+                raise InvalidJobError(f"a claim is a job's id and the number of its attempt, got Claim({said})")
             return reference
         if not isinstance(reference, str):
             raise InvalidJobError(f"a Job, its claim or its id is needed, got {type(reference).__name__}")

@@ -32,6 +32,7 @@ from jqueue.domain.errors import (
     StorageError,
     StorageFatalError,
     StorageThrottledError,
+    shown,
 )
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Sweep, perform
@@ -264,9 +265,9 @@ class CommitEngine:
         """Take a blob apart, and refuse that of another queue than the one known."""
         parsed = parse_blob(data)
         if queue_id not in ("", parsed.header.queue):
+            found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"another queue ({parsed.header.queue or 'of jqueue 1.0.0'}) is where queue {queue_id} was: "
-                "make a new queue object if that is intended"
+                f"another queue ({found}) is where queue {shown(queue_id)} was: make a new queue object if that is intended"
             )
         return parsed
 

@@ -17,6 +17,7 @@ from jqueue.domain.errors import (
     JQueueError,
     QueueFullError,
     StorageError,
+    shown,
 )
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
@@ -66,7 +67,7 @@ class HeartbeatManager:
         on_lost: Literal["cancel", "event"] = "cancel",
     ) -> None:
         if on_lost not in ("cancel", "event"):
-            raise InvalidJobError(f'on_lost must be "cancel" or "event", got {on_lost!r}')
+            raise InvalidJobError(f'on_lost must be "cancel" or "event", got {shown(on_lost)}')
         single = isinstance(job_id, Job | Claim | str)
         self.queue = queue
         self.job_id = job_id

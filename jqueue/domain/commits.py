@@ -11,8 +11,9 @@ from datetime import datetime
 from enum import Enum
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.limits import FINISHED_KEPT, WRITER_AGE, WRITERS_KEPT
-from jqueue.domain.models import CommitRecord, QueueState
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.limits import FINISHED_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
+from jqueue.domain.models import LARGEST, CommitRecord, QueueState
 
 FINISHED_SLACK = FINISHED_KEPT // 4
 """So many ids more are kept before the oldest are dropped together."""
@@ -50,11 +51,22 @@ def next_header(draft: Draft, commit: CommitId, queue: str, now: datetime, cycle
         queue: the queue's id.
         now: the time of the commit.
         cycle: seconds that the writer takes to read and write the blob once.
+
+    Raises:
+        InvalidBlobError: the version cannot grow any more.
     """
+    if commit.base_version >= LARGEST:
+        raise InvalidBlobError(
+            f"the queue's object has version {commit.base_version}, and no version may be larger: stop every program "
+            "that uses it, and write a smaller one into its header"
+        )
     at = now.timestamp()
     commits = dict(draft.commits)
     commits.pop(commit.writer, None)
-    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE]
+    last_kept = commit.base_version - VERSIONS_KEPT
+    evicted = [
+        writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= last_kept
+    ]
     surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
     if surplus > 0:
         oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in set(evicted))

@@ -13,6 +13,7 @@ from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
 from jqueue.domain.models import (
+    LARGEST,
     Claim,
     CommitRecord,
     Job,
@@ -29,6 +30,19 @@ UNNAMED_CLAIM = (
 )
 _ABSENT: Any = object()
 
+PLACES = 2**52
+"""Where a sequence number is larger than this, all are given anew: there is no end to their growth."""
+
+HOLD_BYTES = 80
+"""About what a key that is held takes in the blob besides its text."""
+
+
+def renumbered(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs with sequence numbers from 1 on, in the same order. Those that shared a number still do."""
+    jobs = list(jobs)
+    places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
+    return [job.evolve(sequence=places[job.sequence]) for job in jobs]
+
 
 class Draft:
     """A state opened for change.
@@ -40,7 +54,8 @@ class Draft:
         claimed: the ids of the jobs in progress.
         dirty: ids whose line in the blob may differ from the job; whoever encodes clears it.
         claims_moved: ids whose claim may have begun, moved or ended; whoever watches claims clears it.
-        base_bytes: the size of the blob that the draft was opened from.
+        base_bytes: what jobs, and keys held after their acks, take of the blob that the draft was opened from. What
+            is finished and who has committed does not count: no call could make room there.
         added_bytes: an estimate of what the jobs enqueued since then will add.
     """
 
@@ -202,6 +217,11 @@ class Draft:
             else:
                 table[key] = old
 
+    def measure(self, job_bytes: int) -> None:
+        """Count anew what the blob holds, of which the lines take so many bytes."""
+        self.base_bytes = job_bytes + sum(map(len, self.holds)) + HOLD_BYTES * len(self.holds)
+        self.added_bytes = 0
+
     def settle(self) -> None:
         """Make every change since the last `settle` permanent: it was committed."""
         self._journal.clear()
@@ -228,6 +248,15 @@ class Draft:
         for job in changed:
             self._index(job.id, job)
         self.settle()
+
+    def renumber(self) -> list[Job]:
+        """Give all sequence numbers anew if one has become too large; returns those jobs. Cannot be undone."""
+        if self._last_sequence <= PLACES:
+            return []
+        jobs = renumbered(self.jobs.values())
+        self._last_sequence = 0
+        self.load(jobs)
+        return jobs
 
     def freeze(self) -> QueueState:
         """The draft as a value."""
@@ -293,6 +322,8 @@ class Draft:
                 self._ready.pop(job.entrypoint, None)
 
     def _push_ready(self, job: Job) -> None:
+        if job.attempt >= LARGEST or job.failures >= LARGEST:
+            return  # one more claim could not be read back
         heap = self._ready.get(job.entrypoint)
         if heap is None:
             heap = self._ready[job.entrypoint] = LazyHeap(self._is_ready)

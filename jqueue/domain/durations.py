@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, shown
 
 Duration = timedelta | float | int
 """A length of time as callers give it: a timedelta, or a number of seconds."""
@@ -27,7 +27,7 @@ def to_seconds(what: str, value: object) -> float:
     else:
         raise InvalidJobError(f"{what} must be a timedelta or a number of seconds, got {type(value).__name__}")
     if not 0 <= seconds <= LONGEST:
-        raise InvalidJobError(f"{what} must be from 0 seconds to 100 years, got {value!r}")
+        raise InvalidJobError(f"{what} must be from 0 seconds to 100 years, got {shown(value)}")
     return seconds
 
 
@@ -40,9 +40,9 @@ def check_time(what: str, value: object) -> datetime:
     if not isinstance(value, datetime):
         raise InvalidJobError(f"{what} must be a datetime, got {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidJobError(f"{what} must have a time zone, as in datetime.now(timezone.utc); got {value!r}")
+        raise InvalidJobError(f"{what} must have a time zone, as in datetime.now(timezone.utc); got {shown(value)}")
     try:
         value.astimezone(UTC)
     except OverflowError:
-        raise InvalidJobError(f"{what} is out of range: {value!r}") from None
+        raise InvalidJobError(f"{what} is out of range: {shown(value)}") from None
     return value

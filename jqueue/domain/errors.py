@@ -16,6 +16,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+SHOWN = 80
+"""So much of a value is shown in an error."""
+
+
+def shown(value: object) -> str:
+    """A value as an error may show it: printable, and not long."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of more than 4300 digits, or somebody's own class
+        return f"<{type(value).__name__}>"
+    text = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if text.isprintable() else ascii(text)
+
 
 class JQueueError(Exception):
     """Base class of every error that jqueue raises."""
@@ -38,7 +51,7 @@ class DuplicateJobError(JQueueError):
 
     Attributes:
         unique_key: the key that is taken.
-        job_id: the id of the job that holds it.
+        job_id: the id of the job that holds it. If the very call that failed enqueued it, it is undone.
     """
 
     def __init__(self, unique_key: str, job_id: str, reason: str = "a live job holds it") -> None:

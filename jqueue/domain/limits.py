@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
 
 ERROR_BYTES = 2048
-"""A stored error is cut at so many bytes."""
+"""A stored error is cut at so many bytes, as the blob writes it."""
 
 FREE_SHARE = 0.1
-"""The share of the blob that enqueue leaves free, so that claims, acks and nacks always fit."""
+"""The share of the blob that enqueue leaves free, for what claims and errors add to the jobs that are there."""
 
 FINISHED_KEPT = 1000
 """How many acked ids the blob remembers."""
@@ -23,6 +25,12 @@ WRITERS_KEPT = 256
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 
+VERSIONS_KEPT = 128
+"""A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
+
+
+_dump = json.JSONEncoder(ensure_ascii=False).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -30,7 +38,9 @@ class Limits:
 
     Attributes:
         payload_bytes: the largest payload.
-        blob_bytes: the size of the blob that enqueue stays 10% below. Other operations are never refused for size.
+        blob_bytes: enqueue takes no job while the jobs, and the keys held for jobs that are gone, take more than 90%
+            of it. No other operation is refused for size, so that the blob may grow beyond: see
+            `docs/decisions/0011-size-limit.md`.
         batch_size: the most jobs in one dequeue, and operations in one call.
         header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: the longest entrypoint, id, unique key or header name, in UTF-8.
@@ -46,12 +56,17 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidJobError(f"limit {field.name} must be a positive integer, got {value!r}")
+                raise InvalidJobError(f"limit {field.name} must be a positive integer, got {shown(value)}")
 
     @property
     def enqueue_bytes(self) -> int:
         """The size up to which the blob takes new jobs."""
         return int(self.blob_bytes * (1 - FREE_SHARE))
+
+
+def written_bytes(text: str) -> int:
+    """How many bytes a text takes in the blob, with its quotes and its escapes."""
+    return len(_dump(text).encode())
 
 
 def check_name(what: str, value: object, limits: Limits) -> str:
@@ -63,7 +78,7 @@ def check_name(what: str, value: object, limits: Limits) -> str:
     if not isinstance(value, str):
         raise InvalidJobError(f"{what} must be a str, got {type(value).__name__}")
     if not value or not value.isprintable():
-        raise InvalidJobError(f"{what} must be printable and not empty, got {value[:80]!r}")
+        raise InvalidJobError(f"{what} must be printable and not empty, got {shown(value)}")
     if len(value.encode()) > limits.name_bytes:
         raise InvalidJobError(f"{what} is {len(value.encode())} bytes long; the limit is {limits.name_bytes}")
     return value
@@ -134,7 +149,10 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
 
 
 def cut_error(error: object) -> str:
-    """An error as text, cut at `ERROR_BYTES` bytes of UTF-8, with what UTF-8 cannot write replaced."""
+    """An error as text, cut at `ERROR_BYTES` bytes in the blob, with what UTF-8 cannot write replaced."""
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    encoded = text.encode("utf-8", "replace")
-    return encoded[:ERROR_BYTES].decode("utf-8", "ignore")
+    text = text.encode("utf-8", "replace")[:ERROR_BYTES].decode("utf-8", "ignore")
+    most = ERROR_BYTES + len('""')
+    if written_bytes(text) <= most:
+        return text
+    return text[: bisect_right(range(len(text)), most, key=lambda size: written_bytes(text[:size])) - 1]

@@ -22,7 +22,10 @@ PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 """The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
 
 COUNT_MAX = 2**63 - 1
-"""The largest version, sequence or attempt that a blob may hold."""
+"""The largest whole number that a blob may hold."""
+
+LARGEST = 2**53
+"""The largest version, attempt and number of failures. None grows beyond: what could not be read is not written."""
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
 """How long a claim lasts without a heartbeat when nobody says otherwise."""
@@ -83,7 +86,10 @@ def _to_payload(value: object) -> object:
 def _to_utc(value: object) -> object:
     """A time without a zone, as foreign blobs have them, is UTC."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:  # its text shows the value
+            raise ValueError("a time must be an ISO 8601 text") from None
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     raise ValueError("a time must be an ISO 8601 text or a datetime")
@@ -112,6 +118,8 @@ Timestamp = Annotated[datetime, BeforeValidator(_to_utc)]
 Headers = Annotated[Mapping[str, str], PlainValidator(_to_headers)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+JobId = Annotated[str, Field(min_length=1)]
 
 
 def _new_id() -> str:
@@ -149,7 +157,7 @@ class Job(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
-    id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
+    id: JobId = Field(default_factory=_new_id)
     entrypoint: str
     payload: Payload
     status: JobStatus = JobStatus.QUEUED
@@ -203,9 +211,9 @@ class CommitRecord(NamedTuple):
     """The number of the attempt that landed, counted by the writer."""
     version: Count
     """The version that it made."""
-    at: float
+    at: Finite
     """When, in seconds since 1970 by the writer's clock."""
-    cycle: float
+    cycle: Finite
     """How many seconds the writer takes to read and write the blob once."""
     more: tuple[Any, ...] = ()
     """What a later version of jqueue has added, kept as it is."""
@@ -214,8 +222,8 @@ class CommitRecord(NamedTuple):
 class KeyHold(NamedTuple):
     """A unique key kept after its job was acked."""
 
-    job_id: str
-    until: float
+    job_id: JobId
+    until: Finite
     """Seconds since 1970."""
 
 

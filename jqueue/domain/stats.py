@@ -23,7 +23,8 @@ class EntrypointStats:
         scheduled: queued, and not to be claimed yet.
         in_progress: claimed.
         dead: out of attempts.
-        oldest_ready_age: since the oldest ready job became ready; None if none is.
+        oldest_ready_age: since the earliest `run_at` of the ready jobs, or `created_at` of those without one; None if
+            none is ready. A job that was given back or redriven is as old as before.
     """
 
     depth: int = 0
@@ -40,7 +41,7 @@ class QueueStats(EntrypointStats):
     Attributes:
         version: the version that they describe.
         size: bytes of the blob.
-        size_limit: bytes up to which it takes new jobs.
+        size_limit: bytes that its jobs may take before enqueue refuses more.
         unreadable: lines set aside because they cannot be read as jobs.
         entrypoints: the figures of each entrypoint.
         warnings: what an operator should know, in words.

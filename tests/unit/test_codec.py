@@ -7,8 +7,12 @@ import pytest
 
 from jqueue.core import codec
 from jqueue.core.blob import Blob
-from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.models import CommitRecord, Job, JobStatus, KeyHold, QueueState
+from jqueue.core.lines import encode_job
+from jqueue.domain.commits import CommitId, next_header
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.models import LARGEST, CommitRecord, Job, JobStatus, KeyHold, QueueState
+from jqueue.domain.operations import Dequeue, Enqueue
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -66,7 +70,7 @@ def test_fields_that_are_not_known_survive():
     state = codec.decode(data)
     assert b'"from the future": [1, {"x": null}]' in codec.encode(state)
     moved = state.jobs[0].evolve(priority=3)
-    assert b'"from the future": [1, {"x": null}]' in codec.encode_job(moved)
+    assert b'"from the future": [1, {"x": null}]' in encode_job(moved)
 
 
 def test_the_shape_of_1_0_0_is_read_in_its_order():
@@ -106,7 +110,8 @@ def test_a_job_that_1_0_0_stored_twice_is_one_job():
     other = {**entry, "payload": "eQ=="}
     state = codec.decode(json.dumps({"version": 1, "jobs": [entry, claimed, other]}).encode())
     assert [("a", JobStatus.IN_PROGRESS)] == [(each.id, each.status) for each in state.jobs]
-    assert ["the id stands twice"] == [aside.reason for aside in state.set_aside]
+    assert ["a (2)"] == [aside.key for aside in state.set_aside]
+    assert state == codec.decode(codec.encode(state))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +133,17 @@ def test_a_job_that_1_0_0_stored_twice_is_one_job():
         (b'{"format": 2, "version": 9007199254740993, "jobs": {}}', "version"),
         (b'{"format": 2, "commits": {"w": 3}, "jobs": {}}', "commits"),
         (b'{"format": 2, "jobs": {"a": {}, "a": {}}}', "'a' twice"),
+        (b'{"format": 2, "jobs": {"a": {}}, "jobs": {\n"b": {}\n}}', "'jobs' twice"),
+        (b'{"format": 2, "critical": ["\\ud800"], "jobs": {\n}}', "JSON cannot hold"),
+        (b'{"format": 2, "critical": ["%s"], "jobs": {\n}}' % (b"x" * 9999), "x…"),
+        (b'{"format": 2, "colour": NaN, "jobs": {}}', "JSON cannot hold"),
+        (b'{"format": 2, "colour": 1e999, "jobs": {\n}}', "out of range"),
+        (b'{"format": 2, "colour": ' + b"[" * 300 + b"]" * 300 + b', "jobs": {\n}}', "too deep"),
+        (b'{"format": 2, "holds": {"k": ["", 1.5]}, "jobs": {\n}}', "holds"),
+        (b'{"format": 2, "holds": {"k": ["a", "inf"]}, "jobs": {\n}}', "holds"),
+        (b'{"format": 2, "jobs": {\n"a": {}\n}, "critical": ["time travel"], "labels": {\n}}', "time travel"),
         (b'{"format": 2, "version": ' + b"9" * 5000 + b', "jobs": {}}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "too deep"),
         (codec.encode(FULL)[:200], "cut off"),
         (codec.encode(FULL)[:-4], "cut off"),
         (codec.encode(FULL)[: codec.encode(FULL).index(b'"b"')], "cut off"),
@@ -157,7 +171,11 @@ def test_what_is_not_a_queue_is_refused_in_words(data, said):
         b'"bad": "SECRET"',
         b'"bad": {"entrypoint": "t", "payl',
         b'"": {"entrypoint": "t", "payload": ""}',
-        b'"a": {"entrypoint": "t", "payload": "", "sequence": 7}',
+        b'"bad": {"entrypoint": "t", "payload": "", "size": 1e999}',
+        b'"bad": {"entrypoint": "t", "payload": "", "payload": "SECRET"}',
+        b'"bad": {"entrypoint": "t", "payload": "", "headers": {"a" : "", "a" : "SECRET"}}',
+        b'"bad": {"entrypoint": "t", "payload": ""}, "bad": {"entrypoint": "u", "payload": ""}',
+        b'"bad": {"entrypoint": "t", "payload": "", "run_at": "SECRET"}',
     ],
 )
 def test_a_line_that_cannot_be_read_is_set_aside_and_written_back_as_it_was(line, caplog):
@@ -172,6 +190,119 @@ def test_a_line_that_cannot_be_read_is_set_aside_and_written_back_as_it_was(line
     assert "SECRET" not in caplog.text + state.set_aside[0].reason + repr(state)
 
 
+def twins():
+    """A blob in which the id of a job stands twice, and the line of the second."""
+    line = b'"a": {"entrypoint": "twin", "payload": ""}'
+    return codec.encode(FULL).replace(b'"b": {', line + b',\n"b": {', 1), line
+
+
+def test_the_second_of_two_lines_with_one_id_never_becomes_a_job_by_itself():
+    data, _ = twins()
+    blob = Blob()
+    blob.adopt(codec.parse_blob(data), len(data))
+    blob.draft.load([], ["a"])  # as an ack does
+    written = blob.encode(blob.draft.freeze())
+    state = codec.decode(written)
+    assert ["b", "c"] == [each.id for each in state.jobs] == [each.id for each in blob.draft.freeze().jobs]
+    assert ("a (2)",) == tuple(aside.key for aside in state.set_aside)
+    assert state.set_aside == blob.draft.set_aside
+    assert b'"entrypoint": "twin"' in written
+    assert written == codec.encode(state)
+
+
+def test_deleting_the_first_of_two_lines_by_hand_makes_the_second_the_job_for_everybody():
+    data, _ = twins()
+    first = encode_job(FULL.jobs[0])
+    mended = data.replace(first + b",\n", b"", 1)
+    blob = Blob()
+    for content in (data, mended):
+        blob.adopt(codec.parse_blob(content), len(content))
+    for state in (codec.decode(mended), blob.draft.freeze()):
+        assert ["twin"] == [each.entrypoint for each in state.jobs if each.id == "a"]
+    assert () == blob.draft.set_aside == codec.decode(mended).set_aside
+
+
+def test_each_of_many_lines_with_one_id_gets_a_name_of_its_own():
+    data, line = twins()
+    data = data.replace(line, line + b",\n" + line + b',\n"a (2)": 7', 1)
+    keys = sorted(aside.key for aside in codec.decode(data).set_aside)
+    assert ["a (2)", "a (3)", "a (4)"] == keys
+    assert keys == sorted(aside.key for aside in codec.decode(codec.encode(codec.decode(data))).set_aside)
+
+
+@pytest.mark.parametrize("head", [b"{", codec.encode_header(FULL)[: -len(codec.JOBS_OPEN)]], ids=["short", "ours"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'"x": {\n"entrypoint": "t",\n"payload": ""\n}\n}}',
+        b'"x": {"headers": {},\n"entrypoint": "t", "payload": "", "y": {}}\n}}',
+        b'"x": {"entrypoint": "t", "payload": ""}, "y": {"entrypoint": "t", "payload": ""}\n}}',
+        b'"x": {"entrypoint": "t", "payload": ""}\n}, "labels": {\n}}',
+    ],
+    ids=["pretty", "two lines", "two jobs", "fields behind"],
+)
+def test_a_blob_that_only_looks_like_one_job_per_line_is_read_whole(head, body):
+    head = b'{"format": 2, ' if head == b"{" else head
+    data = head + codec.JOBS_OPEN + b"\n" + body
+    other = json.dumps(json.loads(data), indent=1).encode()
+    blob = Blob()
+    blob.adopt(codec.parse_blob(data), len(data))
+    for found in (codec.decode(data), blob.draft.freeze(), blob.look(codec.parse_blob(data))):
+        assert "x" in {each.id for each in found.jobs}
+        for name in ("version", "extra", "finished", "set_aside"):
+            assert getattr(codec.decode(other), name) == getattr(found, name)
+        assert {each.id for each in codec.decode(other).jobs} == {each.id for each in found.jobs}
+
+
+def test_lines_that_are_no_json_do_not_become_a_job_by_standing_together():
+    begun, ended = b'"x": {"entrypoint": "t"', b'"payload": ""}'  # no comma: not JSON
+    data = codec.encode(FULL).replace(b'"b": {', begun + b'\n"b": {', 1).replace(b"\n}}", b",\n" + ended + b"\n}}")
+    state = codec.decode(data)
+    assert ["a", "b", "c"] == [each.id for each in state.jobs]
+    assert state == codec.decode(codec.encode(state))
+
+
+def test_many_lines_that_cannot_be_read_are_told_to_the_log_in_a_few(caplog):
+    lines = b",\n".join(b'"bad %d": 7' % number for number in range(100))
+    data = codec.encode(QueueState()).replace(b"\n}}", lines + b"\n}}")
+    blob = Blob()
+    for _ in range(2):
+        blob.adopt(codec.parse_blob(data), len(data))
+    assert 6 == len(caplog.messages)
+    assert "95 more" in caplog.messages[-1]
+
+
+def test_counts_at_their_largest_are_read_and_grow_no_more():
+    data = codec.encode(FULL.model_copy(update={"version": LARGEST, "jobs": ()}))
+    draft = Draft(codec.decode(data))
+    with pytest.raises(InvalidBlobError, match="smaller one"):
+        next_header(draft, CommitId("w", 1, LARGEST), "q", NOW, 0.1)
+    before = CommitId("w", 1, LARGEST - 1)
+    assert LARGEST == codec.decode(codec.encode(next_header(draft, before, "q", NOW, 0.1))).version
+    worn = tuple(job(name, **{name: LARGEST}) for name in ("attempt", "failures"))
+    draft = Draft(codec.decode(codec.encode(FULL.model_copy(update={"jobs": (*worn, job("fresh"))}))))
+    assert ["fresh"] == [each.id for each in Dequeue(batch_size=9, claim_timeout=1.0).change(draft, NOW)]
+    assert {"attempt", "failures", "fresh"} == {each.id for each in codec.decode(codec.encode(draft.freeze())).jobs}
+
+
+def test_an_id_of_ones_own_needs_an_attempt_that_can_grow():
+    draft = Draft(FULL.model_copy(update={"attempt_floor": LARGEST}))
+    with pytest.raises(InvalidJobError, match="without a job_id"):
+        Enqueue("t", b"", job_id="new").change(draft, NOW)
+    assert 0 == Enqueue("t", b"", job_id="drawn", id_given=False).change(draft, NOW).attempt
+
+
+def test_places_that_have_become_too_large_are_given_anew_in_their_order():
+    places = {"a": 2**62, "b": 7, "c": 2**62, "d": 2**52 + 1}
+    state = QueueState(jobs=tuple(job(name, sequence=place) for name, place in places.items()))
+    data = codec.encode(state).replace(b"\n}}", b',\n"last": {"entrypoint": "t", "payload": ""}\n}}')
+    blob = Blob()
+    blob.adopt(codec.parse_blob(data), len(data))
+    for found in (codec.decode(data), blob.draft.freeze(), codec.decode(blob.encode(blob.draft.freeze()))):
+        assert {"a": 3, "b": 1, "c": 3, "d": 2, "last": 4} == {each.id: each.sequence for each in found.jobs}
+    assert 5 == blob.draft.next_sequence()
+
+
 def test_jobs_added_by_hand_need_little_and_come_last():
     data = codec.encode(FULL).replace(b'"b": {', b'"by hand": {"entrypoint": "t", "payload": ""},\n"b": {', 1)
     assert 4 == {each.id: each.sequence for each in codec.decode(data).jobs}["by hand"]
@@ -179,7 +310,7 @@ def test_jobs_added_by_hand_need_little_and_come_last():
 
 def test_a_sequence_out_of_range_spoils_no_other():
     data = codec.encode(FULL).replace(b'"sequence": 2', b'"sequence": 9007199254740999')
-    assert [1, 4, 3] == [each.sequence for each in codec.decode(data).jobs]
+    assert [1, 3, 2] == [each.sequence for each in codec.decode(data).jobs]
 
 
 def test_only_changed_lines_are_parsed_and_encoded():

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, check_time, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, QueueFullError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, QueueFullError, shown
 from jqueue.domain.limits import (
     Limits,
     check_headers,
@@ -17,8 +17,9 @@ from jqueue.domain.limits import (
     check_name,
     check_payload,
     check_priority,
+    written_bytes,
 )
-from jqueue.domain.models import COUNT_MAX, Claim, Job, JobStatus
+from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.transitions import Verb
 
@@ -76,7 +77,7 @@ class Enqueue(Operation):
         if self.delay is not None and self.run_at is not None:
             raise InvalidJobError("give either delay or run_at, not both")
         if self.on_conflict not in get_args(OnConflict):
-            raise InvalidJobError(f"on_conflict must be one of {get_args(OnConflict)}, got {self.on_conflict!r}")
+            raise InvalidJobError(f"on_conflict must be one of {get_args(OnConflict)}, got {shown(self.on_conflict)}")
         if self.unique_for is not None and self.unique_key is None:
             raise InvalidJobError("unique_for needs a unique_key")
         return Enqueue(
@@ -108,6 +109,8 @@ class Enqueue(Operation):
             return self._finished(self.job_id, draft, now)
         if any(line.key == self.job_id for line in draft.set_aside):
             raise InvalidJobError(f"job id {self.job_id!r} belongs to a line of the blob that cannot be read")
+        if self.id_given and draft.attempt_floor >= LARGEST:
+            raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")
         if self.unique_key is not None:
             holder = draft.key_holder(self.unique_key, now)
             if holder is not None and self.on_conflict != "replace":
@@ -118,7 +121,7 @@ class Enqueue(Operation):
         limit = self.limits.enqueue_bytes
         if draft.base_bytes + draft.added_bytes + size > limit:
             raise QueueFullError(
-                f"no room for a job of {size} bytes: the queue takes {draft.base_bytes + draft.added_bytes} of the "
+                f"no room for a job of {size} bytes: the jobs take {draft.base_bytes + draft.added_bytes} of the "
                 f"{limit} bytes that enqueue may use. Let workers catch up, purge dead jobs, or raise "
                 "Limits(blob_bytes=...)"
             )
@@ -134,7 +137,7 @@ class Enqueue(Operation):
     def stored_bytes(self) -> int:
         """About how many bytes the job takes in the blob."""
         names = (self.entrypoint, self.job_id, self.unique_key, *(self.headers or {}), *(self.headers or {}).values())
-        return LINE_BYTES + len(self.payload) * 4 // 3 + sum(len(name.encode()) + 6 for name in names if name)
+        return LINE_BYTES + len(self.payload) * 4 // 3 + sum(written_bytes(name) + 4 for name in names if name)
 
     def _job(self, draft: Draft, now: datetime) -> Job:
         assert self.job_id is not None

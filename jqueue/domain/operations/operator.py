@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
@@ -137,7 +137,7 @@ class Purge(Operation):
     def prepared(self, preparation: Preparation) -> Purge:
         """Checked, with the age in seconds."""
         if self.status not in (JobStatus.DEAD, JobStatus.QUEUED):
-            raise InvalidJobError(f"purge takes jobs that are dead or queued, not {self.status!r}")
+            raise InvalidJobError(f"purge takes jobs that are dead or queued, not {shown(self.status)}")
         if self.entrypoint is not None:
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
@@ -172,7 +172,7 @@ class RequeueStale(Operation):
         """Queued again, or dead. It uses its own timeout, not the claim's: fencing keeps that safe."""
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.claimed]
-        stale = [job for job in jobs if job.heartbeat_at is None or job.heartbeat_at <= cutoff]
+        stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
         return revoke(draft, stale, now)
 
 

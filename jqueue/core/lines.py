@@ -1,0 +1,197 @@
+"""One job as its line of the blob, and back; and what becomes of a line that is no job.
+
+A line is one member of the object of jobs, without the comma behind it: `"<job id>": {…}`. What cannot be read as a
+job is set aside, with the reason, and written back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.models import LARGEST, NO_HEADERS, Job, JobStatus, SetAside
+
+NO_MEMBER = "the line is not a JSON member"
+SEVERAL = "the line holds more than one job"
+TOO_DEEP = "it is nested too deep"
+TWICE = "the id stood twice, and this was the second: give it an id of its own and take the brackets away"
+_OPTIONAL = (
+    "max_attempts",
+    "run_at",
+    "expires_at",
+    "headers",
+    "unique_key",
+    "unique_for",
+    "heartbeat_at",
+    "claim_timeout",
+    "dead_at",
+    "error",
+)
+_TIMES = frozenset({"run_at", "expires_at", "heartbeat_at", "dead_at"})
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+_dump_anything = json.JSONEncoder(ensure_ascii=True).encode
+_validate = Job.__pydantic_validator__.validate_python  # as `Job.model_validate`, without looking for options
+
+
+def encode_job(job: Job) -> bytes:
+    """One job as its line: the id, and the fields that say something."""
+    fields: dict[str, Any] = {
+        "entrypoint": job.entrypoint,
+        "payload": b64encode(job.payload).decode("ascii"),
+        "status": str(job.status),
+        "priority": job.priority,
+        "sequence": job.sequence,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "created_at": job.created_at.isoformat(),
+    }
+    values = job.__dict__
+    for name in _OPTIONAL:
+        value = values[name]
+        if value is not None and value is not NO_HEADERS and value != NO_HEADERS:
+            fields[name] = value.isoformat() if name in _TIMES else value
+    if job.__pydantic_extra__:
+        fields.update(job.__pydantic_extra__)
+    return f"{_dump(job.id)}: {_dump(fields)}".encode()
+
+
+def read_line(line: bytes) -> Job | SetAside:
+    """One line as a job, or as something set aside, with the reason. The reason shows no value."""
+    try:
+        entry = from_json(b"{" + line + b"}", allow_inf_nan=False)
+    except ValueError as error:
+        return SetAside("", line, TOO_DEEP) if "recursion" in str(error) else _set_odd_line_aside(line)
+    if len(entry) != 1:
+        return SetAside("", line, SEVERAL)
+    ((key, fields),) = entry.items()
+    return _read_job(key, fields, line)
+
+
+def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:
+    """The lines set aside, as they were.
+
+    What is no member of an object gets one comma more. So it can never become one by standing beside other lines, and
+    the blob is read line by line until somebody has mended it.
+    """
+    return [aside.line + b"," if aside.reason in (NO_MEMBER, SEVERAL) else aside.line for aside in asides]
+
+
+def set_twins_aside(
+    twins: Iterable[tuple[str, bytes]], jobs: Iterable[str], set_aside: Iterable[SetAside]
+) -> list[SetAside]:
+    """Set aside the second lines of ids that stand twice, so that our next commit writes what nobody takes for a job.
+
+    Written back as it was, such a line would be a job, with the claims of the old one, as soon as the first has left.
+
+    Args:
+        twins: the ids, and their second lines.
+        jobs: the ids of all jobs.
+        set_aside: the other lines set aside.
+    """
+    twins = list(twins)
+    taken = {*jobs, *(aside.key for aside in set_aside)} if twins else set()
+    numbers: Counter[str] = Counter()
+    found = []
+    for job_id, line in twins:
+        key = job_id
+        while key in taken:
+            numbers[job_id] += 1
+            key = f"{job_id} ({numbers[job_id] + 1})"
+        taken.add(key)
+        fields = from_json(b"{" + line + b"}")[job_id]
+        found.append(SetAside(key, raw_line(key, [TWICE, fields]), TWICE))
+    return found
+
+
+def raw_line(key: str, fields: object) -> bytes:
+    """A member of any JSON object as a line."""
+    try:
+        return f"{_dump(key)}: {_dump(fields)}".encode()
+    except ValueError:  # a lone surrogate or a number that JSON has not; escapes keep it as it was
+        return f"{_dump_anything(key)}: {_dump_anything(fields)}".encode()
+
+
+def load_json(data: bytes) -> Any:
+    """JSON, with what other parsers may refuse, but with no name twice in one place.
+
+    Raises:
+        InvalidBlobError: it has one twice.
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deep.
+    """
+    repeated: list[str] = []
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            repeated.append(Counter(name for name, _ in pairs).most_common(1)[0][0])
+        return found
+
+    content = json.loads(data, object_pairs_hook=members)
+    if repeated:
+        raise InvalidBlobError(f"the queue's object has {shown(repeated[0])} twice in one place: remove or rename one")
+    return content
+
+
+def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
+    if not isinstance(fields, dict):
+        twin = isinstance(fields, list) and fields[:1] == [TWICE]
+        return SetAside(key, line, TWICE if twin else "a job must be a JSON object")
+    headers = fields.get("headers")
+    names = 1 + len(fields) + (len(headers) if isinstance(headers, dict) else 0)
+    if line.count(b'":') != names and _repeats(line):
+        return SetAside(key, line, "a name stands twice in one place")
+    try:
+        fields["id"] = key
+        job: Job = _validate(fields)
+        if job.__pydantic_extra__:
+            _dump(job.__pydantic_extra__)
+    except ValidationError as error:
+        return SetAside(key, line, first_of(error))
+    except (ValueError, OverflowError):
+        return SetAside(key, line, "a value is out of range")
+    if job.status is JobStatus.COMPLETED:
+        return SetAside(key, line, "status: a completed job is not kept")
+    if job.attempt > LARGEST or job.failures > LARGEST:
+        return SetAside(key, line, "attempt: out of range")
+    if job.status is JobStatus.IN_PROGRESS and job.attempt == 0:
+        job = job.evolve(attempt=1, failures=max(1, job.failures))
+    return job
+
+
+def _set_odd_line_aside(line: bytes) -> SetAside:
+    """A line that is no JSON by the letter: one member, with a value that JSON has not, or not even that."""
+    try:
+        entry = json.loads("{" + line.decode("utf-8", "surrogatepass") + "}")
+    except RecursionError:
+        return SetAside("", line, TOO_DEEP)
+    except ValueError:
+        return SetAside("", line, NO_MEMBER)
+    if len(entry) != 1:
+        return SetAside("", line, SEVERAL)
+    return SetAside(next(iter(entry)), line, "it holds a number or a text that JSON cannot hold")
+
+
+def _repeats(line: bytes) -> bool:
+    try:
+        load_json(b"{" + line + b"}")
+    except InvalidBlobError:
+        return True
+    except ValueError:  # a number that is too long: it is judged with the rest
+        return False
+    return False
+
+
+def first_of(error: ValidationError) -> str:
+    """The first thing that is wrong with a value, without the value."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = ".".join(str(part) if str(part).isidentifier() else shown(part) for part in first["loc"])
+    return f"{where}: {first['msg']}"

@@ -1,0 +1,317 @@
+"""A state machine that makes any calls in any order, and compares the queue with the plain one after each.
+
+Everything happens in virtual time, on one event loop for each example. Compared is all that can be seen: what a call
+returns or raises, the claims, every field of every job, their order, what is remembered of acked jobs and keys, the
+figures, and the version: a call that changes nothing must write nothing.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from jqueue import BrokerQueue, DirectQueue, Heartbeat, InMemoryStorage, InvalidJobError, Job
+from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop
+from tests.property import queue_calls as calls
+from tests.property.plain_program import PlainProgram
+from tests.property.plain_queue import STALE, PlainQueue, Refused
+
+CLAIM_TIMEOUTS: dict[type, float] = {DirectQueue: 40.0, BrokerQueue: 100.0}
+UNDONE = "undone-"
+"""Begins the ids of jobs that nobody got to see."""
+
+COMPARED = [name for name in Job.model_fields if name != "sequence"]
+
+
+class Draws:
+    """Ids in order, and no jitter."""
+
+    def __init__(self, name):
+        self.name, self.count = name, 0
+
+    def new_id(self):
+        self.count += 1
+        return f"{self.name}-{self.count}"
+
+    def jitter(self, bound):
+        return 0.0
+
+
+@dataclass
+class Call:
+    """One call of a verb: what it does, and what is to be made of the results of its operations."""
+
+    operations: list
+    run: object
+    expected: object
+    atomic: bool = True
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Any calls, in any order, to queue objects that share a store."""
+
+    kinds: ClassVar[tuple[type, ...]] = (DirectQueue, BrokerQueue)
+
+    def __init__(self):
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
+        self.storage = InMemoryStorage(clock=VirtualClock())
+        self.queues, self.programs = [], []
+        for kind in self.kinds:
+            timeout = CLAIM_TIMEOUTS[kind]
+            queue = kind(self.storage, stale_timeout=timeout, clock=VirtualClock(), entropy=Draws(kind.__name__))
+            self.runner.run(queue.__aenter__())
+            self.queues.append(queue)
+            self.programs.append(PlainProgram(timeout, groups=kind is BrokerQueue))
+        self.plain = PlainQueue()
+        self.seen = calls.Seen()
+        self.plain.now = self.now()
+
+    def teardown(self):
+        for queue in self.queues:
+            self.runner.run(queue.__aexit__(None, None, None))
+        self.runner.close()
+
+    def now(self):
+        """The time that the queues see."""
+        return EPOCH + timedelta(seconds=self.runner.get_loop().time())
+
+    # Rules
+
+    who = st.integers(0, 1)
+
+    @initialize(jobs=st.lists(calls.enqueues, max_size=4))
+    def begin(self, jobs):
+        for asked in jobs:
+            self.one(0, asked)
+
+    @rule(who=who, asked=calls.enqueues)
+    def enqueue(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, many=st.lists(calls.enqueues, min_size=1, max_size=3))
+    def enqueue_many(self, who, many):
+        operations = self.operations(many)
+        self.make(who, [Call(operations, lambda queue: queue.enqueue_many(operations), list)])
+
+    @rule(who=who, asked=calls.dequeues)
+    def dequeue(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.dequeues)
+    def dequeue_elsewhere(self, who, asked):
+        self.one(who + 1, asked)
+
+    @rule(who=who, asked=calls.acks | calls.nacks | calls.heartbeats)
+    def end_or_keep_a_claim(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.nacks)
+    def nack(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who)
+    def a_job_dies_and_is_redriven(self, who):
+        self.one(who, calls.Asked("nack", {"job": ("job", 0), "dead": True}))
+        self.one(who, calls.Asked("redrive"))
+
+    @rule(who=who, jobs=st.lists(calls.references, max_size=4))
+    def ack_many(self, who, jobs):
+        references = [self.seen.reference(drawn) for drawn in jobs]
+        operations = self.operations([calls.Asked("ack", {"job": drawn}) for drawn in jobs])
+        self.make(who, [Call(operations, lambda queue: queue.ack_many(references), only_errors, atomic=False)])
+
+    @rule(who=who, jobs=st.lists(calls.references, max_size=4), fate=calls.fates)
+    def nack_many(self, who, jobs, fate):
+        references = [self.seen.reference(drawn) for drawn in jobs]
+        operations = self.operations([calls.Asked("nack", {"job": drawn, **fate}) for drawn in jobs])
+        self.make(who, [Call(operations, lambda queue: queue.nack_many(references, **fate), only_errors, atomic=False)])
+
+    @rule(who=who, asked=calls.operators)
+    def operate(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, many=st.lists(calls.anything, min_size=1, max_size=4))
+    def apply(self, who, many):
+        operations = self.operations(many)
+        self.make(who, [Call(operations, lambda queue: queue.apply(*operations), list)])
+
+    @rule(who=who, many=st.lists(calls.anything, min_size=2, max_size=4))
+    def at_the_same_time(self, who, many):
+        self.make(who, [self.call(asked) for asked in many])
+
+    @rule(seconds=calls.waits)
+    def time_passes(self, seconds):
+        self.runner.run(asyncio.sleep(seconds))
+        self.plain.now = self.now()
+
+    @rule(who=who, seconds=calls.waits)
+    def time_passes_and_somebody_looks(self, who, seconds):
+        self.time_passes(seconds)
+        self.one(who, calls.Asked("ack", {"job": (calls.NOBODY, 0)}))
+
+    @rule(who=who)
+    def claims_are_lost_to_others(self, who):
+        self.one(who, calls.Asked("requeue_stale", {"timeout": 0}))
+        self.one(who + 1, calls.Asked("dequeue", {"batch_size": 100}))
+
+    @rule(
+        who=who,
+        wrong=st.sampled_from(
+            [
+                ("enqueue", ["x", "text"], {}),
+                ("enqueue", ["x", b"", 2**31], {}),
+                ("enqueue", ["x", b""], {"delay": 1, "run_at": EPOCH}),
+                ("enqueue", ["x", b""], {"unique_for": 1}),
+                ("dequeue", ["x"], {"batch_size": -1}),
+                ("nack", [calls.NOBODY], {"dead": True, "charge": False}),
+                ("redrive", ["a"], {"entrypoint": "x"}),
+                ("requeue_stale", [-1], {}),
+            ]
+        ),
+    )
+    def be_wrong(self, who, wrong):
+        verb, arguments, options = wrong
+        outcome = self.run_all(who, [lambda queue: getattr(queue, verb)(*arguments, **options)])[0]
+        assert isinstance(outcome, InvalidJobError), outcome
+
+    # Making calls
+
+    def operations(self, many):
+        return [self.seen.operation(asked, self.plain.now) for asked in many]
+
+    def call(self, asked):
+        """One operation, by its verb."""
+        [operation] = self.operations([asked])
+        if isinstance(operation, Heartbeat) and not operation.tolerant:
+            operation = Heartbeat(operation.jobs[:1])
+        nothing = isinstance(operation, Heartbeat) and not operation.tolerant
+        return Call(
+            [operation],
+            lambda queue: calls.by_verb(queue, operation),
+            (lambda results: None) if nothing else (lambda results: results[0]),
+        )
+
+    def one(self, who, asked):
+        self.make(who, [self.call(asked)])
+
+    def run_all(self, who, makers):
+        queue = self.queues[who % len(self.queues)]
+
+        async def run():
+            return await asyncio.gather(*(make(queue) for make in makers), return_exceptions=True)
+
+        outcomes = self.runner.run(run())
+        assert self.plain.now == self.now(), "a call took time"
+        return outcomes
+
+    def make(self, who, made):
+        """Make calls, at the same time, and see that each ends as it should."""
+        outcomes = self.run_all(who, [call.run for call in made])
+        program = self.programs[who % len(self.queues)]
+        new_ids = [new_ids_of(call, outcome) for call, outcome in zip(made, outcomes, strict=True)]
+        expected = program.do(self.plain, [(call.operations, call.atomic) for call in made], new_ids)
+        for call, wanted, outcome in zip(made, expected, outcomes, strict=True):
+            same(wanted if isinstance(wanted, Refused) else call.expected(wanted), outcome)
+            self.look_at(outcome)
+
+    def look_at(self, outcome):
+        """Note the jobs that were returned."""
+        for each in outcome if isinstance(outcome, list) else [outcome]:
+            if isinstance(each, list):
+                self.look_at(each)
+            elif isinstance(each, Job):
+                self.seen.note([each], claimed=each.status == "in_progress")
+
+    # What must be true after each
+
+    @invariant()
+    def the_state_is_as_it_should_be(self):
+        for queue in self.queues:
+            state = self.runner.run(queue.read_state())
+            places = sorted(job.sequence for job in state.jobs)
+            assert sorted(set(places)) == places, "two jobs have one place"
+            for job in state.jobs:
+                same(self.plain.find(job.id), job)
+            by_place = [job["id"] for job in sorted(self.plain.jobs, key=lambda job: job["place"])]
+            assert by_place == [job.id for job in sorted(state.jobs, key=lambda job: job.sequence)]
+            assert self.plain.version == state.version, "it wrote for nothing, or did not write"
+            assert self.plain.finished == state.finished
+            holds = {key: (hold.job_id, hold.until) for key, hold in state.holds.items()}
+            assert {key: (job_id, until.timestamp()) for key, (job_id, until) in self.plain.holds.items()} == holds
+            assert self.plain.attempt_floor == state.attempt_floor
+
+    @invariant()
+    def the_figures_are_as_they_should_be(self):
+        stats = self.runner.run(self.queues[-1].stats())
+        assert self.plain.figures() == figures(stats)
+        names = {job["entrypoint"] for job in self.plain.jobs}
+        assert {name: self.plain.figures(name) for name in names} == {
+            name: figures(each) for name, each in stats.entrypoints.items()
+        }
+        assert (self.plain.version, len(self.storage._content)) == (stats.version, stats.size)
+        assert (0, ()) == (stats.unreadable, stats.warnings)
+
+
+class DirectMachine(QueueMachine):
+    """One direct queue."""
+
+    kinds = (DirectQueue,)
+
+
+class BrokerMachine(QueueMachine):
+    """One broker."""
+
+    kinds = (BrokerQueue,)
+
+
+class SharedMachine(QueueMachine):
+    """A direct queue and a broker on one store, each with its own calls and claims of the other's."""
+
+    kinds = (DirectQueue, BrokerQueue)
+
+
+MACHINES = [DirectMachine, BrokerMachine, SharedMachine]
+
+
+def only_errors(results):
+    """What a call of many operations returns that may fail one by one."""
+    return [result for result in results if result is not None]
+
+
+def new_ids_of(call, outcome):
+    """The id that each operation of a call gave to a job, where it returned one."""
+    results = outcome if isinstance(outcome, list) and len(outcome) == len(call.operations) else [outcome]
+    results = results if len(results) == len(call.operations) else [None] * len(call.operations)
+    return [result.id if isinstance(result, Job) else f"{UNDONE}{number}" for number, result in enumerate(results)]
+
+
+def figures(stats):
+    """The figures of an entrypoint, or of all."""
+    return stats.depth, stats.scheduled, stats.in_progress, stats.dead, stats.oldest_ready_age
+
+
+def same(expected, actual):
+    """Compare what must be returned or raised with what was."""
+    if isinstance(expected, Refused):
+        assert expected.kind is type(actual), (expected, actual)
+        said = {name: getattr(actual, name) for name in expected.said}
+        undone = str(expected.said["job_id"]).startswith(UNDONE)  # a job of a call that was undone had its key
+        assert expected.said == (said | {"job_id": expected.said["job_id"]} if undone else said)
+    elif isinstance(expected, list):
+        assert isinstance(actual, list), (expected, actual)
+        assert len(expected) == len(actual), (expected, actual)
+        for one, other in zip(expected, actual, strict=True):
+            same(one, other)
+    elif isinstance(expected, dict):
+        assert isinstance(actual, Job), (expected, actual)
+        shown = {name: getattr(actual, name) for name in COMPARED}
+        shown["error"] = STALE if (shown["error"] or "").startswith("stale:") else shown["error"]
+        assert {name: value for name, value in expected.items() if name != "place"} == {
+            name: shown[name] for name in expected if name != "place"
+        }
+    else:
+        assert (type(expected), expected) == (type(actual), actual)

@@ -1,0 +1,210 @@
+"""However a blob is laid out, whoever wrote it, and in whatever versions it is read: it says the same."""
+
+import json
+from base64 import b64encode
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from jqueue import Job, JobStatus, QueueState
+from jqueue.core import codec
+from jqueue.core.blob import Blob
+from jqueue.core.lines import encode_job, read_line
+from jqueue.domain.models import CommitRecord, KeyHold
+from tests.property.test_codec_properties import claimed, counts, jobs, names, seconds, texts, times
+
+LAYOUT = settings(max_examples=60, deadline=None)
+dead = st.builds(lambda job, at: job.evolve(status=JobStatus.DEAD, dead_at=at), jobs, times)
+any_jobs = jobs | claimed | dead
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+unknown = st.dictionaries(names.map("from the future: {}".format), values, max_size=3)
+headers = st.fixed_dictionaries(
+    {
+        "version": counts,
+        "queue": names,
+        "finished": st.dictionaries(names, counts, max_size=3),
+        "evicted_through": counts,
+        "attempt_floor": counts,
+        "commits": st.dictionaries(
+            names, st.builds(CommitRecord, counts, counts, seconds, seconds, st.lists(values, max_size=2).map(tuple))
+        ),
+        "holds": st.dictionaries(names, st.builds(KeyHold, names, seconds), max_size=3),
+        "extra": unknown,
+    }
+)
+states = st.builds(
+    lambda jobs, header: QueueState(jobs=tuple(jobs), **header),
+    st.lists(any_jobs, max_size=6, unique_by=lambda job: job.id),
+    headers,
+)
+
+
+def ranked(state):
+    """The jobs by id, each with its rank, as the order of the lines means nothing; and the lines set aside."""
+    places = sorted({job.sequence for job in state.jobs})
+    jobs = {job.id: (places.index(job.sequence), job.evolve(sequence=0)) for job in state.jobs}
+    return jobs, sorted(state.set_aside)
+
+
+def header_of(state):
+    return state.model_copy(update={"jobs": (), "set_aside": ()})
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_every_field_of_a_job_is_read_back_whatever_the_others_are(data):
+    job = data.draw(any_jobs)
+    drawn = data.draw(dead if job.status is JobStatus.DEAD else claimed)
+    for name in Job.model_fields:
+        mixed = job.evolve(**{name: getattr(drawn, name)})
+        if mixed.status is JobStatus.IN_PROGRESS and mixed.attempt == 0:
+            continue  # a claim counts as attempt 1 at least
+        found = read_line(encode_job(mixed))
+        assert mixed == found, name
+        assert getattr(mixed, name) == getattr(found, name), name
+
+
+@pytest.mark.parametrize("name", Job.model_fields)
+def test_the_strategies_draw_every_field(name):
+    """Or the test above would show nothing for a field that is added."""
+    nothing = getattr(Job(id="0", entrypoint="", payload=b""), name)
+    once = settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
+    find(any_jobs, lambda job: getattr(job, name) != nothing, settings=once)
+
+
+@LAYOUT
+@given(states)
+def test_the_header_with_all_its_tables_is_read_back(state):
+    assert state == codec.decode(codec.encode(state))
+
+
+@LAYOUT
+@given(states, unknown, st.randoms(use_true_random=False))
+def test_what_is_not_known_survives_any_change_of_a_job(state, fields, random):
+    content = json.loads(codec.encode(state))
+    for entry in content["jobs"].values():
+        entry |= fields
+    blob = Blob()
+    data = json.dumps(content).encode()
+    blob.adopt(codec.parse_blob(data), len(data))
+    for job in list(blob.draft.jobs.values()):
+        if random.random() < 0.5:
+            blob.draft.load([job.evolve(priority=7, entrypoint="moved")])
+    written = json.loads(blob.encode(header_of(blob.draft.freeze())))
+    assert state.extra == {name: written[name] for name in state.extra}
+    for entry in written["jobs"].values():
+        assert fields == {name: entry[name] for name in fields}
+
+
+@LAYOUT
+@given(states, st.lists(any_jobs, max_size=2))
+def test_lines_that_did_not_change_keep_their_order_and_their_bytes(state, added):
+    data = codec.encode(state)
+    assert data == codec.encode(codec.decode(data))
+    blob = Blob()
+    blob.adopt(codec.parse_blob(data), len(data))
+    old = codec.parse_blob(data).lines
+    new = [job for job in added if job.id not in blob.draft.jobs]
+    blob.draft.load(new)
+    lines = codec.parse_blob(blob.encode(header_of(state))).lines
+    assert old == lines[: len(old)]
+    assert {job.id for job in new} == {json.loads(b"{" + line + b"}").popitem()[0] for line in lines[len(old) :]}
+
+
+layouts = st.fixed_dictionaries(
+    {
+        "indent": st.none() | st.integers(0, 3) | st.just("\t"),
+        "sort_keys": st.booleans(),
+        "ensure_ascii": st.booleans(),
+        "separators": st.sampled_from([None, (",", ":"), (" , ", " : ")]),
+    }
+)
+
+
+@LAYOUT
+@given(states, layouts, st.sampled_from([b"", b"\n", b" \r\n"]))
+def test_any_layout_says_the_same(state, layout, end):
+    data = json.dumps(json.loads(codec.encode(state)), **layout).encode() + end
+    found = codec.decode(data)
+    assert ranked(state) == ranked(found)
+    assert header_of(state) == header_of(found)
+    assert found == codec.decode(codec.encode(found))
+
+
+old_times = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+old_jobs = st.fixed_dictionaries(
+    {
+        "id": names,
+        "entrypoint": texts,
+        "payload": st.binary(max_size=20).map(lambda payload: b64encode(payload).decode()),
+        "status": st.sampled_from(["queued", "in_progress"]),
+        "priority": st.integers(-(2**40), 2**40),
+        "created_at": old_times.map(lambda time: time.isoformat().replace("+00:00", "Z")),
+        "heartbeat_at": st.none() | old_times.map(datetime.isoformat),
+    }
+)
+OLD_FIELDS = {"id", "entrypoint", "payload", "status", "priority", "created_at", "heartbeat_at"}
+old_lists = st.lists(old_jobs, max_size=6, unique_by=lambda job: job["id"])
+
+
+@LAYOUT
+@given(old_lists, counts, layouts)
+def test_the_shape_of_1_0_0_is_read_in_its_order_and_then_kept_in_ours(entries, version, layout):
+    state = codec.decode(json.dumps({"jobs": entries, "version": version}, **layout).encode())
+    assert version == state.version
+    shown = [job.model_dump(mode="json", include=OLD_FIELDS) for job in state.jobs]
+    for entry, job, found in zip(entries, state.jobs, shown, strict=True):
+        at = {"created_at": job.created_at, "heartbeat_at": job.heartbeat_at}
+        assert entry | at == found | at
+        assert datetime.fromisoformat(entry["created_at"]) == job.created_at
+        assert int(entry["status"] == "in_progress") == job.attempt == job.failures
+    assert list(range(1, len(entries) + 1)) == [job.sequence for job in state.jobs]
+    assert state == codec.decode(codec.encode(state))
+
+
+@st.composite
+def versions(draw):
+    """Versions of one queue, each a few changes after the one before; by us, by hand, by another program."""
+    pool = draw(st.lists(any_jobs | any_jobs.map(unplaced), min_size=1, max_size=8, unique_by=lambda job: job.id))
+    found: list[bytes] = []
+    for _ in range(draw(st.integers(2, 5))):
+        present = draw(st.lists(st.sampled_from(pool), unique_by=lambda job: job.id))
+        changed = [job.evolve(priority=draw(st.integers(0, 2))) if draw(st.booleans()) else job for job in present]
+        state = QueueState(queue="q", version=len(found), jobs=tuple(changed))
+        data = codec.encode(state)
+        damage = draw(st.sampled_from(["none", "none", "layout", "line", "twice"]))
+        if damage == "layout":
+            data = json.dumps(json.loads(data), indent=1).encode()
+        elif damage == "line" and present:
+            data = data.replace(b'"entrypoint"', b'"entry"', 1)
+        elif damage == "twice" and present:
+            line = codec.parse_blob(data).lines[0]
+            data = data.replace(line, line + b",\n" + line.replace(b'"priority": ', b'"priority": 1'), 1)
+        found.append(data)
+    return found
+
+
+def unplaced(job):
+    """As somebody adds a job by hand."""
+    return job.evolve(sequence=0)
+
+
+@LAYOUT
+@given(versions(), st.data())
+def test_reading_versions_one_after_the_other_is_as_reading_each_anew(found, data):
+    blob = Blob()
+    for content in found:
+        blob.adopt(codec.parse_blob(content), len(content))
+        anew = codec.decode(content)
+        assert ranked(anew) == ranked(blob.draft.freeze())
+        assert ranked(anew) == ranked(blob.look(codec.parse_blob(content)))
+        if data.draw(st.booleans()):  # a commit of ours that is not to land
+            for job in list(blob.draft.jobs.values())[:2]:
+                blob.draft.note(blob.draft.jobs, job.id, job)
+            blob.draft.rollback()
