@@ -1,0 +1,142 @@
+"""The target `decode`: bytes as they come, taken for a blob; or two blobs, one read after the other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from jqueue.core import codec
+from jqueue.core.blob import Blob
+from jqueue.domain.commits import CommitId, next_header
+from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import LARGEST, Claim, Job
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Dequeue,
+    Enqueue,
+    HandBack,
+    Heartbeat,
+    JobReference,
+    Nack,
+    Operation,
+    Preparation,
+    Purge,
+    Redrive,
+    RequeueStale,
+    Sweep,
+    perform,
+)
+from tests.fuzz import oracles
+from tests.fuzz.choices import Choices
+from tests.fuzz.edits import edit
+from tests.fuzz.seeds import NOW, SEPARATOR
+
+MOMENTS = (NOW, datetime(1900, 1, 1, tzinfo=UTC), datetime(9800, 1, 1, tzinfo=UTC))
+"""Clocks may be wrong by centuries."""
+
+
+def decode_target(data: bytes) -> None:
+    """Read the bytes, and hold the result against every promise.
+
+    Raises:
+        Finding: a promise was broken. Any other exception is a finding too.
+    """
+    first, separator, second = data.partition(SEPARATOR)
+    state = oracles.check_blob(first)
+    if state is not None and first:
+        check_operations(first, MOMENTS[len(first) % len(MOMENTS)])
+    if separator and second and state is not None and first and oracles.check_blob(second) is not None:
+        check_second(first, second)
+
+
+def mutated(data: bytes, choices: Choices) -> bytes:
+    """A neighbour of an input: an edit of one of its blobs, or an edited copy put behind it."""
+    first, separator, second = data.partition(SEPARATOR)
+    if not separator and choices.one_in(4):
+        return first + SEPARATOR + edit(first, choices)
+    if separator and choices.one_in(2):
+        return first + SEPARATOR + edit(second, choices)
+    return edit(first, choices) + separator + second
+
+
+def check_second(first: bytes, second: bytes) -> None:
+    """Reading over what is known is as reading anew, also after a try to commit that was taken back."""
+    fresh = oracles.adopted(second).draft.freeze()
+    oracles.check_same(oracles.adopted(first, second).draft.freeze(), fresh, "read over another blob", placed=False)
+    blob = oracles.adopted(first)
+    _perform_all(blob, NOW)
+    blob.encode(blob.draft.freeze())
+    blob.draft.rollback()
+    blob.adopt(codec.parse_blob(second), len(second))
+    oracles.check_same(blob.draft.freeze(), fresh, "read over a commit that was taken back", placed=False)
+    again = oracles.read_written(blob.encode(blob.draft.freeze()))
+    oracles.check_same(blob.draft.freeze(), again, "written after two readings")
+
+
+def check_operations(content: bytes, now: datetime) -> None:
+    """Every operation gives a result or our own error, and what our commits write we can read."""
+    blob = oracles.adopted(content)
+    before = blob.draft.freeze()
+    for number in range(1, 3):
+        _perform_all(blob, now)
+        try:
+            header = next_header(blob.draft, CommitId("writer", number, blob.draft.version), "queue", now, 0.1)
+        except InvalidBlobError:
+            oracles.require(blob.draft.version == LARGEST, "a commit is refused")
+            return
+        written = blob.encode(header)
+        blob.settle(header, len(written))
+        again = oracles.read_written(written)
+        oracles.check_same(blob.draft.freeze(), again, "committed and read back")
+        oracles.check_kept(before, again)
+        now += timedelta(days=1)
+
+
+def _perform_all(blob: Blob, now: datetime) -> None:
+    """Each operation once or twice, on whatever is there."""
+    draft = blob.draft
+    _perform(Enqueue("mail", b"new"), blob, now)
+    _perform(Enqueue("mail", b"new", job_id="job-1", unique_key="mail:eve", on_conflict="replace"), blob, now)
+    _perform(Enqueue("mail", b"new", job_id="new", unique_key="mail:bob", unique_for=5), blob, now)
+    _perform(Sweep(tuple((draft.jobs[name].claim, draft.jobs[name].heartbeat_at) for name in draft.claimed)), blob, now)
+    _perform(Redrive(), blob, now)
+    claimed: list[Job] = _perform(Dequeue(batch_size=10_000), blob, now) or []
+    _perform(Heartbeat(tuple(claimed), tolerant=True), blob, now)
+    for number, job in enumerate(claimed):
+        endings: tuple[Operation, ...] = (
+            Ack(job),
+            Nack(job, delay=60, error="boom"),
+            Nack(job, dead=True),
+            Nack(job, charge=False),
+            HandBack((job.claim,)),
+        )
+        _perform(endings[number % len(endings)], blob, now)
+    _perform(RequeueStale(0), blob, now)
+    _perform(Purge(older_than=3600), blob, now)
+    for name in list(draft.jobs)[:1]:
+        _perform(Cancel(name), blob, now)
+        _perform(Redrive(name), blob, now)
+
+
+def _perform(operation: Operation, blob: Blob, now: datetime) -> Any:
+    """A result, or None if it was refused in our own words."""
+
+    def claim(reference: JobReference) -> Claim:
+        assert isinstance(reference, Job)
+        return reference.claim
+
+    ids = f"id-{len(blob.draft.jobs)}-{blob.draft.next_sequence()}"
+    try:
+        prepared = operation.prepared(Preparation(Limits(), 300.0, lambda: ids, claim))
+        result = perform(prepared, blob.draft, now)
+    except JQueueError as error:
+        oracles.check_message(error)
+        return None
+    if isinstance(result, JQueueError):
+        oracles.check_message(result)
+        if result.__cause__ is not None:
+            raise oracles.Finding(f"{type(operation).__name__} failed inside") from result.__cause__
+        return None
+    return result

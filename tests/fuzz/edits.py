@@ -1,0 +1,264 @@
+"""Blobs as people and broken tools leave them: one edit at a time, on the text of a blob, whatever its layout."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tests.fuzz.choices import Choices
+
+VALUE = re.compile(rb'(?<=: )("(?:[^"\\]|\\.)*"|-?[\d.e+]+|null|true|false|\[[^\[\]]*\]|\{[^{}]*\})')
+NAME = re.compile(rb'"((?:[^"\\]|\\.)*)"(?=: ?)')
+TIME = re.compile(rb'"\d{4}-\d\d-\d\dT[^"]*"')
+TEXT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+
+NUMBERS = (b"0", b"-1", b"1", b"7", b"1e999", b"-1e999", b"NaN", b"Infinity", b"-0.0", b"1.5", b"0.1e-400", b"1e308")
+COUNTS = tuple(b"%d" % number for number in (2**31, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63)))
+HUGE = (b"9" * 300, b"9" * 4300, b"9" * 5000, b"1" + b"0" * 400 + b".0")
+TEXTS = (
+    b'""',
+    b'"queued"',
+    b'"in_progress"',
+    b'"dead"',
+    b'"completed"',
+    b'"mail"',
+    b'"mail:eve"',
+    b'"job-1"',
+    b'"inf"',
+    b'"nan"',
+    b'"1"',
+    b'"eA=="',
+    b'"eA="',
+    b'"!"',
+    b'"\\ud800"',
+    b'"\xed\xa0\x80"',
+    b'"\\u0000"',
+    b'"\xe2\x80\xa8"',
+    b'"' + b"x" * 2000 + b'"',
+)
+TIMES = (
+    b'"0001-01-01T00:00:00+00:00"',
+    b'"0001-01-01T00:00:00+14:00"',
+    b'"9999-12-31T23:59:59.999999+00:00"',
+    b'"9999-12-31T23:59:59-12:00"',
+    b'"2026-01-01"',
+    b'"2026-01-01T00:00:00"',
+    b'"2025-12-31T23:59:59Z"',
+    b'"1969-07-20T20:17:40.000001+23:59:59.999999"',
+    b'"2026-W01-1"',
+    b"1767225600",
+)
+OTHERS = (b"null", b"true", b"false", b"[]", b"{}", b'["job-1", 5.5]', b"[1, 2, 3.5, 0.1]", b'{"a": {"b": []}}')
+VALUES = NUMBERS + COUNTS + HUGE + TEXTS + TIMES + OTHERS
+NAMES = (
+    b"id entrypoint payload status priority sequence attempt failures created_at max_attempts run_at expires_at headers"
+    b" unique_key unique_for heartbeat_at claim_timeout dead_at error format version queue critical evicted_through"
+    b" attempt_floor commits finished holds jobs extra set_aside model_config colour job-1 job-2 job-3 job-5"
+).split()
+FEATURES = (b"[]", b'["time travel"]', b'[""]', b'["\\ud800"]', b'"time travel"', b"[[]]", b"null", b"{}")
+FORMATS = (b"2", b"1", b"3", b"2.0", b"true", b'"2"', b"null", b"[2]", b"9" * 4300)
+BYTES = (
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b'"',
+    b"\\",
+    b"\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"\x0b",
+    b"\xff",
+    b"}}",
+    b",,",
+    b"//",
+)
+
+
+def change_value(blob: bytes, choices: Choices) -> bytes:
+    """A value becomes another one, of any type."""
+    return _replace(VALUE, blob, choices, lambda _: choices.pick(VALUES))
+
+
+def change_count(blob: bytes, choices: Choices) -> bytes:
+    """A whole number becomes one at the edge of what fits."""
+    return _replace(re.compile(rb"(?<=: )-?\d+(?=[,}])"), blob, choices, lambda _: choices.pick(COUNTS + NUMBERS))
+
+
+def change_time(blob: bytes, choices: Choices) -> bytes:
+    """A time becomes another one."""
+    return _replace(TIME, blob, choices, lambda _: choices.pick(TIMES))
+
+
+def change_text(blob: bytes, choices: Choices) -> bytes:
+    """A text, or a name, becomes another one."""
+    return _replace(TEXT, blob, choices, lambda _: choices.pick(TEXTS))
+
+
+def rename(blob: bytes, choices: Choices) -> bytes:
+    """A field, or a job, gets another name, perhaps one that is there already."""
+    return _replace(NAME, blob, choices, lambda _: b'"' + choices.pick(NAMES) + b'"')
+
+
+def add_field(blob: bytes, choices: Choices) -> bytes:
+    """An object gets one more field, known or not."""
+
+    def field(found: bytes) -> bytes:
+        return found + b'"' + choices.pick(NAMES) + b'": ' + choices.pick(VALUES) + b", "
+
+    return _replace(re.compile(rb'\{(?=")'), blob, choices, field)
+
+
+def nest(blob: bytes, choices: Choices) -> bytes:
+    """A value becomes a deep one: around the limits of parsers, too."""
+    depth = choices.pick((3, 190, 199, 200, 201, 500, 3000)) if choices.one_in(2) else 850 + choices.below(150)
+    opening, closing = choices.pick(((b"[", b"]"), (b'{"a": ', b"}")))
+    return _replace(VALUE, blob, choices, lambda found: opening * depth + found + closing * depth)
+
+
+def set_header(blob: bytes, choices: Choices) -> bytes:
+    """The format, or the critical features, become others."""
+    name, values = choices.pick(((b"format", FORMATS), (b"critical", FEATURES)))
+    pattern = re.compile(rb'(?<="' + name + rb'": )[^,]+(?=,)')
+    return pattern.sub(lambda _: choices.pick(values), blob, count=1)
+
+
+def delete_line(blob: bytes, choices: Choices) -> bytes:
+    """A line goes."""
+    lines = blob.split(b"\n")
+    del lines[choices.below(len(lines))]
+    return b"\n".join(lines)
+
+
+def double_line(blob: bytes, choices: Choices) -> bytes:
+    """A line stands twice, at once or further down, with or without its comma."""
+    lines = blob.split(b"\n")
+    line = choices.pick(lines)
+    if choices.one_in(4):
+        line = line.rstrip(b",") + b","
+    lines.insert(choices.below(len(lines) + 1), line)
+    return b"\n".join(lines)
+
+
+def move_line(blob: bytes, choices: Choices) -> bytes:
+    """A line stands elsewhere."""
+    lines = blob.split(b"\n")
+    line = lines.pop(choices.below(len(lines)))
+    lines.insert(choices.below(len(lines) + 1), line)
+    return b"\n".join(lines)
+
+
+def join_lines(blob: bytes, choices: Choices) -> bytes:
+    """A line end is missing, or stands where a space was."""
+    old, new = choices.pick(((b"\n", b""), (b"\n", b" "), (b", ", b",\n"), (b"{", b"{\n"), (b"}", b"\n}")))
+    places = [found.start() for found in re.finditer(re.escape(old), blob)]
+    if not places:
+        return blob
+    at = choices.pick(places)
+    return blob[:at] + new + blob[at + len(old) :]
+
+
+def change_bytes(blob: bytes, choices: Choices) -> bytes:
+    """Some bytes go, and some come."""
+    at, gone = choices.below(len(blob) + 1), choices.pick((0, 1, 1, 2, 8, 50))
+    come = choices.pick(BYTES) if choices.one_in(2) else choices.take(choices.below(4))
+    return blob[:at] + come + blob[at + gone :]
+
+
+def cut(blob: bytes, choices: Choices) -> bytes:
+    """The end is missing, or the beginning, or the middle is all NULs, as after a crash of the machine."""
+    at = choices.below(len(blob) + 1)
+    kept = choices.below(4)
+    if kept == 3:
+        return blob[:at] + b"\0" * 64 + blob[at + 64 :]
+    return blob[at:] if kept == 2 else blob[:at]
+
+
+def save_otherwise(blob: bytes, choices: Choices) -> bytes:
+    """An editor saves with other line ends, another encoding, or something around it."""
+    text = blob.decode("utf-8", "surrogateescape")
+    return choices.pick(
+        (
+            lambda: blob.replace(b"\n", b"\r\n"),
+            lambda: blob.replace(b"\n", b"\r"),
+            lambda: b"\xef\xbb\xbf" + blob,
+            lambda: text.encode("utf-16", "surrogatepass"),
+            lambda: text.encode("utf-32-le", "surrogatepass"),
+            lambda: text.encode("latin-1", "replace"),
+            lambda: blob + blob,
+            lambda: blob.rstrip() + b"\n\n\n",
+            lambda: b"\n\n" + blob,
+            lambda: b"\n".join(b"  " + line + b" \t" for line in blob.split(b"\n")),
+            lambda: blob.replace(b"},\n", b"}\n"),
+            lambda: blob.replace(b"}\n}}", b"},\n}}"),
+        )
+    )()
+
+
+def lay_out(blob: bytes, choices: Choices) -> bytes:
+    """A tool writes the same JSON in another layout, the jobs not last among them."""
+    try:
+        return _laid_out(json.loads(blob), choices.below(6), choices) or blob
+    except (ValueError, RecursionError):
+        return blob
+
+
+def _laid_out(content: Any, layout: int, choices: Choices) -> bytes | None:
+    if not isinstance(content, dict) or layout == 0:
+        return json.dumps(content, indent=choices.below(4)).encode()
+    if layout == 1:
+        return json.dumps(content, separators=(",", ":")).encode()
+    if layout == 2:
+        return json.dumps(content, sort_keys=True, indent="\t").encode()
+    jobs = content.pop("jobs", None)
+    if layout == 3:
+        return json.dumps({"jobs": jobs, **content}, indent=1).encode()
+    if not isinstance(jobs, dict):
+        return None
+    if layout == 4:  # the jobs in our own layout, and header fields behind them
+        lines = ",\n".join(json.dumps({name: job})[1:-1] for name, job in jobs.items())
+        rest = json.dumps({**content, "last": {"of": "all"}})[1:]
+        return f'{{"jobs": {{\n{lines}\n}}, {rest}\n'.encode()
+    head = json.dumps({**content, "jobs": {}})[:-2]  # one job over several lines, as an editor's formatter leaves it
+    return f"{head}\n{json.dumps(jobs, indent=choices.below(3))[1:-1].strip()}\n}}}}\n".encode()
+
+
+EDITS: tuple[Callable[[bytes, Choices], bytes], ...] = (
+    change_value,
+    change_value,
+    change_count,
+    change_count,
+    change_time,
+    change_text,
+    rename,
+    add_field,
+    add_field,
+    nest,
+    set_header,
+    delete_line,
+    double_line,
+    move_line,
+    join_lines,
+    change_bytes,
+    cut,
+    save_otherwise,
+    lay_out,
+)
+
+
+def edit(blob: bytes, choices: Choices) -> bytes:
+    """One edit."""
+    return choices.pick(EDITS)(blob, choices)
+
+
+def _replace(pattern: re.Pattern[bytes], blob: bytes, choices: Choices, make: Callable[[bytes], bytes]) -> bytes:
+    places = [found.span() for found in pattern.finditer(blob)]
+    if not places:
+        return blob
+    start, end = choices.pick(places)
+    return blob[:start] + make(blob[start:end]) + blob[end:]

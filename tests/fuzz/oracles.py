@@ -1,0 +1,230 @@
+"""What must be true of any blob and any state, whoever wrote them: the judges that all targets share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from jqueue.core import codec
+from jqueue.core.blob import Blob
+from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.models import Job, QueueState
+
+MESSAGE_BYTES = 20_000
+"""An error is for people to read: it is not as long as the blob."""
+
+
+ROUGHLY_NOW = timedelta(minutes=10)
+
+
+class Finding(AssertionError):
+    """A promise was broken."""
+
+
+class Members(list[tuple[str, Any]]):
+    """The members of a JSON object, as they stand there."""
+
+
+def require(true: object, said: str) -> None:
+    """A promise, in words that say how it was broken.
+
+    Raises:
+        Finding: it was.
+    """
+    if not true:
+        raise Finding(said)
+
+
+def read(content: bytes) -> QueueState | None:
+    """The state in a blob; None if it is refused in words that can be printed."""
+    try:
+        return codec.decode(content)
+    except InvalidBlobError as error:
+        check_message(error)
+        return None
+
+
+def read_written(content: bytes) -> QueueState:
+    """The state in a blob that we wrote: it can be read."""
+    try:
+        return codec.decode(content)
+    except JQueueError as error:
+        raise Finding(f"what was written cannot be read: {ascii(str(error))[:200]}") from error
+
+
+def check_message(error: BaseException) -> None:
+    """An error can be printed, and is not endless."""
+    try:
+        size = len(str(error).encode())
+    except UnicodeEncodeError:
+        raise Finding("the message of an error cannot be printed") from error
+    require(size <= MESSAGE_BYTES, f"the message of an error is {size} bytes long")
+
+
+def check_same(ours: QueueState, theirs: QueueState, what: str, *, placed: bool = True) -> None:
+    """Two states are the same in what matters: header, jobs by id, lines set aside.
+
+    Args:
+        ours: the one.
+        theirs: the other.
+        what: what it means if they are not.
+        placed: whether jobs have kept their sequence numbers; if not, only their order.
+    """
+    require(_header(ours) == _header(theirs), f"{what}: the headers differ")
+    one, two = (_by_id(state.jobs, placed=placed) for state in (ours, theirs))
+    for job_id in one.keys() | two.keys():
+        require(one.get(job_id) == two.get(job_id), f"{what}: a job differs")
+    order = [[job.id for job in sorted(state.jobs, key=_place)] for state in (ours, theirs)]
+    require(order[0] == order[1], f"{what}: the order of the jobs differs")
+    require(asides(ours) == asides(theirs), f"{what}: the lines set aside differ")
+
+
+def check_normal(state: QueueState) -> bytes:
+    """Writing is a normal form: what is written is JSON, is read back the same, and is written the same again."""
+    written = codec.encode(state)
+    again = read_written(written)
+    check_same(state, again, "written and read back")
+    require(codec.encode(again) == written, "written, read and written again: the bytes differ")
+    if not state.set_aside:
+        check_json(written)
+    return written
+
+
+def check_json(content: bytes) -> None:
+    """Other programs can read it: it is JSON by the letter of the standard, in UTF-8."""
+    try:
+        json.loads(content.decode(), parse_constant=_no_constant)
+    except ValueError as error:
+        raise Finding(f"what was written is not JSON: {str(error)[:80]}") from error
+
+
+def check_layout(content: bytes, state: QueueState) -> None:
+    """Read is any layout of the same JSON: laid out otherwise, it says the same."""
+    try:
+        whole = json.loads(content.decode("utf-8"), object_pairs_hook=_pairs)
+        if not isinstance(whole, dict) or not isinstance(whole.get("jobs"), dict):
+            return
+        other = json.dumps(whole, allow_nan=False, sort_keys=False).encode()
+    except (ValueError, RecursionError):
+        return
+    if _deep_or_odd(whole):
+        return
+    try:
+        same = codec.decode(other)
+    except InvalidBlobError as error:
+        raise Finding(f"in another layout the same JSON is refused: {str(error)[:120]}") from error
+    require(_header(same) == _header(state), "in another layout the header differs")
+    one, two = _by_id(state.jobs, placed=False), _by_id(same.jobs, placed=False)
+    require(one == two, "in another layout the jobs differ")
+
+
+def check_all_there(content: bytes, state: QueueState) -> None:
+    """Every job that a person sees in the text is a job or a line set aside, also where a name stands twice."""
+    try:
+        whole = json.loads(content.decode("utf-8"), object_pairs_hook=Members)
+    except (ValueError, RecursionError):
+        return
+    members = [value for name, value in whole if name == "jobs"] if isinstance(whole, Members) else []
+    seen = sum(len(value) for value in members if isinstance(value, Members))
+    known = len(state.jobs) + sum(_members(aside.line) for aside in state.set_aside)
+    require(seen <= known, f"of {seen} jobs in the text, {seen - known} are neither jobs nor set aside")
+
+
+def _members(line: bytes) -> int:
+    """How many members of an object a line holds; a line that is no JSON is one."""
+    try:
+        return len(json.loads(b"{" + line + b"}", object_pairs_hook=Members))
+    except (ValueError, RecursionError):
+        return 1
+
+
+def check_blob(content: bytes) -> QueueState | None:
+    """Everything that must be true of any bytes. Returns the state, or None if it is no queue."""
+    state = read(content)
+    if not content:
+        return state
+    try:
+        blob = adopted(content)
+    except InvalidBlobError as error:
+        require(state is None or is_deep(content), f"the engine refuses what can be decoded: {ascii(str(error))[:120]}")
+        return None
+    if state is None:
+        require(is_deep(content), "the engine takes what cannot be decoded")
+        return None
+    check_same(blob.draft.freeze(), state, "the engine's reading and decode")
+    check_normal(state)
+    check_layout(content, state)
+    check_all_there(content, state)
+    return state
+
+
+def adopted(*contents: bytes) -> Blob:
+    """What the engine holds after reading blobs, one after the other."""
+    blob = Blob()
+    for content in contents:
+        blob.adopt(codec.parse_blob(content), len(content))
+    return blob
+
+
+def asides(state: QueueState) -> Counter[bytes]:
+    """The lines set aside. White space around them is the layout's."""
+    return Counter(aside.line.strip() for aside in state.set_aside)
+
+
+def check_kept(before: QueueState, after: QueueState) -> None:
+    """Every line that was set aside is still there, byte by byte."""
+    missing = asides(before) - asides(after)
+    require(not missing, "a line that was set aside is gone")
+
+
+def is_deep(content: bytes) -> bool:
+    """Whether it may be a matter of the stack that is left how far it can be read."""
+    return content.count(b"[") + content.count(b"{") > 500
+
+
+def _header(state: QueueState) -> dict[str, Any]:
+    """Everything but the jobs and the lines set aside."""
+    header = {name: getattr(state, name) for name in QueueState.model_fields if name not in ("jobs", "set_aside")}
+    return header | {"order": [list(header[name]) for name in ("commits", "finished", "holds", "extra")]}
+
+
+def _by_id(jobs: Iterable[Job], *, placed: bool) -> dict[str, Job]:
+    """The jobs as they compare. One that came without a date is dated when it is read: today says nothing."""
+    found = {}
+    for job in jobs:
+        changes: dict[str, Any] = {} if placed else {"sequence": 0}
+        if abs(datetime.now(UTC) - job.created_at) < ROUGHLY_NOW:
+            changes["created_at"] = datetime.min.replace(tzinfo=UTC)
+        found[job.id] = job.evolve(**changes)
+    return found
+
+
+def _place(job: Job) -> tuple[int, str]:
+    return job.sequence, job.id
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name stands twice")
+    return dict(pairs)
+
+
+def _deep_or_odd(value: Any, depth: int = 0) -> bool:
+    """Whether parsers may disagree on it: too deep for one of them, or a text that is no Unicode."""
+    if depth > 100:
+        return True
+    if isinstance(value, dict):
+        return any(_deep_or_odd(name) or _deep_or_odd(inner, depth + 1) for name, inner in value.items())
+    if isinstance(value, list):
+        return any(_deep_or_odd(inner, depth + 1) for inner in value)
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,0 +1,108 @@
+"""Where fuzzing starts: blobs that the code itself writes, in every layout that it reads, and the corpus folder.
+
+The corpus folder holds hand-picked files, one folder for each target. Every past finding stays there as a file.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from jqueue.core.codec import encode
+from jqueue.core.lines import encode_job
+from jqueue.domain.models import CommitRecord, Job, JobStatus, KeyHold, QueueState, SetAside
+
+CORPUS = Path(__file__).parent / "corpus"
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+"""When the seeds were written; what virtual clocks show at first."""
+
+SEPARATOR = b"\n\0\0\n"
+"""Between two blobs in one input: what stood in the store, and what somebody put there next."""
+
+
+def _job(number: int, **fields: object) -> Job:
+    base = {"id": f"job-{number}", "entrypoint": "mail", "payload": b"payload %d" % number, "created_at": NOW}
+    return Job.model_validate({**base, "sequence": number, **fields})
+
+
+JOBS = (
+    _job(1, headers={"trace": "af31", "näme": 'té\n"xt'}, unique_key="mail:eve", unique_for=60.0),
+    _job(2, run_at=NOW + timedelta(hours=8), expires_at=NOW + timedelta(days=1), priority=-5),
+    _job(3, status="in_progress", attempt=2, failures=1, heartbeat_at=NOW, claim_timeout=300.0, max_attempts=3),
+    _job(4, status="dead", attempt=1, failures=1, max_attempts=1, dead_at=NOW, error="not an image"),
+    _job(5, entrypoint="resize", payload=bytes(range(256)), colour="red", size={"wide": [7, 2.5, None]}),
+    _job(6, expires_at=NOW - timedelta(seconds=1)),
+)
+
+UNREADABLE = SetAside("bad", b'"bad": {"entrypoint": "mail", "payload": "!"}', "payload")
+
+FULL = QueueState(
+    version=11,
+    queue="b1c2d3e4-93f0-4b7e-8a11-6f0d2c5b9e77",
+    jobs=JOBS,
+    commits={"5d8a2f1e-0c7b-4a36": CommitRecord(11, 11, NOW.timestamp(), 0.0042, ("more", {"than": 4}))},
+    evicted_through=3,
+    finished={"mail-1": 1, "mail-2": 3},
+    holds={"mail:bob": KeyHold("mail-1", NOW.timestamp() + 3600)},
+    attempt_floor=4,
+    set_aside=(UNREADABLE,),
+    extra={"colour": "red", "deep": {"er": [1, None]}},
+)
+
+
+@cache
+def blobs() -> tuple[bytes, ...]:
+    """The same few queues, in every shape and layout."""
+    own = encode(FULL)
+    few = encode(FULL.model_copy(update={"jobs": JOBS[:2], "set_aside": ()}))
+    lone = encode(QueueState(jobs=tuple(job.evolve(attempt=job.attempt + 1) for job in JOBS), version=12))
+    content = json.loads(own)
+    return (
+        own,
+        json.dumps(content, indent=2).encode(),
+        json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(),
+        json.dumps(content, sort_keys=True).encode("utf-16"),
+        few,
+        encode(QueueState()),
+        b'{"format": 2, "jobs": {\n"by hand": {"entrypoint": "mail", "payload": ""}\n}}\n',
+        lone,
+        _legacy(),
+        b'{"jobs": [], "version": 0}',
+    )
+
+
+def decode_seeds() -> list[bytes]:
+    """Inputs of the decode target: a blob, or two blobs."""
+    known = blobs()
+    return [*known, known[0] + SEPARATOR + known[4], known[4] + SEPARATOR + known[7], *corpus("decode")]
+
+
+def choice_seeds(target: str) -> list[bytes]:
+    """Inputs of a target that reads its input as choices: counting up, so that each first choice is made once."""
+    spread = bytes((index * 37 + 11) % 256 for index in range(256))
+    return [bytes([first]) + spread[first:] + spread[:first] for first in range(0, 48, 3)] + corpus(target)
+
+
+def seeds(target: str) -> list[bytes]:
+    """What a target starts from."""
+    return decode_seeds() if target == "decode" else choice_seeds(target)
+
+
+def corpus(target: str) -> list[bytes]:
+    """The hand-picked files of a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / target).glob("*"))]
+
+
+def _legacy() -> bytes:
+    """The shape of jqueue 1.0.0, with a job that stands twice and one that cannot be read."""
+    fields = ("id", "entrypoint", "payload", "status", "priority", "created_at", "heartbeat_at")
+    entries = []
+    for job in JOBS:
+        if job.status is not JobStatus.DEAD:
+            entry = json.loads(b"{" + encode_job(job) + b"}")[job.id]
+            entries.append({name: entry[name] for name in fields if name in entry} | {"id": job.id})
+    entries += [entries[0], {"id": "bad", "entrypoint": 7}]
+    return json.dumps({"jobs": entries, "version": 3}, indent=2).encode()

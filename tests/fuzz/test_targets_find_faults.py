@@ -1,0 +1,198 @@
+"""The targets find what they are for: faults planted in the code are found among the seeds and a few neighbours."""
+
+import importlib.util
+import json
+import logging
+from random import Random
+
+import pytest
+from pydantic_core import from_json
+
+from jqueue.core import blob as blob_module
+from jqueue.core import codec, lines
+from jqueue.core.blob import Blob
+from jqueue.domain.draft import Draft
+from jqueue.domain.operations import Enqueue, Heartbeat
+from tests.fuzz import __main__ as command
+from tests.fuzz import known as known_faults
+from tests.fuzz.decode import decode_target
+from tests.fuzz.seeds import CORPUS, blobs, seeds
+from tests.fuzz.targets import TARGETS, found
+
+real_encode_job, real_encode_header = lines.encode_job, codec.encode_header
+real_read_line, real_from_json, real_adopt, real_encode = lines.read_line, from_json, Blob.adopt, Blob.encode
+
+INPUTS = {name: seeds(name) + [Random(number).randbytes(200) for number in range(200)] for name in TARGETS}
+"""Made before anything is planted."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def plant(monkeypatch, name, function):
+    """Replace a function of the codec, where the blob uses it too."""
+    monkeypatch.setattr(codec, name, function)
+    if hasattr(blob_module, name):
+        monkeypatch.setattr(blob_module, name, function)
+
+
+def without_headers(job):
+    return real_encode_job(job.evolve(headers={}))
+
+
+def without_what_is_not_known(job):
+    known = {name: getattr(job, name) for name in type(job).model_fields}
+    return real_encode_job(type(job).model_construct(**known))
+
+
+def with_a_line_end_inside(job):
+    return real_encode_job(job).replace(b'": {', b'":\n{', 1)
+
+
+def without_holds(state):
+    return real_encode_header(state.model_copy(update={"holds": {}}))
+
+
+def with_a_smaller_attempt(job):
+    return real_encode_job(job.evolve(attempt=max(0, job.attempt - 1)))
+
+
+def that_trusts_its_fields(line):
+    read = real_read_line(line)
+    if hasattr(read, "reason"):
+        json.loads(b"{" + line + b"}")["bad"]["payload"].upper()
+    return read
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("encode_job", without_headers),
+        ("encode_job", without_what_is_not_known),
+        ("encode_job", with_a_line_end_inside),
+        ("encode_job", with_a_smaller_attempt),
+        ("encode_header", without_holds),
+        ("read_line", that_trusts_its_fields),
+    ],
+)
+def test_a_codec_that_loses_something_is_found(monkeypatch, name, fault):
+    plant(monkeypatch, name, fault)
+    assert_found("decode")
+
+
+def test_a_parser_that_lets_a_recursion_error_through_is_found(monkeypatch):
+    def loads(*arguments, **options):
+        try:
+            return real_from_json(*arguments, **options)
+        except ValueError:
+            raise RecursionError("too deep") from None
+
+    monkeypatch.setattr(lines, "from_json", loads)
+    with pytest.raises(RecursionError):
+        decode_target((CORPUS / "decode" / "types-mended.json").read_bytes())
+
+
+def test_a_second_reading_that_keeps_what_is_gone_is_found(monkeypatch):
+    def adopt(self, parsed, size):
+        kept = dict(self.draft.jobs)
+        real_adopt(self, parsed, size)
+        self.draft.load(job for name, job in kept.items() if name not in self.draft.jobs)
+
+    monkeypatch.setattr(Blob, "adopt", adopt)
+    assert_found("decode")
+
+
+@pytest.mark.parametrize("target", ["decode", "hand-edit"])
+def test_lines_that_are_not_written_back_are_found(monkeypatch, target):
+    def encode(self, header):
+        self.draft.set_aside = ()
+        return real_encode(self, header)
+
+    monkeypatch.setattr(Blob, "encode", encode)
+    assert_found(target)
+
+
+@pytest.mark.parametrize("target", ["hand-edit", "operations"])
+def test_an_attempt_that_shrinks_is_found(monkeypatch, target):
+    plant(monkeypatch, "encode_job", with_a_smaller_attempt)
+    assert_found(target)
+
+
+def refuses_with_key_error(self, job_id):
+    return self.jobs[job_id]
+
+
+def beats_and_loses(self, draft, now):
+    for claim in self.jobs:
+        draft.jobs.pop(claim.job_id, None)
+    draft.touch()
+    return []
+
+
+def adds_and_refuses(self, draft, now):
+    draft.touch()
+    draft.jobs.clear()
+    return Enqueue._job(self, draft, now)
+
+
+@pytest.mark.parametrize(
+    ("target", "owner", "name", "fault"),
+    [
+        ("decode", Draft, "get", refuses_with_key_error),
+        ("hand-edit", Draft, "get", refuses_with_key_error),
+        ("hand-edit", Heartbeat, "change", beats_and_loses),
+        ("hand-edit", Enqueue, "change", adds_and_refuses),
+        ("operations", Draft, "get", refuses_with_key_error),
+        ("operations", Enqueue, "change", adds_and_refuses),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_an_operation_that_is_wrong_is_found(monkeypatch, target, owner, name, fault):
+    monkeypatch.setattr(owner, name, fault)
+    assert_found(target)
+
+
+def test_without_the_fuzzer_the_command_says_what_to_do(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert command.UNUSABLE == command.main()
+    assert "pip install" in capsys.readouterr().out
+
+
+def test_what_the_fuzzer_says_is_read():
+    outcome = command.Outcome("decode", 1)
+    said = (
+        '{"file": "decode-1", "kind": "Finding"}\n#7 NEW cov: 12 ft: 3\n#9 DONE cov: 34 ft: 5\n'
+        "stat::number_of_executed_units: 99\nstat::average_exec_per_sec:     11\nstat::peak_rss_mb:  70\n"
+        "==1== ERROR: libFuzzer: timeout after 5 seconds\nTest unit written to .fuzz/findings/decode-timeout-ab\n"
+    )
+    command._read_output(said, 70, outcome)
+    assert (99, 11, 34, 70) == (outcome.executions, outcome.per_second, outcome.edges, outcome.megabytes)
+    assert {"decode-1": "Finding", "decode-timeout-ab": "timeout after 5 seconds"} == outcome.findings
+
+
+@pytest.mark.parametrize(("known", "said", "code"), [({}, "a finding", 1), ({"it": True}, "known: it", 0)])
+def test_a_finding_can_be_replayed(monkeypatch, capsys, tmp_path, known, said, code):
+    path = tmp_path / "finding"
+    path.write_bytes(blobs()[0])
+    monkeypatch.setattr("sys.argv", ["fuzz", "--replay", str(path), "--target", "decode"])
+    plant(monkeypatch, "encode_job", without_headers)
+    monkeypatch.setattr(known_faults, "KNOWN", {name: lambda *_: True for name in known})
+    assert code == command.main()
+    assert said in capsys.readouterr().out
+
+
+def test_what_is_mended_can_be_replayed(monkeypatch, capsys):
+    path = CORPUS / "decode" / "layout-mistaken.json"
+    monkeypatch.setattr("sys.argv", ["fuzz", "--replay", str(path), "--target", "decode"])
+    assert 0 == command.main()
+    assert "nothing is found" in capsys.readouterr().out
+
+
+def assert_found(target):
+    """One of the inputs shows the fault."""
+    assert any(found(target, data) is not None for data in INPUTS[target])
