@@ -4,6 +4,7 @@ A test of a rule fails when the code is taken out that docs/protocol.md names be
 """
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -19,7 +20,7 @@ from jqueue import (
     UnknownOutcomeError,
 )
 from jqueue.testing.faults import Fault
-from jqueue.testing.virtual_time import run
+from jqueue.testing.virtual_time import VirtualClock, run
 from tests.safety.world import World
 
 # 1. An enqueue that returned is in every later version, until its job is acked, cancelled, expired or purged.
@@ -344,5 +345,20 @@ def test_rule_7_another_queue_in_its_place_is_an_error(kind):
             with pytest.raises(StorageError, match="another queue"):
                 await queue.enqueue("t", b"")
             assert before == await stranger.read()
+
+    run(main())
+
+
+def test_a_clock_that_is_hours_ahead_does_not_make_others_forget_their_commits(kind):
+    """A conflict is a conflict: who lost a race may try again, whatever the clocks of the others say."""
+
+    async def main():
+        world = World()
+        async with world.process(kind=kind) as queue:
+            await queue.enqueue("t", b"")
+            await world.honest().enqueue("t", b"")
+            await world.honest(clock=VirtualClock(timedelta(hours=3))).enqueue("t", b"")
+            await queue.enqueue("t", b"")
+            assert 4 == len(await world.jobs())
 
     run(main())

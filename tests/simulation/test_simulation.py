@@ -39,7 +39,7 @@ def test_every_fault_fires_and_everything_happens():
 
 
 def test_without_faults_every_call_is_done():
-    calm = Settings(rate=0.0, disturbances=False, old_format=0.0)
+    calm = Settings(rate=0.0, disturbances=False, old_format=0.0, short_table=0.0)
     report = run_seeds(range(50), calm)
     assert 0 == report.outcomes["UnknownOutcomeError"] + report.outcomes["DeadlineExceededError"]
     assert 0 == report.recognised

@@ -169,7 +169,7 @@ class Consumer(Actor):
         await asyncio.gather(beat, self.call("dequeue", look, tag=tag, entrypoint="nobody's"))
 
     async def _finish(self, jobs: list[Job]) -> None:
-        if len(jobs) > 1 and self.dice.random() < 0.7:
+        if len(jobs) > 1 and self.dice.random() < 0.85:
             many = self.dice.choice([self._ack_many, self._nack_many])
             await many(jobs)
             return

@@ -103,6 +103,7 @@ class Auditor:
         beaten: where the heartbeat of each claim moved.
         ended: where each claim ended, in whatever way.
         by_hand: the jobs that a person has touched.
+        doubtful: claims that were acked, or lost their job in another way in that very moment.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -118,6 +119,7 @@ class Auditor:
         self._attempts: dict[str, int] = {}
         self._moved_at: dict[Claim, float] = {}
         self.by_hand: set[str] = set()
+        self.doubtful: set[Claim] = set()
 
     def check(self) -> None:
         """Check every step.
@@ -174,17 +176,20 @@ class Auditor:
 
     def _check_removal(self, job_id: str, job: Fields, after: Version) -> None:
         calls, at, status = self.calls, after.at, status_of(job)
-        if status == IN_PROGRESS:
-            claim = Claim(job_id, attempt_of(job))
-            self.ended[claim] = after
-            acks = calls.ending.get(claim, calls.acking_by_id.get(job_id, []))
-            if any(call.started <= at for call in acks):
-                self.removed[claim].append(after)
-                return
         purged = status in (DEAD, IN_PROGRESS) and calls.may_act("purge", at)
         expired = status != DEAD and job.get("expires_at") is not None
         replaced = calls.replacing(job.get("unique_key"), at)
-        if not (purged or expired or replaced or calls.cancelling(job_id, at)):
+        without_ack = purged or expired or replaced or calls.cancelling(job_id, at)
+        if status == IN_PROGRESS:
+            claim = Claim(job_id, attempt_of(job))
+            self.ended[claim] = after
+            acks = [*calls.ending.get(claim, ()), *calls.acking_by_id.get(job_id, ())]
+            if any(call.started <= at for call in acks):
+                self.removed[claim].append(after)
+                if without_ack:
+                    self.doubtful.add(claim)
+                return
+        if not without_ack:
             raise Violation(1, f"{job_id} vanished while it was {status}, and nobody had ended it", version=after)
 
     def _check_addition(self, job_id: str, job: Fields, after: Version) -> None:

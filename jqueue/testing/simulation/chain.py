@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import from_json
+
 from jqueue.testing.simulation.network import Landing
 
 Fields = dict[str, Any]
@@ -61,13 +63,13 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
     header, _, body = landing.content.partition(b"\n")
     entries: dict[str, Any]
     if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
-        content = json.loads(header + b"}}")
+        content = from_json(header + b"}}")
         entries = {}
         for line in body[:-3].split(b"\n"):
             if line:
                 known = lines.get(line)
                 if known is None:
-                    known = lines[line] = next(iter(json.loads(b"{" + line.removesuffix(b",") + b"}").items()))
+                    known = lines[line] = next(iter(from_json(b"{" + line.removesuffix(b",") + b"}").items()))
                 entries[known[0]] = known[1]
     else:
         content = json.loads(landing.content)

@@ -21,10 +21,10 @@ HEAD_START = 2.0
 SETTLING = 1.0
 """Seconds after which what the slow one began alone is over, and its commits are counted."""
 
-SECONDS = 40.0
-"""How long they contend: the slow one, alone, would write some 100 times."""
+SECONDS = 120.0
+"""How long they contend: the slow one, alone, would write some 300 times."""
 
-FEWEST = 1
+FEWEST = 3
 """How often the slow one must have come through by then."""
 
 

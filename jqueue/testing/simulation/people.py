@@ -44,7 +44,7 @@ class Person:
             return None
         edits = (_raise_priority, _add_job, _remove_job, _annotate, _add_broken_job, _reformat, _revive)
         self.dice.choice(edits)(content, self.dice, self.edits)
-        indent = self.dice.choice([None, 1, 4])
+        indent = 4 if self.dice.random() < 0.2 else None
         return json.dumps(content, indent=indent, ensure_ascii=self.dice.random() < 0.5).encode()
 
 

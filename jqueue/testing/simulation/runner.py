@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from unittest import mock
 
 from jqueue.core.broker import BrokerQueue
+from jqueue.domain import commits, limits
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
 from jqueue.testing.simulation.auditor import Auditor, Calls, Violation
@@ -34,11 +36,11 @@ PAUSES = (0.1, 1.0, 3.0)
 """Seconds between the steps of an actor, on average: in a hurry, calls share commits and processes collide."""
 
 MOST_DISTURBANCES = 8
-DRAIN_SECONDS = 120.0
+DRAIN_SECONDS = 45.0
 DRAIN_CLAIM_TIMEOUT = 30.0
 """Seconds that claims which do not say are given by then."""
 
-"""Seconds after the last fault within which every job can be had: a claim's timeout, and a sweep."""
+"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Settings:
         old_format: the share of seeds that begin with an object of jqueue 1.0.0.
         contention: the share of seeds in which a fast writer and a slow one write without a pause, and nothing else.
         make_storage: makes the honest store; give your own adapter here.
+        short_table: the share of seeds in which a commit table keeps nobody for being recent: a clock that is ahead
+            makes everybody forget, and what is forgotten must never be guessed.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -63,8 +67,9 @@ class Settings:
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     disturbances: bool = True
     old_format: float = 0.1
-    contention: float = 0.005
+    contention: float = 0.002
     make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
+    short_table: float = 0.5
     left_out: frozenset[str] = frozenset()
 
 
@@ -125,11 +130,15 @@ class Simulation:
         Raises:
             Violation: a rule is broken.
         """
-        with _quiet(), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-            runner.get_loop().set_exception_handler(lambda *_: None)
-            left = runner.run(self._main())
-            landings, calls = list(self.world.network.landings), list(self.world.history.calls)
-            runner.run(self._bury())
+        loop = SimulatedLoop()  # without `asyncio.Runner`, which would look through the tasks of all loops
+        loop.set_exception_handler(lambda *_: None)
+        try:
+            with _quiet(), self._table():
+                left = loop.run_until_complete(self._main())
+                landings, calls = list(self.world.network.landings), list(self.world.history.calls)
+                loop.run_until_complete(self._bury())
+        finally:
+            loop.close()
         for error in self.world.errors:
             raise Violation(0, f"an error left a process: {error!r}") from error
         self.versions = read_chain(landings)
@@ -141,6 +150,13 @@ class Simulation:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
         return self.report
+
+    @contextmanager
+    def _table(self) -> Iterator[None]:
+        """With a table that forgets as fast as it may, if the dice say so: else no seed is long enough for it."""
+        short = self.dice.random() < self.settings.short_table
+        with mock.patch.object(commits, "VERSIONS_KEPT", 0 if short else limits.VERSIONS_KEPT):
+            yield
 
     async def _main(self) -> list[str]:
         """Run the world to its end; returns the jobs that were left."""

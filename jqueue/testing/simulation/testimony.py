@@ -86,7 +86,7 @@ class Testimony:
             if all(_holds(version, claim) for version in self._during(call)):
                 raise Violation(3, f"{claim} was current all the time, and called lost", call=call)
             self._check_overrun(call, claim)
-            acked = self.auditor.removed.get(claim)
+            acked = claim in self.auditor.removed and claim not in self.auditor.doubtful
             if acked and call.verb in ("ack", "ack_many"):
                 raise Violation(5, "was refused, although this very claim had finished the job", call=call)
         elif all(error.job_id in version.jobs for version in self._during(call)):
@@ -101,8 +101,9 @@ class Testimony:
             return
         told = [other for other in self.calls.all if other.process == call.process and other.ended <= call.ended]
         together = any(other.verb == "dequeue" and other.ended == call.ended for other in told)
-        first = not any(ended.at <= other.ended < call.ended for other in told)
-        if together and first and call.started <= ended.at:
+        between = any(ended.at <= other.ended < call.ended for other in told)
+        left = any(other.verb == "dequeue" and other.error and other.ended > ended.at - DEADLINE for other in told)
+        if together and not between and not left and call.started <= ended.at:
             raise Violation(6, f"{claim} was revoked by the commit that carried its heartbeat", call=call)
 
     # Calls that add
