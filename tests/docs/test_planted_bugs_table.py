@@ -1,0 +1,16 @@
+"""docs/testing.md lists every planted bug, with the seeds within which it is found."""
+
+import re
+from pathlib import Path
+
+from tests.simulation.planted_bugs import PLANTED
+
+ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (\d+) \|$", re.MULTILINE)
+
+
+def test_the_table_is_the_list():
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text(encoding="utf-8")
+    listed = [
+        (planted.plant.__name__, (planted.plant.__doc__ or "").rstrip("."), str(planted.seeds)) for planted in PLANTED
+    ]
+    assert listed == ROW.findall(page)
