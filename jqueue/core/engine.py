@@ -267,7 +267,8 @@ class CommitEngine:
         if queue_id not in ("", parsed.header.queue):
             found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"another queue ({found}) is where queue {shown(queue_id)} was: make a new queue object if that is intended"
+                f"another queue ({found}) is where queue {shown(queue_id)} was: "
+                "make a new queue object if that is intended"
             )
         return parsed
 
