@@ -31,37 +31,33 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(rate=options.faults)
     if options.storage:
         settings = replace(settings, make_storage=_load(options.storage))
-    report, failed = _run(console, options, settings)
+    report, failures = _run(console, options, settings)
     _show(console, report)
-    if failed is None:
+    if not failures:
         console.print(f"No rule was broken in {report.seeds:,} seeds.")
         return 0
-    console.print(f"\n[bold red]Seed {failed[0]} broke a rule.[/] Looking for a short schedule …\n")
-    console.print(explain(*failed, settings), markup=False)
+    seeds = ", ".join(str(seed) for seed, _ in failures)
+    console.print(f"\n[bold red]A rule was broken by seed {seeds}.[/] Looking for a short schedule …\n")
+    console.print(explain(*failures[0], settings), markup=False)
     faults = "" if options.faults is None else f" FAULTS={options.faults}"
-    console.print(f"\nTo see it again: make simulate SEEDS=1 FIRST={failed[0]}{faults}")
+    console.print(f"\nTo see it again: make simulate SEEDS=1 FIRST={failures[0][0]}{faults}")
     return 1
 
 
-def _run(console: Console, options: argparse.Namespace, settings: Settings) -> tuple[Report, Failed | None]:
-    report = Report()
-    columns = (
-        TextColumn("seeds"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[done]}"),
-    )
-    with Progress(*columns, console=console) as progress:
+def _run(console: Console, options: argparse.Namespace, settings: Settings) -> tuple[Report, list[Failed]]:
+    """Run the seeds until one fails, or all of them; returns what happened, and which failed."""
+    report, failures = Report(), []
+    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[done]}"), console=console) as progress:
         task = progress.add_task("seeds", total=options.seeds, done="")
-        lots = run_in_parallel(options.first, options.seeds, settings, options.processes)
-        for lot, failed in lots:
+        for lot, failed in run_in_parallel(options.first, options.seeds, settings, options.processes):
             report.add(lot)
-            if failed is not None:
-                return report, failed
+            failures += failed
             done = f"{report.operations:,} operations, {report.commits:,} commits, {report.recognised:,} recognised"
-            progress.update(task, completed=report.seeds, done=done)
-    return report, None
+            progress.update(task, completed=report.seeds + len(failures), done=done)
+            if failures and not options.keep_going:
+                break
+    return report, failures
 
 
 def _show(console: Console, report: Report) -> None:
@@ -104,17 +100,38 @@ def _load(name: str) -> Any:
         raise SystemExit(2) from None
 
 
+def _count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+    return share
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jqueue.testing.simulation", description=__doc__.split(": ", 1)[1])
-    parser.add_argument("--seeds", type=int, default=2000, help="how many (default: %(default)s)")
+    parser.add_argument("--seeds", type=_count, default=2000, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first one (default: %(default)s)")
     parser.add_argument(
-        "--faults", type=float, help="the share of requests to which something happens (default: another for each seed)"
+        "--faults",
+        type=_share,
+        help="the share of requests to which something happens (default: another for each seed)",
     )
     parser.add_argument("--storage", help="package.module:function that makes an empty storage of yours")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, help="how many at once (default: one for each core)"
+        "--processes", type=_count, default=os.cpu_count() or 1, help="how many at once (default: one for each core)"
     )
+    parser.add_argument("--keep-going", action="store_true", help="run all seeds, whatever the first ones break")
     return parser
 
 

@@ -36,8 +36,8 @@ def run_seeds(seeds: Iterable[int], settings: Settings | None = None) -> Report:
 
 def run_in_parallel(
     first: int, count: int, settings: Settings, processes: int
-) -> Iterator[tuple[Report, Failed | None]]:
-    """Run so many seeds on several cores; yields a report for each lot, and the first failure in it.
+) -> Iterator[tuple[Report, list[Failed]]]:
+    """Run so many seeds on several cores; yields a report for each lot, and the failures in it.
 
     Args:
         first: the first seed.
@@ -64,11 +64,11 @@ def explain(seed: int, rule: int, settings: Settings) -> str:
     return f"{text}\n\n{len(shortest.left_out)} other events of the seed are left out here: it breaks without them."
 
 
-def _run_lot(settings: Settings, lot: range) -> tuple[Report, Failed | None]:
-    report = Report()
+def _run_lot(settings: Settings, lot: range) -> tuple[Report, list[Failed]]:
+    report, failures = Report(), []
     for seed in lot:
         try:
             report.add(run_seed(seed, settings))
         except Violation as violation:
-            return report, (seed, violation.rule)
-    return report, None
+            failures.append((seed, violation.rule))
+    return report, failures

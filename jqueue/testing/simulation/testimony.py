@@ -99,11 +99,13 @@ class Testimony:
             return
         if self.calls.may_act("requeue_stale", ended.at):
             return
-        told = [other for other in self.calls.all if other.process == call.process and other.ended <= call.ended]
-        together = any(other.verb == "dequeue" and other.ended == call.ended for other in told)
-        between = any(ended.at <= other.ended < call.ended for other in told)
-        left = any(other.verb == "dequeue" and other.error and other.ended > ended.at - DEADLINE for other in told)
-        if together and not between and not left and call.started <= ended.at:
+        others = [other for other in self.calls.all if other.process == call.process and other.started <= call.ended]
+        dequeues = [other for other in others if other.verb == "dequeue"]
+        together = any(other.ended == call.ended for other in dequeues)
+        between = any(ended.at <= other.ended < call.ended for other in others)
+        waiting = any(other.started <= ended.at and other.ended > call.ended for other in dequeues)
+        left = any(other.error and other.ended > ended.at - DEADLINE for other in dequeues)
+        if together and not (between or waiting or left) and call.started <= ended.at:
             raise Violation(6, f"{claim} was revoked by the commit that carried its heartbeat", call=call)
 
     # Calls that add
