@@ -122,7 +122,8 @@ def parse_blob(data: bytes) -> ParsedBlob:
     """
     end_of_header = data.find(b"\n")
     head, body = data[:end_of_header].rstrip(), data[end_of_header + 1 :].rstrip()
-    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or not body.endswith(JOBS_CLOSE):
+    closing = body[body.rfind(b"\n") + 1 :].strip()  # on a line of its own: a job with headers ends in }} too
+    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or closing != JOBS_CLOSE:
         return _parse_whole(data)
     try:
         header = from_json(head.removesuffix(JOBS_OPEN) + f'"{JOBS_HERE}": {{}}}}'.encode(), allow_inf_nan=False)
@@ -150,6 +151,8 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     if not parsed.whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.whole = parsed.whole, b""
+    if b",,\n" in data or b",\n" + JOBS_CLOSE in data:  # as we write what is no JSON: then the whole is none either
+        return False
     try:
         whole = _take_apart(load_json(data), data)
     except (ValueError, RecursionError):

@@ -25,6 +25,7 @@ from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
+from jqueue.domain.draft import bytes_taken
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -34,6 +35,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
     shown,
 )
+from jqueue.domain.limits import VERSIONS_KEPT
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
@@ -89,6 +91,7 @@ class CommitEngine:
         self.claim_timeout = claim_timeout
         self.call_timeout = call_timeout
         self.max_conflicts = max_conflicts
+        self.versions_kept = VERSIONS_KEPT  # a simulation shortens it, to see what is forgotten
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
@@ -188,8 +191,8 @@ class CommitEngine:
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
-    async def look(self, deadline: float) -> tuple[QueueState, int]:
-        """The state as it is now, and its size in bytes: a read of its own, beside any commit.
+    async def look(self, deadline: float) -> tuple[QueueState, int, int]:
+        """The state as it is now, its bytes, and how many of them count against the limit: a read of its own.
 
         Args:
             deadline: seconds within which it must succeed.
@@ -219,7 +222,11 @@ class CommitEngine:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
         if etag is None and existed:
             raise self._gone()
-        return (QueueState() if etag is None else self.blob.look(self._parse(data, queue_id))), len(data)
+        if etag is None:
+            return QueueState(), 0, 0
+        parsed = self._parse(data, queue_id)
+        state = self.blob.look(parsed)
+        return state, len(data), bytes_taken(len(data) - parsed.header_bytes, state.holds)
 
     def pause_due(self, busy: float) -> float:
         """The pause that this writer owes the others after a commit that took so many seconds."""
@@ -316,7 +323,7 @@ class CommitEngine:
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.version)
         queue = self.draft.queue or self.entropy.new_id()
-        header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds)
+        header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
         content = self.blob.encode(header)
         sent = Try(commit, tuple(outcomes))
         self.open.append(sent)

@@ -7,6 +7,7 @@ job is set aside, with the reason, and written back as it was.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable
@@ -34,6 +35,7 @@ _OPTIONAL = (
     "dead_at",
     "error",
 )
+_MEMBER = re.compile(rb'"\s*:')
 _TIMES = frozenset({"run_at", "expires_at", "heartbeat_at", "dead_at"})
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
@@ -147,7 +149,7 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
         return SetAside(key, line, TWICE if twin else "a job must be a JSON object")
     headers = fields.get("headers")
     names = 1 + len(fields) + (len(headers) if isinstance(headers, dict) else 0)
-    if line.count(b'":') != names and _repeats(line):
+    if len(_MEMBER.findall(line)) != names and _repeats(line):
         return SetAside(key, line, "a name stands twice in one place")
     try:
         fields["id"] = key

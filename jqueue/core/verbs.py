@@ -288,10 +288,10 @@ class QueueVerbs(QueueBase):
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        state, _ = await self._engine.look(self._seconds(deadline))
+        state, _, _ = await self._engine.look(self._seconds(deadline))
         return state
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
-        state, size = await self._engine.look(self._seconds(deadline))
-        return summarise(state, self._engine.now(), size, self.options.limits)
+        state, size, taken = await self._engine.look(self._seconds(deadline))
+        return summarise(state, self._engine.now(), size, taken, self.options.limits)

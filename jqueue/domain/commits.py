@@ -42,7 +42,9 @@ class CommitId:
     base_version: int
 
 
-def next_header(draft: Draft, commit: CommitId, queue: str, now: datetime, cycle: float) -> QueueState:
+def next_header(
+    draft: Draft, commit: CommitId, queue: str, now: datetime, cycle: float, versions_kept: int = VERSIONS_KEPT
+) -> QueueState:
     """The header of the version that a commit makes: its record in the table, and what is too old dropped.
 
     Args:
@@ -51,6 +53,7 @@ def next_header(draft: Draft, commit: CommitId, queue: str, now: datetime, cycle
         queue: the queue's id.
         now: the time of the commit.
         cycle: seconds that the writer takes to read and write the blob once.
+        versions_kept: who is among so many versions is not forgotten for its age.
 
     Raises:
         InvalidBlobError: the version cannot grow any more.
@@ -63,13 +66,12 @@ def next_header(draft: Draft, commit: CommitId, queue: str, now: datetime, cycle
     at = now.timestamp()
     commits = dict(draft.commits)
     commits.pop(commit.writer, None)
-    last_kept = commit.base_version - VERSIONS_KEPT
-    evicted = [
-        writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= last_kept
-    ]
+    old = commit.base_version - versions_kept
+    evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= old]
     surplus = len(commits) - len(evicted) + 1 - WRITERS_KEPT
     if surplus > 0:
-        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in set(evicted))
+        gone = set(evicted)
+        oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in gone)
         evicted += [writer for _, writer in oldest[:surplus]]
     evicted_through = max([draft.evicted_through, *(commits.pop(writer).version for writer in evicted)])
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))

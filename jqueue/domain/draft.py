@@ -7,7 +7,7 @@ any change since a savepoint. To its user it is as good as a value: what is roll
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,7 +62,7 @@ class Draft:
     def __init__(self, state: QueueState | None = None) -> None:
         state = state or QueueState()
         self.take_header(state)
-        self.set_aside: tuple[SetAside, ...] = state.set_aside
+        self.set_aside = state.set_aside
         self.jobs: dict[str, Job] = {}
         self.claimed: dict[str, None] = {}
         self.keys: dict[str, str] = {}
@@ -80,6 +80,16 @@ class Draft:
         self._scheduled = LazyHeap(self._is_scheduled)
         self._expiring = LazyHeap(self._is_expiring)
         self.load(state.jobs)
+
+    @property
+    def set_aside(self) -> tuple[SetAside, ...]:
+        """The lines that could not be read as jobs."""
+        return self._set_aside
+
+    @set_aside.setter
+    def set_aside(self, lines: tuple[SetAside, ...]) -> None:
+        self._set_aside = lines
+        self.aside_keys = frozenset(line.key for line in lines)
 
     # What operations read
 
@@ -219,7 +229,7 @@ class Draft:
 
     def measure(self, job_bytes: int) -> None:
         """Count anew what the blob holds, of which the lines take so many bytes."""
-        self.base_bytes = job_bytes + sum(map(len, self.holds)) + HOLD_BYTES * len(self.holds)
+        self.base_bytes = bytes_taken(job_bytes, self.holds)
         self.added_bytes = 0
 
     def settle(self) -> None:
@@ -358,3 +368,8 @@ class Draft:
     def _is_expiring(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
         return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
+
+
+def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold]) -> int:
+    """What counts against the limit of enqueue: the lines of the jobs, and the keys held for jobs that are gone."""
+    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds)

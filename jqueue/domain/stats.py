@@ -55,22 +55,23 @@ class QueueStats(EntrypointStats):
     warnings: tuple[str, ...] = ()
 
 
-def summarise(state: QueueState, now: datetime, size: int, limits: Limits) -> QueueStats:
+def summarise(state: QueueState, now: datetime, size: int, taken: int, limits: Limits) -> QueueStats:
     """The figures of a state.
 
     Args:
         state: what to count.
         now: what ages are measured from.
         size: bytes that the state takes in the store.
+        taken: bytes of it that count against the limit of enqueue.
         limits: what the queue accepts.
     """
     groups: dict[str, list[Job]] = {}
     for job in state.jobs:
         groups.setdefault(job.entrypoint, []).append(job)
     warnings = []
-    if size > WARN_SHARE * limits.enqueue_bytes:
-        share = size / limits.enqueue_bytes
-        warnings.append(f"the blob is {share:.0%} full: {size} of {limits.enqueue_bytes} bytes")
+    if taken > WARN_SHARE * limits.enqueue_bytes:
+        share = taken / limits.enqueue_bytes
+        warnings.append(f"the blob is {share:.0%} full: {taken} of {limits.enqueue_bytes} bytes")
     if state.set_aside:
         warnings.append(f"{len(state.set_aside)} lines cannot be read as jobs: {state.set_aside[0].reason}, …")
     depth, scheduled, in_progress, dead, oldest = _figures(state.jobs, now)

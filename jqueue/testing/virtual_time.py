@@ -102,7 +102,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if timers:
                 self._virtual_now = max(timers[0][0], self._virtual_now + RESOLUTION)
             elif not self._stopping:  # type: ignore[attr-defined]
-                raise RuntimeError("the virtual clock stands still: every task waits for something that never comes")
+                raise RuntimeError(
+                    "the virtual clock stands still: every task waits for something that never comes"
+                    " (sockets are not waited for in virtual time)"
+                )
         while timers and timers[0][0] <= self._virtual_now:
             ready.append(heapq.heappop(timers)[2])
         self._run_ready(len(ready))

@@ -324,3 +324,28 @@ def test_only_changed_lines_are_parsed_and_encoded():
     second.adopt(codec.parse_blob(data), len(data))
     assert (1, 4) == (first.lines_encoded, second.lines_parsed)
     assert first.draft.freeze() == second.draft.freeze()
+
+
+def test_no_blob_that_was_cut_short_is_taken_for_a_queue():
+    """Not even one cut behind the headers of a job, which end in two braces as the blob does."""
+    jobs = [job(f"job {number}", headers={"trace": "{}"}, nested={"a": {"b": {}}}) for number in range(5)]
+    data = codec.encode(QueueState(jobs=tuple(jobs), queue="q", extra={"labels": {"x": {}}}))
+    whole = len(data.rstrip())
+    for end in range(1, whole):
+        with pytest.raises(InvalidBlobError):
+            codec.decode(data[:end])
+    assert jobs == list(codec.decode(data[:whole]).jobs)
+
+
+def test_a_name_that_stands_twice_is_seen_with_a_space_before_its_colon_too():
+    line = b'"a": {"entrypoint": "t", "payload" : "", "payload": "eA=="}'
+    [aside] = codec.decode(b'{"format": 2, "jobs": {\n' + line + b"\n}}\n").set_aside
+    assert "twice" in aside.reason
+
+
+def test_a_line_that_is_no_json_does_not_make_every_read_a_read_of_the_whole(monkeypatch):
+    """As we write it, it says that the whole is none either."""
+    state = codec.decode(b'{"format": 2, "queue": "q", "jobs": {\n"bad" 7,\n' + encode_job(job("a")) + b"\n}}\n")
+    data = codec.encode(state)
+    monkeypatch.setattr(codec, "load_json", lambda _: pytest.fail("the whole was parsed"))
+    assert state == codec.decode(data)

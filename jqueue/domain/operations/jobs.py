@@ -107,7 +107,7 @@ class Enqueue(Operation):
             return draft.jobs[self.job_id]
         if self.job_id in draft.finished:
             return self._finished(self.job_id, draft, now)
-        if any(line.key == self.job_id for line in draft.set_aside):
+        if self.job_id in draft.aside_keys:
             raise InvalidJobError(f"job id {self.job_id!r} belongs to a line of the blob that cannot be read")
         if self.id_given and draft.attempt_floor >= LARGEST:
             raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")

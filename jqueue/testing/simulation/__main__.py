@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.many import Failed, explain, run_in_parallel
 from jqueue.testing.simulation.network import FaultKind
 from jqueue.testing.simulation.runner import Report, Settings
@@ -39,8 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = ", ".join(str(seed) for seed, _ in failures)
     console.print(f"\n[bold red]A rule was broken by seed {seeds}.[/] Looking for a short schedule …\n")
     console.print(explain(*failures[0], settings), markup=False)
-    faults = "" if options.faults is None else f" FAULTS={options.faults}"
-    console.print(f"\nTo see it again: make simulate SEEDS=1 FIRST={failures[0][0]}{faults}")
+    again = f"--seeds 1 --first {failures[0][0]}"
+    again += "" if options.faults is None else f" --faults {options.faults}"
+    again += f" --storage {options.storage}" if options.storage else ""
+    console.print(f"\nTo see it again: python -m jqueue.testing.simulation {again}")
     return 1
 
 
@@ -91,19 +94,31 @@ def _table(title: str, counts: Mapping[str, int]) -> Table:
 
 
 def _load(name: str) -> Any:
-    """What `package.module:function` names."""
+    """What `package.module:function` names, if it makes storages."""
     module, _, function = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        make = getattr(importlib.import_module(module), function)
+        made = make()
+    except Exception as error:
         print(f"--storage {name}: {error}. It should be like package.module:function", file=sys.stderr)
         raise SystemExit(2) from None
+    if not isinstance(made, ObjectStoragePort):
+        print(f"--storage {name} makes a {type(made).__name__}, which has no `read` and `write`", file=sys.stderr)
+        raise SystemExit(2)
+    return make
 
 
 def _count(text: str) -> int:
     """A whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 on")
     return int(text)
 
 
@@ -121,7 +136,7 @@ def _share(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jqueue.testing.simulation", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--seeds", type=_count, default=2000, help="how many (default: %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first one (default: %(default)s)")
+    parser.add_argument("--first", type=_seed, default=0, help="the first one (default: %(default)s)")
     parser.add_argument(
         "--faults",
         type=_share,

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from jqueue.domain.models import Claim
-from jqueue.domain.operations.operator import STALE_ERROR
 from jqueue.testing.simulation.chain import (
     DEAD,
     IN_PROGRESS,
@@ -24,6 +23,9 @@ from jqueue.testing.simulation.chain import (
 )
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.people import OLD_PROGRAM
+
+STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+"""What a revoked job says. Written out here: a queue that says something else is another queue."""
 
 NEVER_CHANGED = ("entrypoint", "payload", "max_attempts", "unique_key", "headers", "note")
 

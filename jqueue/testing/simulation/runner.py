@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from unittest import mock
+from datetime import datetime
 
 from jqueue.core.broker import BrokerQueue
-from jqueue.domain import commits, limits
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
 from jqueue.testing.simulation.auditor import Auditor, Calls, Violation
-from jqueue.testing.simulation.chain import Version, read_chain, status_of
+from jqueue.testing.simulation.chain import DEAD, Fields, Version, read_chain, status_of
 from jqueue.testing.simulation.contention import contend
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.loop import SimulatedLoop, SimulatedProcess
@@ -37,10 +36,10 @@ PAUSES = (0.1, 1.0, 3.0)
 
 MOST_DISTURBANCES = 8
 DRAIN_SECONDS = 45.0
+"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
+
 DRAIN_CLAIM_TIMEOUT = 30.0
 """Seconds that claims which do not say are given by then."""
-
-"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,7 @@ class Simulation:
         self.report = Report(seeds=1)
         self.clients: list[Client] = []
         self.versions: list[Version] = []
+        self._short_table = self.dice.random() < settings.short_table
         self._names = (f"process {number}" for number in itertools.count(1))
 
     def run(self) -> Report:
@@ -133,7 +133,7 @@ class Simulation:
         loop = SimulatedLoop()  # without `asyncio.Runner`, which would look through the tasks of all loops
         loop.set_exception_handler(lambda *_: None)
         try:
-            with _quiet(), self._table():
+            with _quiet():
                 left = loop.run_until_complete(self._main())
                 landings, calls = list(self.world.network.landings), list(self.world.history.calls)
                 loop.run_until_complete(self._bury())
@@ -150,13 +150,6 @@ class Simulation:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
         return self.report
-
-    @contextmanager
-    def _table(self) -> Iterator[None]:
-        """With a table that forgets as fast as it may, if the dice say so: else no seed is long enough for it."""
-        short = self.dice.random() < self.settings.short_table
-        with mock.patch.object(commits, "VERSIONS_KEPT", 0 if short else limits.VERSIONS_KEPT):
-            yield
 
     async def _main(self) -> list[str]:
         """Run the world to its end; returns the jobs that were left."""
@@ -206,6 +199,8 @@ class Simulation:
         process = SimulatedProcess(next(self._names), loop)
         dice = self.schedule.dice(f"actors of {process.name}")
         client = Client(self.world, process, dice.choice(LATENCIES))
+        if self._short_table:
+            client.queue._engine.versions_kept = 0
         self.clients.append(client)
         roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2]) + [Consumer] * dice.choice([1, 2, 3])
         roles += [Operator] * (dice.random() < 0.2)
@@ -294,7 +289,13 @@ class Simulation:
 def _left(versions: list[Version]) -> list[str]:
     """The jobs that somebody waits for: not the dead, and not those that a clock hours ahead has scheduled."""
     jobs = versions[0].jobs if versions else {}
-    return [job_id for job_id, job in jobs.items() if status_of(job) != "dead" and job.get("run_at") is None]
+    return [job_id for job_id, job in jobs.items() if status_of(job) != DEAD and not _is_ahead(job)]
+
+
+def _is_ahead(job: Fields) -> bool:
+    """Whether a job is scheduled for later."""
+    run_at = job.get("run_at")
+    return run_at is not None and datetime.fromisoformat(run_at) > VirtualClock().now()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jqueue.domain.errors import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageFatalError
 from jqueue.domain.models import Claim, JobStatus
@@ -43,15 +43,38 @@ class Testimony:
         Raises:
             Violation: a rule is broken.
         """
+        checks = self._checks()
         for call in self.calls.all:
             self._check_time(call)
             self._check_error(call)
-            check = getattr(self, f"_check_{call.verb}", None)
+            check = checks[call.verb]
             if check is not None:
                 check(call)
         for process, (left, gone) in exits.items():
             if gone - left < DEADLINE - 1.0:
                 self._check_exit(process, gone)
+
+    def _checks(self) -> dict[str, Callable[[Call], None] | None]:
+        """What each verb is held to, besides time and errors. None: what it does shows in the chain alone."""
+        return {
+            "enqueue": self._check_enqueue,
+            "enqueue_many": self._check_enqueue_many,
+            "apply": self._check_apply,
+            "resolve": self._check_resolve,
+            "dequeue": self._check_dequeue,
+            "ack": self._check_ack,
+            "ack_many": self._check_ack_many,
+            "nack": self._check_nack,
+            "nack_many": self._check_nack_many,
+            "heartbeat": self._check_heartbeat,
+            "heartbeat_many": self._check_heartbeat_many,
+            "cancel": self._check_cancel,
+            "read_state": self._check_read_state,
+            "stats": None,
+            "redrive": None,
+            "purge": None,
+            "requeue_stale": None,
+        }
 
     # Every call
 

@@ -1,0 +1,23 @@
+"""What the figures of a queue say of its size."""
+
+from jqueue import DirectQueue, Enqueue, InMemoryStorage
+from jqueue.domain.limits import Limits
+
+
+async def test_ids_of_finished_jobs_do_not_make_an_empty_queue_look_full():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=30_000))
+    for number in range(30):
+        await queue.enqueue_many(
+            [Enqueue("t", b"", job_id=f"a long id of a job {number}-{each}") for each in range(20)]
+        )
+        await queue.ack_many(await queue.dequeue(batch_size=20))
+    stats = await queue.stats()
+    assert stats.size > 0.5 * stats.size_limit
+    assert () == stats.warnings
+
+
+async def test_a_queue_that_is_more_than_half_full_says_so_with_what_enqueue_counts():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=30_000))
+    await queue.enqueue_many([Enqueue("t", b"x" * 1000)] * 12)
+    [warning] = (await queue.stats()).warnings
+    assert "% full" in warning
