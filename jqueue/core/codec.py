@@ -151,7 +151,7 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     if not parsed.whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.whole = parsed.whole, b""
-    if b",,\n" in data or b",\n" + JOBS_CLOSE in data:  # as we write what is no JSON: then the whole is none either
+    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # as we write what is no JSON: then the whole is none either
         return False
     try:
         whole = _take_apart(load_json(data), data)

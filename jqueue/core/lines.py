@@ -80,10 +80,10 @@ def read_line(line: bytes) -> Job | SetAside:
 def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:
     """The lines set aside, as they were.
 
-    What is no member of an object gets one comma more. So it can never become one by standing beside other lines, and
-    the blob is read line by line until somebody has mended it.
+    What is no member of an object gets one comma more, before it. So it can never become one by standing beside other
+    lines, nor the end of a blob, and the blob is read line by line until somebody has mended it.
     """
-    return [aside.line + b"," if aside.reason in (NO_MEMBER, SEVERAL) else aside.line for aside in asides]
+    return [b"," + aside.line if aside.reason in (NO_MEMBER, SEVERAL) else aside.line for aside in asides]
 
 
 def set_twins_aside(

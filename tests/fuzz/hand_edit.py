@@ -60,7 +60,7 @@ def hand_edit_target(data: bytes) -> None:
 
 
 def contents(data: bytes) -> list[bytes]:
-    """The blobs that an input puts into the store: for the replay, and for known faults."""
+    """The blobs that an input puts into the store, for the replay."""
     choices = Choices(data)
     session = Session(edited(choices))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,11 @@ from jqueue.domain.models import Job, QueueState
 MESSAGE_BYTES = 20_000
 """An error is for people to read: it is not as long as the blob."""
 
+CUTS = 4
+"""So many places are tried at which a blob may be cut off."""
+
+LINE_ENDS = re.compile(rb",\n|\n}}\n\Z")
+"""Behind each line of a blob that we wrote, but the first and the last."""
 
 ROUGHLY_NOW = timedelta(minutes=10)
 
@@ -94,6 +100,26 @@ def check_normal(state: QueueState) -> bytes:
     return written
 
 
+def check_closed(content: bytes) -> None:
+    """What is taken for a queue has an end: it is JSON as a whole, or its last line is what closes the jobs."""
+    if content.rstrip().rpartition(b"\n")[2].strip() == codec.JOBS_CLOSE:
+        return
+    try:
+        json.loads(content)
+    except RecursionError:
+        return
+    except ValueError as error:
+        raise Finding("a blob without an end is taken for a queue") from error
+
+
+def check_cuts(written: bytes) -> None:
+    """A blob that we wrote is no queue any more when its end is missing, also where a line ends as a blob does."""
+    ends = [written.index(b"\n"), *(found.start() for found in LINE_ENDS.finditer(written))]
+    ends.sort(key=lambda end: not written.endswith(codec.JOBS_CLOSE, 0, end))
+    for end in ends[:CUTS]:
+        require(read(written[:end]) is None, "a part of what was written is taken for a queue")
+
+
 def check_json(content: bytes) -> None:
     """Other programs can read it: it is JSON by the letter of the standard, in UTF-8."""
     try:
@@ -156,7 +182,8 @@ def check_blob(content: bytes) -> QueueState | None:
         require(is_deep(content), "the engine takes what cannot be decoded")
         return None
     check_same(blob.draft.freeze(), state, "the engine's reading and decode")
-    check_normal(state)
+    check_closed(content)
+    check_cuts(check_normal(state))
     check_layout(content, state)
     check_all_there(content, state)
     return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.fuzz import decode, hand_edit, known, operations
+from tests.fuzz import decode, hand_edit, operations
 from tests.fuzz.seeds import SEPARATOR
 
 
@@ -32,10 +32,9 @@ TARGETS: Mapping[str, Target] = {
 
 
 def found(name: str, data: bytes) -> BaseException | None:
-    """What a target finds in an input; None if nothing, or nothing new."""
-    target = TARGETS[name]
+    """What a target finds in an input; None if nothing."""
     try:
-        target.run(data)
+        TARGETS[name].run(data)
     except Exception as error:
-        return None if known.explained(error, *target.contents(data)) else error
+        return error
     return None

@@ -9,18 +9,17 @@ import pytest
 
 from jqueue.core import codec, lines
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.models import CommitRecord
 from tests.fuzz.choices import Choices
 from tests.fuzz.decode import mutated
-from tests.fuzz.known import KNOWN, explained
-from tests.fuzz.oracles import Finding, adopted
-from tests.fuzz.seeds import CORPUS, FULL, decode_seeds, seeds
+from tests.fuzz.oracles import adopted
+from tests.fuzz.seeds import CORPUS, FULL, NOW, decode_seeds, seeds
 from tests.fuzz.targets import TARGETS, found
 
 SEED = 20260101
 """What the neighbours below are drawn from; a failure names it."""
 
 NEIGHBOURS = {"decode": 240, "hand-edit": 120, "operations": 240}
-KNOWN_FILES = sorted((CORPUS / "known").glob("*"))
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +44,10 @@ def test_neighbours_of_the_seeds_hold(target):
             raise AssertionError(f"seed {SEED}, number {number}: {data!r}") from error
 
 
-@pytest.mark.parametrize("path", KNOWN_FILES, ids=lambda path: path.name)
-def test_a_known_fault_is_still_there(path: Path):
-    """If this fails, it is mended: take it out of `known.py`, and move its file to the corpus of its target."""
-    fault, target = path.name.split(".")
-    data = path.read_bytes()
-    with pytest.raises((Finding, ValueError, TypeError)) as caught:
-        TARGETS[target].run(data)
-    assert fault == explained(caught.value, *TARGETS[target].contents(data))
-
-
-def test_every_known_fault_has_its_file():
-    assert set(KNOWN) == {path.name.split(".")[0] for path in KNOWN_FILES}
+@pytest.mark.parametrize("path", sorted((CORPUS / "decode").glob("cut-off*")), ids=lambda path: path.name)
+def test_a_blob_that_is_cut_off_is_no_queue(path: Path):
+    with pytest.raises(InvalidBlobError):
+        codec.decode(path.read_bytes())
 
 
 def test_the_same_bytes_always_make_the_same_run():
@@ -65,6 +56,7 @@ def test_the_same_bytes_always_make_the_same_run():
     assert TARGETS["operations"].words(data) == TARGETS["operations"].words(data)
 
 
+WRITER = CommitRecord(7, 7, NOW.timestamp(), 0.1)
 LINE = lines.encode_job(FULL.jobs[0])
 PATTERNS = {
     "jobs": lambda size: codec.encode(FULL.model_copy(update={"jobs": _many(size)})),
@@ -76,6 +68,7 @@ PATTERNS = {
     "an array of one job": lambda size: b'{"jobs": [' + b", ".join([b'{"id": "a", ' + LINE[10:]] * size) + b"]}",
     "names that stand twice": lambda size: b'{"a": {' + b'"a": 1, ' * size + b'"a": 1}, "jobs": {}}',
     "what is finished": lambda size: codec.encode(FULL.model_copy(update={"finished": dict.fromkeys(_ids(size), 1)})),
+    "writers": lambda size: codec.encode(FULL.model_copy(update={"commits": dict.fromkeys(_ids(size), WRITER)})),
     "brackets": lambda size: b"[" * size,
     "braces": lambda size: b'{"jobs": {\n' + b"}" * size,
     "NULs": lambda size: b'{"format": 2, "jobs": {\n' + b"\0\n" * size + b"}}",

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from pydantic_core import from_json
+from rich.console import Console
 
 from jqueue.core import blob as blob_module
 from jqueue.core import codec, lines
@@ -14,12 +15,13 @@ from jqueue.core.blob import Blob
 from jqueue.domain.draft import Draft
 from jqueue.domain.operations import Enqueue, Heartbeat
 from tests.fuzz import __main__ as command
-from tests.fuzz import known as known_faults
+from tests.fuzz import fuzzer
 from tests.fuzz.decode import decode_target
-from tests.fuzz.seeds import CORPUS, blobs, seeds
+from tests.fuzz.oracles import Finding
+from tests.fuzz.seeds import CORPUS, blobs, corpus, seeds
 from tests.fuzz.targets import TARGETS, found
 
-real_encode_job, real_encode_header = lines.encode_job, codec.encode_header
+real_encode_job, real_encode_header, real_parse_blob = lines.encode_job, codec.encode_header, codec.parse_blob
 real_read_line, real_from_json, real_adopt, real_encode = lines.read_line, from_json, Blob.adopt, Blob.encode
 
 INPUTS = {name: seeds(name) + [Random(number).randbytes(200) for number in range(200)] for name in TARGETS}
@@ -106,6 +108,18 @@ def test_a_second_reading_that_keeps_what_is_gone_is_found(monkeypatch):
     assert_found("decode")
 
 
+@pytest.mark.parametrize("inputs", [INPUTS["decode"][:1], corpus("decode")], ids=["written", "corpus"])
+def test_a_blob_without_an_end_that_is_read_is_found(monkeypatch, inputs):
+    """A job with headers ends in two braces, as the blob does."""
+
+    def closed_by_any_braces(data):
+        content = data.rstrip()
+        return real_parse_blob(content[:-2] + b"\n}}\n" if content.endswith(b"}}") else data)
+
+    plant(monkeypatch, "parse_blob", closed_by_any_braces)
+    assert any(isinstance(found("decode", data), Finding) for data in inputs)
+
+
 @pytest.mark.parametrize("target", ["decode", "hand-edit"])
 def test_lines_that_are_not_written_back_are_found(monkeypatch, target):
     def encode(self, header):
@@ -157,39 +171,74 @@ def test_an_operation_that_is_wrong_is_found(monkeypatch, target, owner, name, f
 
 
 def test_without_the_fuzzer_the_command_says_what_to_do(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fuzz"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert command.UNUSABLE == command.main()
+    assert command.UNUSABLE == command.main([])
     assert "pip install" in capsys.readouterr().out
 
 
 def test_what_the_fuzzer_says_is_read():
-    outcome = command.Outcome("decode", 1)
+    outcome = fuzzer.Outcome("decode")
     said = (
         '{"file": "decode-1", "kind": "Finding"}\n#7 NEW cov: 12 ft: 3\n#9 DONE cov: 34 ft: 5\n'
         "stat::number_of_executed_units: 99\nstat::average_exec_per_sec:     11\nstat::peak_rss_mb:  70\n"
         "==1== ERROR: libFuzzer: timeout after 5 seconds\nTest unit written to .fuzz/findings/decode-timeout-ab\n"
     )
-    command._read_output(said, 70, outcome)
-    assert (99, 11, 34, 70) == (outcome.executions, outcome.per_second, outcome.edges, outcome.megabytes)
+    fuzzer.read_output(said, 70, outcome)
+    assert (99, 11, 34, 70) == (outcome.runs, outcome.per_second, outcome.edges, outcome.megabytes)
     assert {"decode-1": "Finding", "decode-timeout-ab": "timeout after 5 seconds"} == outcome.findings
+    assert [] == outcome.failures
 
 
-@pytest.mark.parametrize(("known", "said", "code"), [({}, "a finding", 1), ({"it": True}, "known: it", 0)])
-def test_a_finding_can_be_replayed(monkeypatch, capsys, tmp_path, known, said, code):
+def test_a_fuzzer_that_ends_without_an_input_is_no_success(capsys):
+    outcome = fuzzer.Outcome("decode")
+    fuzzer.read_output("ImportError: no such thing", 1, outcome)
+    assert command.FOUND == command._report([outcome], Console())
+    said = capsys.readouterr().out
+    assert "ImportError: no such thing" in said
+    assert "--replay" not in said
+    assert "The fuzzer failed: decode." == said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict"),
+    [
+        ({}, "Nothing was found in 94,256,000 runs."),
+        ({"decode-1": "Finding"}, "1 finding: 1 in decode."),
+        ({"decode-1": "Finding", "decode-2": "KeyError"}, "2 findings: 2 in decode."),
+    ],
+)
+def test_the_report_fits_80_columns_and_ends_with_a_verdict(capsys, findings, verdict):
+    outcomes = [
+        fuzzer.Outcome(target, runs=47_128_000, per_second=12_345, edges=12_345, corpus=12_345, megabytes=1_024)
+        for target in ("decode", "operations")
+    ]
+    outcomes[0].findings = findings
+    command._report(outcomes, Console(width=80))
+    said = capsys.readouterr().out
+    assert verdict == said.splitlines()[-1]
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("argument", ["--seconds=0", "--seconds=-5", "--seconds=x", "--jobs=0"])
+def test_a_run_of_nothing_is_refused(capsys, argument):
+    with pytest.raises(SystemExit) as ended:
+        command.main([argument])
+    assert command.UNUSABLE == ended.value.code
+    assert "is not a whole number from 1 on" in capsys.readouterr().err
+
+
+def test_a_finding_can_be_replayed(monkeypatch, capsys, tmp_path):
     path = tmp_path / "finding"
     path.write_bytes(blobs()[0])
-    monkeypatch.setattr("sys.argv", ["fuzz", "--replay", str(path), "--target", "decode"])
     plant(monkeypatch, "encode_job", without_headers)
-    monkeypatch.setattr(known_faults, "KNOWN", {name: lambda *_: True for name in known})
-    assert code == command.main()
-    assert said in capsys.readouterr().out
+    assert command.FOUND == command.main(["--replay", str(path), "--target", "decode"])
+    assert "a finding" in capsys.readouterr().out
 
 
-def test_what_is_mended_can_be_replayed(monkeypatch, capsys):
+def test_what_is_mended_can_be_replayed(capsys):
     path = CORPUS / "decode" / "layout-mistaken.json"
-    monkeypatch.setattr("sys.argv", ["fuzz", "--replay", str(path), "--target", "decode"])
-    assert 0 == command.main()
+    assert 0 == command.main(["--replay", str(path), "--target", "decode"])
     assert "nothing is found" in capsys.readouterr().out
 
 

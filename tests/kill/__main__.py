@@ -36,9 +36,6 @@ except ImportError:
     sys.exit("This tool shows its progress with rich: pip install 'jqueue[examples]', or use `make kill`")
 
 DESCRIPTION = "Kill processes that use a queue in a file, at random moments and at every system call, and audit it."
-WIDTH = 120
-"""Of what is shown where nobody looks on: the tables fit."""
-
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 
 
@@ -60,15 +57,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.cycles < 0 or chosen.processes < 1:
         parser.error("--cycles must be 0 or more, and --processes 1 or more")
+    if not chosen.cycles and chosen.system_calls == "none":
+        parser.error("--cycles 0 and --system-calls none leave nothing to kill")
     return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it all; returns the code to end with."""
     chosen = _arguments(arguments)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = Console(highlight=False)
     seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
-    console.print(f"seed {seed}", highlight=False)
+    console.print(f"seed {seed}")
     warm_up()
     if chosen.system_calls != "none" and (reason := why_not()) is not None:
         _say(f"System calls cannot be traced: {reason}. Without them: --system-calls none")
@@ -102,8 +101,8 @@ def _kill_at_random(kills: RandomKills, cycles: int, report: Report) -> float:
     started = time.monotonic()
 
     def show() -> None:
-        told = f"{kills.ledger.acknowledged.total():,} calls acknowledged, 0 jobs lost"
-        report.show("random kills", min(kills.figures.kills, cycles), cycles, told)
+        told = f"{kills.ledger.acknowledged.total():,} acknowledged"
+        report.show("killed at random", min(kills.figures.kills, cycles), cycles, told)
 
     kills.run(cycles, show)
     return time.monotonic() - started
@@ -114,7 +113,7 @@ def _kill_at_system_calls(folder: Path, chosen: argparse.Namespace, hits: dict[s
         commit, hit = COMMITS[name], Hits()
 
         def show(done: int, total: int, name: str = name, hit: Hits = hit) -> None:
-            report.show(f"system calls: {name}", done, total, f"{hit.kills:,} kills, 0 jobs lost")
+            report.show(f"killed in {name}", done, total, f"{hit.kills:,} kills")
 
         kills = SystemCallKills(folder / name, ADAPTERS[chosen.adapter], commit, hit)
         both, is_real = chosen.system_calls == "both", chosen.adapter == REAL

@@ -1,7 +1,11 @@
-"""What the tool shows: a bar while it runs, and a table at the end."""
+"""What the tool shows: bars while it runs, then what was done as tables that fit 80 columns, and the verdict."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -21,8 +25,8 @@ class Report:
         self._console = console
         # It draws when it is told to: whoever forks here has no second thread.
         self._progress = Progress(
-            TextColumn("{task.description:28}"),
-            BarColumn(bar_width=20),
+            TextColumn("{task.description:24}"),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[told]}"),
             TimeElapsedColumn(),
@@ -49,50 +53,64 @@ class Report:
         if done % SHOWN_EVERY == 0 or done >= total:
             self._progress.refresh()
 
-    def summary(self, seconds: float, figures: Figures, ledger: Ledger, hits: dict[str, Hits]) -> None:
-        """The tables."""
+    def summary(self, seconds: float, figures: Figures, ledger: Ledger, hits: Mapping[str, Hits]) -> None:
+        """The tables, and the verdict on a run in which nothing was broken."""
         if figures.kills:
             self._console.print(_random(seconds, figures, ledger))
         if hits:
-            self._console.print(_system_calls(hits))
+            self._console.print(_commits(hits))
+            self._console.print(_system_calls(hits.values()))
+        kills = figures.kills + sum(hit.kills for hit in hits.values())
+        self._console.print(f"No promise was broken by {kills:,} kills.")
 
 
 def _random(seconds: float, figures: Figures, ledger: Ledger) -> Table:
-    table = Table("killed at random moments", "", title_justify="left")
-    table.columns[1].justify = "right"
-    table.add_row("kills", f"{figures.kills:,}")
+    table = _table("killed at random moments", "")
+    _add(table, "kills", figures.kills)
     table.add_row("kills a second", f"{figures.kills / max(seconds, 1e-9):.1f}")
-    table.add_row("commits", f"{figures.commits:,}")
-    table.add_row("acknowledged calls", f"{ledger.acknowledged.total():,}")
+    _add(table, "commits", figures.commits)
+    _add(table, "acknowledged calls", ledger.acknowledged.total())
     for verb in Verb:
-        table.add_row(f"  {verb}", f"{ledger.acknowledged[verb]:,}")
+        _add(table, f"  {verb}", ledger.acknowledged[verb])
     for error, count in sorted(ledger.errors.items()):
-        table.add_row(f"  refused: {error}", f"{count:,}")
-    table.add_row("claims revoked", f"{figures.revoked:,}")
-    table.add_row("jobs enqueued, and acked once", f"{ledger.jobs:,}")
-    table.add_row("jobs lost", "0")
-    table.add_row("states checked", f"{ledger.states:,}")
-    table.add_row("most jobs in the file", f"{figures.most_jobs:,}")
-    table.add_row("temporary files left, and removed", f"{figures.temporaries:,}")
+        _add(table, f"  refused: {error}", count)
+    _add(table, "claims revoked", figures.revoked)
+    _add(table, "jobs enqueued, and acked once", ledger.jobs)
+    _add(table, "states checked", ledger.states)
+    _add(table, "most jobs in the file", figures.most_jobs)
+    _add(table, "temporary files left, and removed", figures.temporaries)
     return table
 
 
-def _system_calls(hits: dict[str, Hits]) -> Table:
-    names = sorted({name for hit in hits.values() for name in hit.calls})
-    table = Table("killed at system call", *hits, "all")
-    table.columns[0].no_wrap = True
+def _commits(hits: Mapping[str, Hits]) -> Table:
+    """What came of the kills in each commit."""
+    table = _table("killed in", "kills", "it had landed", "temporary files", "moments missed")
+    totals = Hits()
+    for name, hit in hits.items():
+        _add(table, name, hit.kills, hit.landed, hit.temporaries, hit.missed)
+        totals.kills += hit.kills
+        totals.landed += hit.landed
+        totals.temporaries += hit.temporaries
+        totals.missed += hit.missed
+    table.add_section()
+    _add(table, "all", totals.kills, totals.landed, totals.temporaries, totals.missed)
+    return table
+
+
+def _system_calls(hits: Iterable[Hits]) -> Table:
+    """At which system calls, in all commits together."""
+    table = _table("killed at system call", "kills")
+    for name, count in sorted(sum((hit.calls for hit in hits), Counter[str]()).items()):
+        _add(table, name, count)
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(*titles, box=box.SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name in names:
-        counts = [hit.calls[name] for hit in hits.values()]
-        table.add_row(name, *(str(count or "") for count in counts), str(sum(counts)))
-    table.add_section()
-    for title, attribute in (
-        ("kills", "kills"),
-        ("… when it had landed", "landed"),
-        ("temporary files removed", "temporaries"),
-        ("moments missed", "missed"),
-    ):
-        counts = [getattr(hit, attribute) for hit in hits.values()]
-        table.add_row(title, *map(str, counts), str(sum(counts)))
     return table
+
+
+def _add(table: Table, title: str, *counts: int) -> None:
+    table.add_row(title, *(f"{count:,}" for count in counts))

@@ -31,6 +31,8 @@ def test_processes_killed_at_random_moments_lose_nothing_that_was_acknowledged()
     result = _run("--cycles", "20", "--system-calls", "none")
     assert 0 == result.returncode, result.stderr
     assert "seed 7" in result.stdout
+    assert re.search(r"^No promise was broken by \d+ kills\.$", result.stdout, re.MULTILINE)
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_a_commit_killed_at_any_system_call_is_done_or_not_done_and_leaves_nothing():
@@ -38,6 +40,8 @@ def test_a_commit_killed_at_any_system_call_is_done_or_not_done_and_leaves_nothi
     assert 0 == result.returncode, result.stderr
     for name in ("openat", "flock", "write", "fsync", "pwrite64", "rename"):
         assert name in result.stdout
+    assert "…" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
