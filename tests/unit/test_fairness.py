@@ -42,12 +42,14 @@ def committed(latencies, seconds):
 def test_a_writer_five_times_slower_keeps_its_twentieth():
     [alone] = committed([0.1], 60)
     fast, slow = committed([0.02, 0.1], 60)
+    print(f"alone {alone}; beside a fast one {slow}, that is {slow / alone:.1%}; the fast one {fast}")
     assert slow >= alone / 20
     assert fast > slow
 
 
 def test_eight_equal_writers_share_evenly():
     counts = committed([0.02] * 8, 120)
+    print(f"{sum(counts)} commits; most {max(counts)}, fewest {min(counts)}, ratio {max(counts) / min(counts):.2f}")
     assert sum(counts) >= 1000
     assert max(counts) <= 3 * min(counts)
 
