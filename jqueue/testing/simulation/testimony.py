@@ -127,7 +127,7 @@ class Testimony:
         together = any(other.ended == call.ended for other in dequeues)
         between = any(ended.at <= other.ended < call.ended for other in others)
         waiting = any(other.started <= ended.at and other.ended > call.ended for other in dequeues)
-        left = any(other.error and other.ended > ended.at - DEADLINE for other in dequeues)
+        left = any(other.error and other.ended > ended.at - DEADLINE for other in others)
         if together and not (between or waiting or left) and call.started <= ended.at:
             raise Violation(6, f"{claim} was revoked by the commit that carried its heartbeat", call=call)
 
