@@ -57,7 +57,10 @@ def describe(seed: int, settings: Settings) -> str:
     simulation, violation = failure
     lines = [f"seed {seed}: {violation}", "", f"What happened ({len(simulation.schedule.taken)} events):"]
     lines += [f"  {at:10.3f}  {what}" for at, what in sorted(_timeline(simulation))]
-    index = len(simulation.versions) - 1 if violation.index is None else violation.index
+    index = violation.index
+    if index is None:  # it shows in what a caller was told: the last version by then
+        told = NEVER if violation.call is None else violation.call.ended
+        index = sum(version.at <= told for version in simulation.versions) - 1
     lines += ["", "The versions around it:"]
     for version in simulation.versions[max(0, index - VERSIONS_AROUND) : index + VERSIONS_AROUND]:
         before = simulation.versions[version.index - 1] if version.index else Version()
