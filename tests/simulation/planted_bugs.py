@@ -317,5 +317,5 @@ PLANTED = [
     Planted(unknown_fields_dropped, {8}, 50),
     Planted(served_in_reverse, {0}, 50),
     Planted(deadline_ignored, {0}, 50),
-    Planted(unknown_called_not_done, {2}, 50),
+    Planted(unknown_called_not_done, {1, 2}, 50),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +44,7 @@ class Producer(Actor):
             (32, self._enqueue_many),
             (8, self._enqueue_again),
             (8, self._cancel),
-            (6, self._enqueue_with_key),
+            (12, self._enqueue_with_key),
             (5, self._spoil),
             (6, self._fail_to_apply),
             (5, self._look),
@@ -66,9 +67,11 @@ class Producer(Actor):
     async def _enqueue(self) -> None:
         job_id, details, fleeting = self._new(), self._details(), self.dice.random() < 0.05
         if fleeting:
-            details["expires_at"] = self.client.clock.now() + timedelta(seconds=20)
-        work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, **details)
-        error = await self.call("enqueue", work, job_ids=(job_id,), fleeting=fleeting)
+            details["expires_at"] = self.client.clock.now() + timedelta(seconds=self.dice.choice([20, 60]))
+        work = self.queue.enqueue(self.entrypoint(), _payload(job_id), job_id=job_id, **details)
+        given = {"max_attempts": details["max_attempts"], "priority": details["priority"], "payload": _stored(job_id)}
+        delayed = "delay" in details
+        error = await self.call("enqueue", work, job_ids=(job_id,), fleeting=fleeting, given=given, delayed=delayed)
         if isinstance(error, UnknownOutcomeError):
             if self.dice.random() < 0.5:
                 await self._resolve(error, job_id, fleeting)
@@ -92,8 +95,13 @@ class Producer(Actor):
     async def _enqueue_with_key(self) -> None:
         job_id, key = self._new(), self.dice.choice(["key 1", "key 2"])
         conflict: OnConflict = self.pick((1, "return"), (1, "raise"), (1, "replace"))
-        work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, unique_key=key, on_conflict=conflict)
-        await self.call("enqueue", work, job_ids=(job_id,), key=key, expected=(DuplicateJobError,))
+        details: dict[str, Any] = {"unique_key": key, "unique_for": self.dice.choice([None, None, 20.0])}
+        details["max_attempts"] = self.dice.choice([None, 1])
+        work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, on_conflict=conflict, **details)
+        replaces = conflict == "replace"
+        await self.call(
+            "enqueue", work, job_ids=(job_id,), key=key, replaces=replaces, given=details, expected=(DuplicateJobError,)
+        )
 
     async def _cancel(self) -> None:
         if self.world.made:
@@ -138,7 +146,8 @@ class Consumer(Actor):
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         patience = dice.uniform(0, 6) if dice.random() < 0.2 else None
         work = self.queue.dequeue(entrypoint, batch_size=batch, wait=wait, claim_timeout=tag)
-        call = self.call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=DEADLINE + (wait or 0.0))
+        limit = DEADLINE + (wait or 0.0)
+        call = self.call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=limit, batch=batch, wait=wait or 0.0)
         try:
             async with asyncio.timeout(patience):
                 jobs = await call
@@ -156,9 +165,16 @@ class Consumer(Actor):
     async def _work(self, jobs: list[Job]) -> None:
         seconds = self.dice.choice([0.0, 0.0, 0.1, 0.5, 1.5, 3.0]) * (jobs[0].claim_timeout or 0.0)
         if seconds > 1 and self.dice.random() < 0.7:
-            async with HeartbeatManager(RecordedHeartbeats(self), jobs):
-                await asyncio.sleep(seconds)
+            claims, timeout = tuple(job.claim for job in jobs), jobs[0].claim_timeout
+            details: dict[str, Any] = {"claims": claims, "timeout": timeout, "limit": seconds, "expected": LOST}
+            error = await self.call("work", self._work_with_heartbeats(jobs, seconds), bare=True, **details)
+            if error is not None:
+                raise error
         else:
+            await asyncio.sleep(seconds)
+
+    async def _work_with_heartbeats(self, jobs: list[Job], seconds: float) -> None:
+        async with HeartbeatManager(RecordedHeartbeats(self), jobs):
             await asyncio.sleep(seconds)
 
     async def _beat_and_look(self, jobs: list[Job]) -> None:
@@ -206,13 +222,15 @@ class Consumer(Actor):
 
     async def _nack(self, job: Job) -> None:
         tag, details = self._nacking()
-        await self.call("nack", self.queue.nack(job, **details), claims=(job.claim,), tag=tag, expected=LOST)
+        work, delayed = self.queue.nack(job, **details), details["delay"] is not None
+        await self.call("nack", work, claims=(job.claim,), tag=tag, expected=LOST, given=details, delayed=delayed)
 
     async def _nack_many(self, jobs: list[Job]) -> None:
         tag, details = self._nacking()
         claims = tuple(job.claim for job in jobs)
         work = self.queue.nack_many(jobs, **details)
-        await self.call("nack_many", work, claims=claims, tag=tag, operations=len(jobs))
+        delayed = details["delay"] is not None
+        await self.call("nack_many", work, claims=claims, tag=tag, operations=len(jobs), given=details, delayed=delayed)
 
     async def _beat_and_ack(self, job: Job) -> None:
         await self.call("heartbeat", self.queue.heartbeat(job), claims=(job.claim,), expected=LOST)
@@ -228,6 +246,15 @@ class Consumer(Actor):
         work = self.queue.apply(Ack(job), Enqueue("a", b"", job_id=child), Ack(Claim(job.id, job.attempt + 1000)))
         details: dict[str, Any] = {"claims": (job.claim,), "job_ids": (child,), "certain": True, "operations": 3}
         await self.call("apply", work, expected=LOST, **details)
+
+
+def _payload(job_id: str) -> bytes:
+    """A payload that no other job has."""
+    return b"for " + job_id.encode()
+
+
+def _stored(job_id: str) -> str:
+    return b64encode(_payload(job_id)).decode()
 
 
 class RecordedHeartbeats:
@@ -267,10 +294,13 @@ class Operator(Actor):
         """Give one order."""
         order = self.dice.random()
         if order < 0.4:
-            await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None])))
+            entrypoint = self.dice.choice(["a", "b", None])
+            await self.call("redrive", self.queue.redrive(entrypoint=entrypoint), entrypoint=entrypoint)
         elif order < 0.55:
-            await self.call("purge", self.queue.purge(entrypoint=self.entrypoint()))
+            entrypoint = self.entrypoint()
+            await self.call("purge", self.queue.purge(entrypoint=entrypoint), entrypoint=entrypoint)
         elif order < 0.75:
-            await self.call("requeue_stale", self.queue.requeue_stale(self.dice.choice([2.0, 20.0])))
+            timeout = self.dice.choice([2.0, 20.0])
+            await self.call("requeue_stale", self.queue.requeue_stale(timeout), timeout=timeout)
         else:
             await self.call("stats", self.queue.stats())

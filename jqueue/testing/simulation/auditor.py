@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 
 from jqueue.domain.models import Claim
 from jqueue.testing.simulation.chain import (
     DEAD,
     IN_PROGRESS,
     NOTHING,
+    QUEUED,
     Fields,
     Version,
     attempt_of,
@@ -27,7 +29,20 @@ from jqueue.testing.simulation.people import OLD_PROGRAM
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 """What a revoked job says. Written out here: a queue that says something else is another queue."""
 
-NEVER_CHANGED = ("entrypoint", "payload", "max_attempts", "unique_key", "headers", "note")
+NEVER_CHANGED = (
+    "entrypoint",
+    "payload",
+    "priority",
+    "max_attempts",
+    "unique_key",
+    "unique_for",
+    "headers",
+    "note",
+)
+
+CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout"})
+UNSAID = {"priority": 0}
+"""What a field means that is not there."""
 
 
 class Violation(AssertionError):
@@ -79,14 +94,35 @@ class Calls:
         """Whether somebody may have cancelled a job by then."""
         return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
 
-    def may_act(self, verb: str, at: float) -> bool:
-        """Whether a call of this verb may have taken effect at that time."""
-        return any(may_act(call, at) for call in self.by_verb[verb])
+    def cancels(self, job_id: str, version: Version) -> bool:
+        """Whether a version may carry the cancellation of a job."""
+        return any(job_id in call.job_ids and _may_carry(version, call) for call in self.by_verb["cancel"])
+
+    def may_carry(self, verb: str, version: Version, entrypoint: str | None = None) -> bool:
+        """Whether a version may carry a call of this verb, for jobs of this entrypoint."""
+        calls = (call for call in self.by_verb[verb] if entrypoint is None or call.entrypoint in (None, entrypoint))
+        return any(_may_carry(version, call) for call in calls)
 
     def replacing(self, key: str | None, at: float, by_another_than: Call | None = None) -> bool:
         """Whether a job with a unique key may have been replaced at that time."""
-        calls = (call for call in self.by_verb["enqueue"] if call.key == key and call is not by_another_than)
+        calls = (
+            call
+            for call in self.by_verb["enqueue"]
+            if call.replaces and call.key == key and call is not by_another_than
+        )
         return key is not None and any(may_act(call, at) for call in calls)
+
+    def replaces(self, key: str | None, version: Version) -> bool:
+        """Whether a version may carry the replacement of a job with a unique key."""
+        calls = (call for call in self.by_verb["enqueue"] if call.replaces and call.key == key)
+        return key is not None and any(_may_carry(version, call) for call in calls)
+
+    def gave_back(self, claim: Claim, version: Version) -> bool:
+        """Whether a version may have ended a claim, and its job not: it was queued or dead for a moment."""
+        if self.may_carry("requeue_stale", version):
+            return True
+        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"])
+        return any(claim in call.claims and _may_carry(version, call) for call in nacks)
 
 
 class Auditor:
@@ -120,6 +156,7 @@ class Auditor:
         self.ended: dict[Claim, Version] = {}
         self._attempts: dict[str, int] = {}
         self._moved_at: dict[Claim, float] = {}
+        self._last = 0
         self.by_hand: set[str] = set()
         self.doubtful: set[Claim] = set()
 
@@ -156,6 +193,11 @@ class Auditor:
         if before.notes != after.notes:
             raise Violation(8, "a field that the queue does not know was not kept as it was", version=after)
         old_jobs, new_jobs = before.jobs, after.jobs
+        if before.queue and after.queue != before.queue:
+            raise Violation(7, "it became another queue", version=after)
+        if after.forgotten < before.forgotten or after.floor < before.floor:
+            raise Violation(4, "evicted_through or attempt_floor fell", version=after)
+        self._last = max((job.get("sequence", 0) for job in old_jobs.values()), default=0)
         for job_id in old_jobs.keys() - new_jobs.keys():
             self._check_removal(job_id, old_jobs[job_id], after)
         claimed: list[tuple[str, Fields]] = []
@@ -167,42 +209,65 @@ class Auditor:
                 self._check_removal(job_id, old, after)  # cancelled, and enqueued again, by one commit
                 old = None
             if old is None:
-                self._check_addition(job_id, job, after)
+                self._check_addition(job_id, job, before, after)
             else:
                 self._check_change(job_id, old, job, before, after)
             if status_of(job) == IN_PROGRESS and (old is None or attempt_of(old) < attempt_of(job)):
                 claimed.append((job_id, job))
             self._attempts[job_id] = attempt_of(job)
+            if (old is None or not old.get("sequence")) and job.get("sequence", 0) <= self._last:
+                raise Violation(0, f"{job_id} was not put behind all others", version=after)
+        places = [job["sequence"] for job in new_jobs.values() if job.get("sequence")]
+        if len(set(places)) < len(places):
+            raise Violation(0, "two jobs have one place", version=after)
         for job_id, job in claimed:
             self._check_claim(job_id, job, before, after)
 
     def _check_removal(self, job_id: str, job: Fields, after: Version) -> None:
-        calls, at, status = self.calls, after.at, status_of(job)
-        purged = status in (DEAD, IN_PROGRESS) and calls.may_act("purge", at)
-        expired = status != DEAD and job.get("expires_at") is not None
-        replaced = calls.replacing(job.get("unique_key"), at)
-        without_ack = purged or expired or replaced or calls.cancelling(job_id, at)
+        calls, status = self.calls, status_of(job)
+        claim = Claim(job_id, attempt_of(job))
+        idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
+        purged = status != QUEUED and idle and calls.may_carry("purge", after, job["entrypoint"])
+        stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
+        expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
+        replaced = status != DEAD and idle and calls.replaces(job.get("unique_key"), after)
+        without_ack = purged or expired or replaced or (status != DEAD and idle and calls.cancels(job_id, after))
         if status == IN_PROGRESS:
-            claim = Claim(job_id, attempt_of(job))
             self.ended[claim] = after
             acks = [*calls.ending.get(claim, ()), *calls.acking_by_id.get(job_id, ())]
-            if any(call.started <= at for call in acks):
+            if any(_may_carry(after, call) for call in acks):
                 self.removed[claim].append(after)
+                if job.get("unique_for") and not without_ack and job["unique_key"] not in after.holds:
+                    holders = [each for each in after.jobs.values() if each.get("unique_key") == job["unique_key"]]
+                    if not holders and not self.calls.replacing(job["unique_key"], after.at):
+                        raise Violation(4, f"{job_id} was acked, and its key was not kept", version=after)
                 if without_ack:
                     self.doubtful.add(claim)
                 return
         if not without_ack:
             raise Violation(1, f"{job_id} vanished while it was {status}, and nobody had ended it", version=after)
 
-    def _check_addition(self, job_id: str, job: Fields, after: Version) -> None:
+    def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         self.added[job_id].append(after)
         if status_of(job) == DEAD:
             raise Violation(4, f"{job_id} appeared as dead", version=after)
         callers = self.calls.adding.get(job_id, ())
-        if not any(call.started <= after.at and not call.certain for call in callers):
+        if not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
             raise Violation(9, f"{job_id} appeared, and nobody had asked for it", version=after)
         if attempt_of(job) < self._attempts.get(job_id, 0):
             raise Violation(4, f"the attempt of {job_id} fell to {attempt_of(job)} as it came back", version=after)
+        self._check_key(job, after)
+        hold = before.holds.get(job.get("unique_key"))
+        if hold is not None and hold[1] > _time(job["created_at"]).timestamp() and not callers[0].replaces:
+            raise Violation(4, f"{job_id} was added, and its key was kept for {hold[0]}", version=after)
+        if len(callers) == 1:
+            for name, value in callers[0].given.items():
+                if job.get(name, UNSAID.get(name)) != value:
+                    raise Violation(2, f"{job_id} was added with another {name}", call=callers[0], version=after)
+            if callers[0].delayed not in (None, job.get("run_at") is not None):
+                raise Violation(2, f"{job_id} was added, and its delay is not what was asked", version=after)
+
+    def _check_key(self, job: Fields, after: Version) -> None:
         key = job.get("unique_key")
         if key is not None:
             holders = [
@@ -219,18 +284,44 @@ class Auditor:
         if grown > 1 or (grown == 1 and new_status != IN_PROGRESS):
             raise Violation(4, f"{job_id} was claimed more than once in one version", version=after)
         for name in NEVER_CHANGED:
-            if old.get(name) != new.get(name):
+            if old.get(name, UNSAID.get(name)) != new.get(name, UNSAID.get(name)):
                 raise Violation(1, f"the {name} of {job_id} changed", version=after)
+        changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
+        if not old.get("sequence"):  # made by hand, or of jqueue 1.0.0: what it does not say is written out now
+            changed -= {
+                "sequence",
+                "created_at",
+                "priority",
+                "status",
+                "attempt",
+                "failures",
+                "id",
+                *(name for name in old if old[name] is None),
+            }
+        allowed: set[str] = set()
         if old_status == IN_PROGRESS:
             if new_status != IN_PROGRESS or grown:
                 self._check_claim_end(job_id, old, new, grown, after)
-            elif old.get("heartbeat_at") != new.get("heartbeat_at"):
+                return
+            if old.get("heartbeat_at") != new.get("heartbeat_at"):
                 self._check_beat(Claim(job_id, attempt_of(new)), after)
+            allowed = {"heartbeat_at"}
         elif old_status == DEAD:
-            if not self.calls.may_act("redrive", after.at):
+            if new_status != DEAD and not self.calls.may_carry("redrive", after, old["entrypoint"]):
                 raise Violation(1, f"{job_id} was dead, and nobody had asked for it to be redriven", version=after)
+            if new_status != DEAD:
+                self._check_key(new, after)
+                if failures_of(new) != grown or new.get("expires_at") is not None:
+                    raise Violation(1, f"{job_id} was redriven, and its failures or expiry were kept", version=after)
+                allowed = {*CLAIM_FIELDS, "status", "failures", "dead_at", "run_at", "expires_at", "sequence"}
         elif new_status == DEAD:
             raise Violation(1, f"{job_id} was queued, and is dead", version=after)
+        elif grown:
+            if failures_of(new) != old.get("failures", 0) + 1:
+                raise Violation(1, f"{job_id} was claimed, and that is not counted", version=after)
+            allowed = {*CLAIM_FIELDS, "status", "failures"}
+        if changed - allowed:
+            raise Violation(1, f"the {', '.join(sorted(changed - allowed))} of {job_id} changed", version=after)
 
     def _check_claim_end(self, job_id: str, old: Fields, new: Fields, grown: int, after: Version) -> None:
         """A claim ended without an ack: by its holder's nack, handed back, or stale."""
@@ -238,9 +329,10 @@ class Auditor:
         self.ended[claim] = after
         if error is not None and error not in (old.get("error"), STALE_ERROR):
             call = self.calls.by_tag.get(error)
-            if call is None or claim not in call.claims:
+            if call is None or claim not in call.claims or call.process != after.by:
                 raise Violation(5, f"{claim} was ended by a nack of another claim", version=after)
             self.nacked[error].append((claim, after))
+            self._check_end_state(claim, old, new, grown, after, call)
         elif failures_of(new) - grown < failures_of(old):
             dequeue = self.calls.by_tag.get(old.get("claim_timeout"))
             told = dequeue.result if dequeue is not None and dequeue.succeeded else ()
@@ -248,17 +340,50 @@ class Auditor:
                 raise Violation(6, f"{claim} was handed back, and its holder had been told of it", version=after)
         else:
             self._check_revocation(claim, old, after)
+            self._check_end_state(claim, old, new, grown, after, None)
+
+    def _stood(self, claim: Claim, after: Version) -> float:
+        """Seconds for which a claim has stood still."""
+        return after.at - self._moved_at.get(claim, 0.0)
+
+    def _nobody_was_told(self, job: Fields) -> bool:
+        """Whether the claim on a job may have been handed back: the dequeue that made it did not return it."""
+        dequeue = self.calls.by_tag.get(job.get("claim_timeout"))
+        return dequeue is None or not dequeue.succeeded
+
+    def _check_end_state(
+        self, claim: Claim, old: Fields, new: Fields, grown: int, after: Version, nack: Call | None
+    ) -> None:
+        """Out of attempts or given up: dead. Else queued: behind its equals, or if it was not charged, in its place."""
+        charged = nack is None or nack.given["charge"]
+        spent = old.get("max_attempts") is not None and failures_of(old) >= old["max_attempts"]
+        doomed = charged and (spent or (nack is not None and nack.given["dead"]))
+        if self.calls.may_carry("redrive", after):
+            return  # dead for a moment
+        if doomed != (status_of(new) == DEAD):
+            raise Violation(1, f"{claim} ended, and its job is {status_of(new)}", version=after)
+        if failures_of(new) - grown != failures_of(old) - (not charged):
+            raise Violation(1, f"{claim} ended, and its failures are counted wrong", version=after)
+        if not doomed and old.get("sequence") and charged != (new["sequence"] > self._last):
+            raise Violation(0, f"{claim} ended, and its job is in the wrong place", version=after)
+        if doomed and new["sequence"] != old.get("sequence", new["sequence"]):
+            raise Violation(0, f"{claim} ended, and its job is in the wrong place", version=after)
+        if not doomed and nack is not None and nack.delayed != (new.get("run_at") is not None):
+            raise Violation(2, f"{claim} was given back, and its delay is not what was asked", call=nack, version=after)
 
     def _check_revocation(self, claim: Claim, old: Fields, after: Version) -> None:
         timeout = old.get("claim_timeout")
         stood = after.at - self._moved_at.get(claim, 0.0)
-        if timeout is not None and stood < timeout and not self.calls.may_act("requeue_stale", after.at):
+        beat = _time(old["heartbeat_at"]).timestamp() if old.get("heartbeat_at") else 0.0
+        orders = [call for call in self.calls.by_verb["requeue_stale"] if _may_carry(after, call)]
+        ordered = any(beat + call.timeout <= after.clock + 0.001 for call in orders)
+        if timeout is not None and stood < timeout and not ordered:
             raise Violation(6, f"{claim} was revoked after {stood:.3f} of its {timeout:.3f} s", version=after)
 
     def _check_beat(self, claim: Claim, after: Version) -> None:
         self._moved_at[claim] = after.at
         self.beaten[claim].append(after)
-        if not any(call.started <= after.at for call in self.calls.beating.get(claim, ())):
+        if not any(_may_carry(after, call) for call in self.calls.beating.get(claim, ())):
             raise Violation(5, f"the heartbeat of {claim} moved, and its holder had not beaten", version=after)
 
     def _check_claim(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -268,6 +393,15 @@ class Auditor:
             raise Violation(4, f"{claim} was made, and {after.by} had not asked for it", version=after)
         if claim in self.claimed:
             raise Violation(4, f"{claim} was made a second time", version=after)
+        if call.entrypoint not in (None, job["entrypoint"]):
+            raise Violation(4, f"{claim} is of {job['entrypoint']}, which was not asked for", call=call, version=after)
+        at = _time(job["heartbeat_at"])
+        if job.get("run_at") is not None and _time(job["run_at"]) > at:
+            raise Violation(0, f"{claim} was made before its time", call=call, version=after)
+        if job.get("expires_at") is not None and _time(job["expires_at"]) <= at:
+            raise Violation(0, f"{claim} was made after its job had expired", call=call, version=after)
+        if len(self.made[tag]) >= call.batch:
+            raise Violation(4, f"{claim} was made, and only {call.batch} were asked for", call=call, version=after)
         self.claimed[claim] = after
         self.made[tag].append(claim)
         self._moved_at[claim] = after.at
@@ -277,6 +411,20 @@ class Auditor:
                 first = other.get("priority", 0), other.get("sequence", 0)
                 if first < own and other.get("sequence"):
                     raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
+
+
+def _may_carry(version: Version, call: Call) -> bool:
+    """Whether a version may carry a call: it is of the same process, and the call may act then."""
+    return call.process == version.by and may_act(call, version.at)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _is_over(expires_at: str | None, version: Version) -> bool:
+    """Whether a time had come for the writer of a version: it says itself when that was."""
+    return expires_at is not None and _time(expires_at).timestamp() <= version.clock + 0.001
 
 
 def may_act(call: Call, at: float) -> bool:

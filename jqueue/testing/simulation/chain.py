@@ -35,6 +35,10 @@ class Version:
         broken: what stands where a job should, and is none.
         notes: fields of the header that the queue does not know.
         forgotten: the version through which commits cannot be recognised any more.
+        queue: the id of the queue.
+        floor: the attempt from which a job id that is used again goes on.
+        holds: keys that are kept after an ack: for which job, and until when.
+        clock: when it was written, by the clock of its writer, in seconds since 1970.
         old: whether it has the shape of jqueue 1.0.0.
     """
 
@@ -47,6 +51,10 @@ class Version:
     notes: Fields = field(default_factory=dict)
     forgotten: int = 0
     old: bool = False
+    queue: str = ""
+    floor: int = 0
+    holds: Fields = field(default_factory=dict)
+    clock: float = 0.0
 
 
 NOTHING = Version()
@@ -78,6 +86,11 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
     version = Version(index, landing.at, landing.by, content["version"], entries)
     version.forgotten = content.get("evicted_through", 0)
     version.old = isinstance(content["jobs"], list)
+    version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
+    version.holds = content.get("holds", {})
+    version.clock = max(
+        (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
+    )
     if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
         version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
         version.jobs = {key: job for key, job in entries.items() if key not in version.broken}

@@ -28,9 +28,15 @@ class Call:
         tag: a text or number by which its effect is told from those of other calls.
         entrypoint: whose jobs were asked for.
         key: the unique key of the job that it was to make.
+        given: its other arguments, by name; those that its effect can be compared with.
         expected: errors that it may end with besides those of the store.
         certain: whether it must end with one of these, and change nothing.
         fleeting: whether a job of it may be gone as soon as it is there.
+        delayed: whether its job is to wait before it is ready; None if nobody compares.
+        replaces: whether a job that holds the key may make room.
+        timeout: seconds for which its claims last.
+        batch: how many jobs were asked for.
+        wait: seconds for which it was to wait for jobs.
         operations: how many operations went into it.
         limit: seconds that it may take.
         started: when, in seconds of the simulation.
@@ -47,9 +53,15 @@ class Call:
     tag: Any = None
     entrypoint: str | None = None
     key: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
     expected: tuple[type[JQueueError], ...] = ()
     certain: bool = False
     fleeting: bool = False
+    delayed: bool | None = None
+    batch: int = 1
+    replaces: bool = False
+    timeout: float = 0.0
+    wait: float = 0.0
     operations: int = 1
     limit: float = 0.0
     started: float = 0.0

@@ -103,6 +103,7 @@ class Network:
         self.loop = asyncio.get_running_loop()
         self.server = contextvars.Context()
         self.down_until = 0.0
+        self.calm = self.rate == 0.0
         self.kinds_of_reads = tuple(kind for kind in self.kinds if kind in KINDS_OF_READS)
 
     def client(self, process: str, latency: float, abilities: int = 0) -> SimulatedStorage:

@@ -35,6 +35,9 @@ PAUSES = (0.1, 1.0, 3.0)
 """Seconds between the steps of an actor, on average: in a hurry, calls share commits and processes collide."""
 
 MOST_DISTURBANCES = 8
+LONGEST_LIFE = 4 * 3600.0
+"""Seconds after which every process has left: far more than all pauses take."""
+
 DRAIN_SECONDS = 45.0
 """Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
 
@@ -145,7 +148,8 @@ class Simulation:
         auditor = Auditor(self.versions, Calls(calls))
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
-        Testimony(auditor, pauses).check(self.world.exits)
+        calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
+        Testimony(auditor, pauses, calm=calm).check(self.world.exits)
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
@@ -180,6 +184,8 @@ class Simulation:
         disturbances = 0
         while any(not client.process.dead and not task.done() for client, task in lives):
             await asyncio.sleep(dice.uniform(1, 15))
+            if loop.time() > LONGEST_LIFE:
+                raise Violation(0, f"{', '.join(c.process.name for c, task in lives if not task.done())} never ended")
             if settings.disturbances and disturbances < MOST_DISTURBANCES:
                 disturbances += 1
                 alive = [client for client, task in lives if not task.done() and not client.process.paused]
@@ -251,7 +257,9 @@ class Simulation:
             while loop.time() < until:
                 tag = 300 + world.tag() / 10_000
                 dequeue = queue.dequeue(batch_size=100, claim_timeout=tag)
-                jobs = await world.history.record(Call("drain", "dequeue", tag=tag, limit=DRAIN_SECONDS), dequeue)
+                jobs = await world.history.record(
+                    Call("drain", "dequeue", tag=tag, limit=DRAIN_SECONDS, batch=100), dequeue
+                )
                 if jobs:
                     claims = tuple(job.claim for job in jobs)
                     call = Call("drain", "ack_many", claims=claims, operations=len(jobs), limit=DRAIN_SECONDS)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 
-from jqueue.domain.errors import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageFatalError
+from jqueue.domain.errors import (
+    ClaimLostError,
+    DeadlineExceededError,
+    DuplicateJobError,
+    JobNotFoundError,
+    JobStateError,
+    StorageFatalError,
+)
 from jqueue.domain.models import Claim, JobStatus
 from jqueue.testing.simulation.auditor import Auditor, Violation
-from jqueue.testing.simulation.chain import IN_PROGRESS, NOTHING, Version, attempt_of, is_ready, status_of
+from jqueue.testing.simulation.chain import DEAD, IN_PROGRESS, NOTHING, QUEUED, Version, attempt_of, is_ready, status_of
 from jqueue.testing.simulation.history import NEVER, Call, is_of_the_store
 from jqueue.testing.simulation.workload import DEADLINE
 
@@ -18,6 +26,7 @@ Pauses = Mapping[str, list[tuple[float, float]]]
 Exits = Mapping[str, tuple[float, float]]
 """When each process began to leave, and when it had left."""
 
+CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
 LATE = 0.5
 """Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
 
@@ -30,7 +39,8 @@ class Testimony:
         pauses: when each process was paused.
     """
 
-    def __init__(self, auditor: Auditor, pauses: Pauses) -> None:
+    def __init__(self, auditor: Auditor, pauses: Pauses, *, calm: bool = False) -> None:
+        self.calm = calm
         self.auditor = auditor
         self.calls = auditor.calls
         self.versions = auditor.versions
@@ -44,8 +54,20 @@ class Testimony:
             Violation: a rule is broken.
         """
         checks = self._checks()
+        self.exits = exits
+        for process, (left, gone) in exits.items():
+            if gone == NEVER:
+                continue
+            limit = CALM_LEAVING if self.calm else DEADLINE
+            if gone - left > limit + LEAVING + LATE + self._paused(process, left, gone):
+                raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
+            for call in self.calls.all:
+                late = call.process == process and call.started < gone and call.ended > gone + LATE
+                if late and call.verb not in ("work", "resolve", "stats", "read_state"):
+                    raise Violation(0, "was not answered when its queue had been left", call=call)
         for call in self.calls.all:
             self._check_time(call)
+            self._check_haste(call)
             self._check_error(call)
             check = checks[call.verb]
             if check is not None:
@@ -71,8 +93,9 @@ class Testimony:
             "cancel": self._check_cancel,
             "read_state": self._check_read_state,
             "stats": None,
-            "redrive": None,
-            "purge": None,
+            "work": self._check_work,
+            "redrive": self._check_redrive,
+            "purge": self._check_redrive,
             "requeue_stale": None,
         }
 
@@ -82,12 +105,27 @@ class Testimony:
         took = call.ended - call.started
         if call.ended == NEVER or took <= call.limit + LATE:
             return
-        paused = sum(
-            max(0.0, min(call.ended, until) - max(call.started, since))
-            for since, until in self.pauses.get(call.process, ())
-        )
-        if took > call.limit + paused + LATE:
+        if took > call.limit + self._paused(call.process, call.started, call.ended) + LATE:
             raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
+
+    def _paused(self, process: str, start: float, end: float) -> float:
+        """Seconds between two moments in which nothing of a process ran."""
+        pauses = self.pauses.get(process, ())
+        return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
+
+    def _leaving(self, call: Call) -> bool:
+        """Whether its process left before it ended."""
+        return call.process in self.exits and self.exits[call.process][0] <= call.ended
+
+    def _check_haste(self, call: Call) -> None:
+        """Nobody gives up before the time that the caller gave."""
+        took = call.ended - call.started
+        if self._leaving(call) or call.process == "drain":
+            return
+        if isinstance(call.error, DeadlineExceededError) and call.verb != "resolve" and took < call.limit - EARLY:
+            raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)
+        if call.succeeded and call.wait and not call.result and took < call.wait - EARLY:
+            raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)
 
     def _check_error(self, call: Call) -> None:
         error = call.error
@@ -120,7 +158,7 @@ class Testimony:
         ended = self.auditor.ended.get(claim)
         if call.verb not in ("heartbeat", "heartbeat_many") or ended is None or ended.by != call.process:
             return
-        if self.calls.may_act("requeue_stale", ended.at):
+        if self.calls.may_carry("requeue_stale", ended):
             return
         others = [other for other in self.calls.all if other.process == call.process and other.started <= call.ended]
         dequeues = [other for other in others if other.verb == "dequeue"]
@@ -138,6 +176,35 @@ class Testimony:
         other = call.succeeded and (call.result.id != job_id or call.result.status is JobStatus.COMPLETED)
         replaced = call.key is not None and self.calls.replacing(call.key, call.ended, by_another_than=call)
         self._check_added(call, job_id, needed=not (other or call.fleeting or replaced))
+        if not (call.fleeting or replaced):
+            self._check_already_there(call, job_id)
+
+    def _check_already_there(self, call: Call, job_id: str) -> None:
+        """A job that was there already, or that holds the key, was seen by a read begun after the call."""
+        error, auditor = call.error, self.auditor
+        if isinstance(error, DuplicateJobError):
+            holder, completed = error.job_id, False
+        elif call.succeeded:
+            holder, completed = call.result.id, call.result.status is JobStatus.COMPLETED
+        else:
+            return
+        if holder in auditor.by_hand or self.calls.cancelling(holder, call.ended):
+            return
+        acked = any(
+            claim.job_id == holder and versions[0].at <= call.ended for claim, versions in auditor.removed.items()
+        )
+        if completed and not acked:
+            raise Violation(3, f"{holder} was called completed, and nobody had acked it", call=call)
+        seen = any(
+            holder in v.jobs
+            and (
+                holder == job_id or (v.jobs[holder].get("unique_key") == call.key and status_of(v.jobs[holder]) != DEAD)
+            )
+            for v in self._during(call)
+        )
+        kept = any(v.holds.get(call.key, [None])[0] == holder for v in self._during(call))
+        if not seen and not kept and not completed:
+            raise Violation(3, f"{holder} was called there already, and was not", call=call)
 
     def _check_enqueue_many(self, call: Call) -> None:
         places: set[int] = set()
@@ -201,11 +268,61 @@ class Testimony:
                 raise Violation(2, f"returned {job.claim}, which no version says", call=call)
             if version.at > call.ended:
                 raise Violation(2, f"returned {job.claim} before its commit", call=call, version=version)
-            said = version.jobs[job.id].get("heartbeat_at")
-            if said != job.heartbeat_at.isoformat():
+            fields = version.jobs[job.id]
+            said = fields.get("heartbeat_at"), b64decode(fields["payload"]), fields["entrypoint"], fields["failures"]
+            if said != (job.heartbeat_at.isoformat(), job.payload, job.entrypoint, job.failures):
                 raise Violation(2, f"the result for {job.claim} is not that of the attempt that landed", call=call)
         if not call.result and all(self._has_ready(version, call) for version in self._during(call)):
             raise Violation(3, "found nothing, although there was a job all the time", call=call)
+        self._check_patience(call)
+
+    def _check_patience(self, call: Call) -> None:
+        """While nothing is wrong with the store, who waits for a job has it soon after it is ready."""
+        if not self.calm or not call.wait or call.process == "drain":
+            return
+        until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
+        since = until - LONGEST_POLL - LATE - 2.0
+        if since <= call.started:
+            return
+        first, last = bisect_right(self._times, since) - 1, bisect_right(self._times, until)
+        seen = self.versions[max(0, first) : last - bool(call.result)]
+        if first >= 0 and seen:
+            always = set.intersection(
+                *({i for i, job in v.jobs.items() if is_ready(job, call.entrypoint)} for v in seen)
+            )
+            if always:
+                raise Violation(0, f"waited, although {min(always)} was ready", call=call)
+
+    def _check_work(self, call: Call) -> None:
+        """A `HeartbeatManager` beats in time, and ends the work when a claim is lost or was not confirmed for long."""
+        if call.ended == NEVER or self._leaving(call):
+            return
+        beats = [
+            beat
+            for claim in call.claims[:1]
+            for beat in self.calls.beating[claim]
+            if beat.process == call.process
+            and beat.verb == "heartbeat_many"
+            and call.started <= beat.started < call.ended
+        ]
+        last = confirmed = call.started
+        for beat in [*beats, None]:
+            at = call.ended if beat is None else beat.started
+            if at - last > min(60.0, call.timeout / 3) + LATE + self._paused(call.process, last, at):
+                raise Violation(
+                    6, f"went on for {at - last:.1f} s of {call.timeout:.1f} s without a heartbeat", call=call
+                )
+            if beat is None or beat.ended > call.ended:
+                break
+            last = beat.ended
+            if beat.succeeded and any(getattr(error, "ended_here", False) for error in beat.result):
+                return  # acked by its id, by somebody who shares the queue object
+            if beat.succeeded:
+                confirmed = beat.ended
+                if beat.result and call.ended - beat.ended > LATE + self._paused(call.process, beat.ended, call.ended):
+                    raise Violation(6, "went on, although a claim was lost", call=call)
+        if call.ended - confirmed > call.timeout + LATE + self._paused(call.process, confirmed, call.ended):
+            raise Violation(6, "went on without a confirmation for longer than its claims last", call=call)
 
     # Calls that end or move claims
 
@@ -213,6 +330,10 @@ class Testimony:
         [claim] = call.claims
         if call.succeeded and not call.bare:
             self._check_acked(call, claim)
+        if call.succeeded and call.bare:
+            claims = [other for other in self.auditor.removed if other.job_id == claim.job_id]
+            if not any(v.at <= call.ended for other in claims for v in self.auditor.removed[other]):
+                raise Violation(2, f"returned, and {claim.job_id} was not finished by then", call=call)
         if len(self.auditor.removed.get(claim, ())) > 1:
             raise Violation(2, f"{claim} was acked in two versions", call=call)
 
@@ -278,13 +399,30 @@ class Testimony:
 
     def _check_cancel(self, call: Call) -> None:
         [job_id] = call.job_ids
+        if isinstance(call.error, JobStateError) and not any(
+            status_of(version.jobs.get(job_id, {})) != QUEUED for version in self._during(call)
+        ):
+            raise Violation(3, f"{job_id} was called claimed or dead, and was not", call=call)
         again = any(version.at > call.started for version in self.auditor.added.get(job_id, ()))
         if call.succeeded and job_id in self._at(call.ended).jobs and not again and job_id not in self.auditor.by_hand:
             raise Violation(2, f"returned, and {job_id} was still there", call=call)
 
     def _check_read_state(self, call: Call) -> None:
-        if call.succeeded and call.result.version not in {version.number for version in self._during(call)}:
+        if not call.succeeded:
+            return
+        shown = [version for version in self._during(call) if version.number == call.result.version]
+        if not shown:
             raise Violation(3, f"showed version {call.result.version}, which was not current then", call=call)
+        told = {job.id: (str(job.status), job.attempt) for job in call.result.jobs}
+        if told not in [{i: (status_of(job), attempt_of(job)) for i, job in v.jobs.items()} for v in shown]:
+            raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
+
+    def _check_redrive(self, call: Call) -> None:
+        if call.succeeded:
+            for job_id, job in self._at(call.started).jobs.items():
+                dead = all(status_of(v.jobs.get(job_id, {})) == DEAD for v in self._during(call))
+                if dead and "unique_key" not in job and call.entrypoint in (None, job["entrypoint"]):
+                    raise Violation(2, f"returned, and {job_id} was dead all the time", call=call)
 
     def _check_exit(self, process: str, gone: float) -> None:
         """Who leaves in peace leaves no claim behind that nobody was told of."""

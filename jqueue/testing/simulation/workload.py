@@ -13,7 +13,7 @@ from typing import Any
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
-from jqueue.testing.simulation.history import Call, History
+from jqueue.testing.simulation.history import NEVER, Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
 from jqueue.testing.simulation.network import Network
 from jqueue.testing.simulation.schedule import Schedule
@@ -21,6 +21,9 @@ from jqueue.testing.virtual_time import EPOCH
 
 ENTRYPOINTS = ("a", "b")
 DEADLINE, CALL_TIMEOUT = 12.0, 3.0
+LEAVE_EARLY = 0.15
+"""The share of processes that leave while calls are under way."""
+
 SKEWS = (0, 0, 0, 7, -90, 3600, -7200)
 """Seconds by which the clock of a process may be ahead."""
 
@@ -114,14 +117,23 @@ class Client:
         loop = asyncio.get_running_loop()
         left = loop.time()
         try:
-            async with self.queue:
-                async with asyncio.TaskGroup() as group:
-                    for actor in actors:
-                        group.create_task(actor.act())
-                left = loop.time()
-            self.world.exits[self.process.name] = (left, loop.time())
+            async with asyncio.TaskGroup() as group:
+                async with self.queue:
+                    tasks = [group.create_task(actor.act()) for actor in actors]
+                    await asyncio.wait(tasks, timeout=self._patience())
+                    left = loop.time()
+                    self.world.exits[self.process.name] = (left, NEVER)
+                self.world.exits[self.process.name] = (left, loop.time())
         except* JQueueError as errors:
             self.world.errors.extend(errors.exceptions)
+
+    def _patience(self) -> float | None:
+        """Seconds after which it leaves, whatever its actors are doing; None: when they are done."""
+        dice, name = self.world.schedule.dice(f"leaving of {self.process.name}"), self.process.name
+        early = dice.random() < LEAVE_EARLY and self.world.schedule.takes_place(
+            f"{name} leaves in the middle of things"
+        )
+        return dice.uniform(0.0, 12.0) if early else None
 
 
 class Actor:
