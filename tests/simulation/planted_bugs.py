@@ -5,6 +5,7 @@ Each takes pytest's `monkeypatch` and breaks one line of the protocol.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
@@ -244,12 +245,18 @@ def served_in_reverse(patch):
     """The newest job is served first."""
 
     def newest(self, entrypoints, now):
+        self._promote(now)
         queued = [job for job in self.jobs.values() if job.status is JobStatus.QUEUED]
         ready = [job for job in queued if job.run_at is None or job.run_at <= now]
         sought = [job for job in ready if entrypoints is None or job.entrypoint in entrypoints]
         return max(sought, key=lambda job: job.sequence, default=None)
 
     patch.setattr(Draft, "next_ready", newest)
+
+
+def busy_while_it_waits(patch):
+    """A consumer that waits is told again and again that a job is ready by now."""
+    patch.setattr(Draft, "next_run_at", lambda self: datetime.min.replace(tzinfo=UTC))
 
 
 def deadline_ignored(patch):
@@ -316,6 +323,7 @@ PLANTED = [
     Planted(unreadable_lines_dropped, {8}, 100),
     Planted(unknown_fields_dropped, {8}, 50),
     Planted(served_in_reverse, {0}, 50),
+    Planted(busy_while_it_waits, {0}, 50),
     Planted(deadline_ignored, {0}, 50),
     Planted(unknown_called_not_done, {1, 2}, 50),
 ]

@@ -5,7 +5,7 @@ from jqueue.testing.simulation import Settings, run_seeds
 run_seeds(range(100), Settings(make_storage=MyStorage))
 """
 
-from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.many import run_seeds
 from jqueue.testing.simulation.network import FaultKind
 from jqueue.testing.simulation.runner import Report, Settings, run_seed

@@ -7,10 +7,10 @@ It knows nothing of how the queue works: only the versions that the store has he
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime
 
 from jqueue.domain.models import Claim
+from jqueue.testing.simulation.calls import Calls, Violation, may_carry
 from jqueue.testing.simulation.chain import (
     DEAD,
     IN_PROGRESS,
@@ -43,86 +43,6 @@ NEVER_CHANGED = (
 CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout"})
 UNSAID = {"priority": 0}
 """What a field means that is not there."""
-
-
-class Violation(AssertionError):
-    """A rule was broken.
-
-    Attributes:
-        rule: its number in docs/protocol.md; 0 for liveness.
-        index: the place in the chain of the version at which it shows; None if it shows in none.
-        call: the call that it is about; None if it is about none.
-    """
-
-    def __init__(self, rule: int, what: str, *, version: Version | None = None, call: Call | None = None) -> None:
-        where = f" (version {version.number})" if version is not None else ""
-        who = f"{call} by {call.process}: " if call is not None else ""
-        super().__init__(f"{'liveness' if rule == 0 else f'rule {rule}'}: {who}{what}{where}")
-        self.rule = rule
-        self.index = version.index if version is not None else None
-        self.call = call
-
-
-class Calls:
-    """The calls of a history, by what they were about."""
-
-    def __init__(self, calls: Iterable[Call]) -> None:
-        self.all = list(calls)
-        self.adding: dict[str, list[Call]] = defaultdict(list)
-        self.ending: dict[Claim, list[Call]] = defaultdict(list)
-        self.acking_by_id: dict[str, list[Call]] = defaultdict(list)
-        self.beating: dict[Claim, list[Call]] = defaultdict(list)
-        self.by_tag: dict[object, Call] = {}
-        self.by_verb: dict[str, list[Call]] = defaultdict(list)
-        for call in self.all:
-            self.by_verb[call.verb].append(call)
-            if call.tag is not None:
-                self.by_tag[call.tag] = call
-            if call.verb in ("enqueue", "enqueue_many", "apply"):
-                for job_id in call.job_ids:
-                    self.adding[job_id].append(call)
-            if call.verb in ("ack", "ack_many", "apply") and not call.certain:
-                for claim in call.claims:
-                    self.ending[claim].append(call)
-                    if call.bare:
-                        self.acking_by_id[claim.job_id].append(call)
-            elif call.verb in ("heartbeat", "heartbeat_many"):
-                for claim in call.claims:
-                    self.beating[claim].append(call)
-
-    def cancelling(self, job_id: str, at: float) -> bool:
-        """Whether somebody may have cancelled a job by then."""
-        return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
-
-    def cancels(self, job_id: str, version: Version) -> bool:
-        """Whether a version may carry the cancellation of a job."""
-        return any(job_id in call.job_ids and _may_carry(version, call) for call in self.by_verb["cancel"])
-
-    def may_carry(self, verb: str, version: Version, entrypoint: str | None = None) -> bool:
-        """Whether a version may carry a call of this verb, for jobs of this entrypoint."""
-        calls = (call for call in self.by_verb[verb] if entrypoint is None or call.entrypoint in (None, entrypoint))
-        return any(_may_carry(version, call) for call in calls)
-
-    def replacing(self, key: str | None, at: float, by_another_than: Call | None = None) -> bool:
-        """Whether a job with a unique key may have been replaced at that time."""
-        calls = (
-            call
-            for call in self.by_verb["enqueue"]
-            if call.replaces and call.key == key and call is not by_another_than
-        )
-        return key is not None and any(may_act(call, at) for call in calls)
-
-    def replaces(self, key: str | None, version: Version) -> bool:
-        """Whether a version may carry the replacement of a job with a unique key."""
-        calls = (call for call in self.by_verb["enqueue"] if call.replaces and call.key == key)
-        return key is not None and any(_may_carry(version, call) for call in calls)
-
-    def gave_back(self, claim: Claim, version: Version) -> bool:
-        """Whether a version may have ended a claim, and its job not: it was queued or dead for a moment."""
-        if self.may_carry("requeue_stale", version):
-            return True
-        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"])
-        return any(claim in call.claims and _may_carry(version, call) for call in nacks)
 
 
 class Auditor:
@@ -235,7 +155,7 @@ class Auditor:
         if status == IN_PROGRESS:
             self.ended[claim] = after
             acks = [*calls.ending.get(claim, ()), *calls.acking_by_id.get(job_id, ())]
-            if any(_may_carry(after, call) for call in acks):
+            if any(may_carry(after, call) for call in acks):
                 self.removed[claim].append(after)
                 if job.get("unique_for") and not without_ack and job["unique_key"] not in after.holds:
                     holders = [each for each in after.jobs.values() if each.get("unique_key") == job["unique_key"]]
@@ -251,13 +171,13 @@ class Auditor:
         self.added[job_id].append(after)
         if status_of(job) == DEAD:
             raise Violation(4, f"{job_id} appeared as dead", version=after)
-        callers = self.calls.adding.get(job_id, ())
+        callers = self.calls.adding[job_id]
         if not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
             raise Violation(9, f"{job_id} appeared, and nobody had asked for it", version=after)
         if attempt_of(job) < self._attempts.get(job_id, 0):
             raise Violation(4, f"the attempt of {job_id} fell to {attempt_of(job)} as it came back", version=after)
         self._check_key(job, after)
-        hold = before.holds.get(job.get("unique_key"))
+        hold = before.holds.get(job.get("unique_key", ""))
         if hold is not None and hold[1] > _time(job["created_at"]).timestamp() and not callers[0].replaces:
             raise Violation(4, f"{job_id} was added, and its key was kept for {hold[0]}", version=after)
         if len(callers) == 1:
@@ -375,7 +295,7 @@ class Auditor:
         timeout = old.get("claim_timeout")
         stood = after.at - self._moved_at.get(claim, 0.0)
         beat = _time(old["heartbeat_at"]).timestamp() if old.get("heartbeat_at") else 0.0
-        orders = [call for call in self.calls.by_verb["requeue_stale"] if _may_carry(after, call)]
+        orders = [call for call in self.calls.by_verb["requeue_stale"] if may_carry(after, call)]
         ordered = any(beat + call.timeout <= after.clock + 0.001 for call in orders)
         if timeout is not None and stood < timeout and not ordered:
             raise Violation(6, f"{claim} was revoked after {stood:.3f} of its {timeout:.3f} s", version=after)
@@ -383,7 +303,7 @@ class Auditor:
     def _check_beat(self, claim: Claim, after: Version) -> None:
         self._moved_at[claim] = after.at
         self.beaten[claim].append(after)
-        if not any(_may_carry(after, call) for call in self.calls.beating.get(claim, ())):
+        if not any(may_carry(after, call) for call in self.calls.beating.get(claim, ())):
             raise Violation(5, f"the heartbeat of {claim} moved, and its holder had not beaten", version=after)
 
     def _check_claim(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -413,11 +333,6 @@ class Auditor:
                     raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 
 
-def _may_carry(version: Version, call: Call) -> bool:
-    """Whether a version may carry a call: it is of the same process, and the call may act then."""
-    return call.process == version.by and may_act(call, version.at)
-
-
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
@@ -425,10 +340,3 @@ def _time(text: str) -> datetime:
 def _is_over(expires_at: str | None, version: Version) -> bool:
     """Whether a time had come for the writer of a version: it says itself when that was."""
     return expires_at is not None and _time(expires_at).timestamp() <= version.clock + 0.001
-
-
-def may_act(call: Call, at: float) -> bool:
-    """Whether a call may have taken effect at that time."""
-    if call.started > at or call.certainly_not_done:
-        return False
-    return not call.succeeded or at <= call.ended

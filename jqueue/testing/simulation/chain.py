@@ -6,6 +6,7 @@ It is read here and not with the queue's own codec, so that a mistake of the cod
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,29 @@ class Version:
 
 NOTHING = Version()
 """Before the first version."""
+
+
+class Timeline:
+    """Which version was current when.
+
+    Args:
+        versions: the chain.
+    """
+
+    def __init__(self, versions: list[Version]) -> None:
+        self.versions = versions
+        self._times = [version.at for version in versions]
+
+    def at(self, moment: float) -> Version:
+        """The version that was current at a moment."""
+        place = bisect_right(self._times, moment)
+        return self.versions[place - 1] if place else NOTHING
+
+    def between(self, start: float, end: float) -> list[Version]:
+        """The versions that were current at some moment between two."""
+        first = bisect_right(self._times, start) - 1
+        last = bisect_right(self._times, end)
+        return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
 
 
 def read_chain(landings: Iterable[Landing]) -> list[Version]:

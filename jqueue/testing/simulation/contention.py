@@ -7,7 +7,7 @@ import itertools
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.loop import SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.workload import SeededEntropy, SimulatedClock, World

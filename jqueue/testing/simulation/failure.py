@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import Fields, Version
 from jqueue.testing.simulation.history import NEVER
 from jqueue.testing.simulation.runner import Settings, Simulation

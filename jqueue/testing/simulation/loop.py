@@ -13,7 +13,14 @@ from typing import Any
 
 from jqueue.testing.virtual_time import Callback, VirtualTimeLoop
 
+MOST_TURNS = 100_000
+"""So many turns of the loop at one moment are no work any more."""
+
 CURRENT: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("process", default=None)
+
+
+class Livelock(RuntimeError):
+    """Tasks wake each other, and time stands still."""
 
 
 class SimulatedProcess:
@@ -78,6 +85,8 @@ class SimulatedLoop(VirtualTimeLoop):
     def __init__(self) -> None:
         super().__init__()
         self.tasks: list[asyncio.Task[Any]] = []
+        self._moment = 0.0
+        self._turns = 0
         self.set_task_factory(self._make_task)
 
     def _make_task(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
@@ -88,6 +97,12 @@ class SimulatedLoop(VirtualTimeLoop):
 
     def _run_ready(self, count: int) -> None:
         ready = self._ready
+        if self._virtual_now != self._moment:
+            self._moment, self._turns = self._virtual_now, 0
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._turns = 0
+            raise Livelock(f"time has stood still for {MOST_TURNS} turns of the event loop")
         for _ in range(count):
             handle = ready.popleft()
             if handle._cancelled:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from jqueue.testing.simulation.auditor import Violation
+from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.failure import describe, shorten
 from jqueue.testing.simulation.runner import Report, Settings, run_seed
 

@@ -15,13 +15,15 @@ from datetime import datetime
 from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
-from jqueue.testing.simulation.auditor import Auditor, Calls, Violation
+from jqueue.testing.simulation.auditor import Auditor
+from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import DEAD, Fields, Version, read_chain, status_of
 from jqueue.testing.simulation.contention import contend
 from jqueue.testing.simulation.history import Call
-from jqueue.testing.simulation.loop import SimulatedLoop, SimulatedProcess
+from jqueue.testing.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
+from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.simulation.testimony import Testimony
 from jqueue.testing.simulation.workload import Actor, Client, SeededEntropy, World
@@ -137,9 +139,13 @@ class Simulation:
         loop.set_exception_handler(lambda *_: None)
         try:
             with _quiet():
-                left = loop.run_until_complete(self._main())
-                landings, calls = list(self.world.network.landings), list(self.world.history.calls)
-                loop.run_until_complete(self._bury())
+                try:
+                    left = loop.run_until_complete(self._main())
+                    landings, calls = list(self.world.network.landings), list(self.world.history.calls)
+                finally:
+                    loop.run_until_complete(self._bury())
+        except Livelock as error:
+            raise Violation(0, str(error)) from error
         finally:
             loop.close()
         for error in self.world.errors:
@@ -149,7 +155,8 @@ class Simulation:
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        Testimony(auditor, pauses, calm=calm).check(self.world.exits)
+        Testimony(auditor, self.world.exits).check()
+        Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)

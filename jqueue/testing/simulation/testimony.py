@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -15,20 +14,21 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, JobStatus
-from jqueue.testing.simulation.auditor import Auditor, Violation
-from jqueue.testing.simulation.chain import DEAD, IN_PROGRESS, NOTHING, QUEUED, Version, attempt_of, is_ready, status_of
-from jqueue.testing.simulation.history import NEVER, Call, is_of_the_store
+from jqueue.testing.simulation.auditor import Auditor
+from jqueue.testing.simulation.calls import Violation
+from jqueue.testing.simulation.chain import (
+    DEAD,
+    IN_PROGRESS,
+    QUEUED,
+    Timeline,
+    Version,
+    attempt_of,
+    is_ready,
+    status_of,
+)
+from jqueue.testing.simulation.history import Call, is_of_the_store
+from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.workload import DEADLINE
-
-Pauses = Mapping[str, list[tuple[float, float]]]
-"""From when to when each process was paused."""
-
-Exits = Mapping[str, tuple[float, float]]
-"""When each process began to leave, and when it had left."""
-
-CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
-LATE = 0.5
-"""Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
 
 
 class Testimony:
@@ -36,48 +36,33 @@ class Testimony:
 
     Args:
         auditor: has checked the chain of versions.
-        pauses: when each process was paused.
+        exits: when each process left.
     """
 
-    def __init__(self, auditor: Auditor, pauses: Pauses, *, calm: bool = False) -> None:
-        self.calm = calm
+    def __init__(self, auditor: Auditor, exits: Exits) -> None:
         self.auditor = auditor
         self.calls = auditor.calls
-        self.versions = auditor.versions
-        self.pauses = pauses
-        self._times = [version.at for version in auditor.versions]
+        self.exits = exits
+        self._timeline = Timeline(auditor.versions)
 
-    def check(self, exits: Exits) -> None:
+    def check(self) -> None:
         """Check every call, and that no process left a claim behind that nobody was told of.
 
         Raises:
             Violation: a rule is broken.
         """
         checks = self._checks()
-        self.exits = exits
-        for process, (left, gone) in exits.items():
-            if gone == NEVER:
-                continue
-            limit = CALM_LEAVING if self.calm else DEADLINE
-            if gone - left > limit + LEAVING + LATE + self._paused(process, left, gone):
-                raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
-            for call in self.calls.all:
-                late = call.process == process and call.started < gone and call.ended > gone + LATE
-                if late and call.verb not in ("work", "resolve", "stats", "read_state"):
-                    raise Violation(0, "was not answered when its queue had been left", call=call)
         for call in self.calls.all:
-            self._check_time(call)
-            self._check_haste(call)
             self._check_error(call)
             check = checks[call.verb]
             if check is not None:
                 check(call)
-        for process, (left, gone) in exits.items():
+        for process, (left, gone) in self.exits.items():
             if gone - left < DEADLINE - 1.0:
                 self._check_exit(process, gone)
 
     def _checks(self) -> dict[str, Callable[[Call], None] | None]:
-        """What each verb is held to, besides time and errors. None: what it does shows in the chain alone."""
+        """What each verb is held to, besides errors. None: what it does shows in the chain, or in time."""
         return {
             "enqueue": self._check_enqueue,
             "enqueue_many": self._check_enqueue_many,
@@ -93,39 +78,13 @@ class Testimony:
             "cancel": self._check_cancel,
             "read_state": self._check_read_state,
             "stats": None,
-            "work": self._check_work,
+            "work": None,
             "redrive": self._check_redrive,
             "purge": self._check_redrive,
             "requeue_stale": None,
         }
 
     # Every call
-
-    def _check_time(self, call: Call) -> None:
-        took = call.ended - call.started
-        if call.ended == NEVER or took <= call.limit + LATE:
-            return
-        if took > call.limit + self._paused(call.process, call.started, call.ended) + LATE:
-            raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
-
-    def _paused(self, process: str, start: float, end: float) -> float:
-        """Seconds between two moments in which nothing of a process ran."""
-        pauses = self.pauses.get(process, ())
-        return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
-
-    def _leaving(self, call: Call) -> bool:
-        """Whether its process left before it ended."""
-        return call.process in self.exits and self.exits[call.process][0] <= call.ended
-
-    def _check_haste(self, call: Call) -> None:
-        """Nobody gives up before the time that the caller gave."""
-        took = call.ended - call.started
-        if self._leaving(call) or call.process == "drain":
-            return
-        if isinstance(call.error, DeadlineExceededError) and call.verb != "resolve" and took < call.limit - EARLY:
-            raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)
-        if call.succeeded and call.wait and not call.result and took < call.wait - EARLY:
-            raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)
 
     def _check_error(self, call: Call) -> None:
         error = call.error
@@ -202,7 +161,7 @@ class Testimony:
             )
             for v in self._during(call)
         )
-        kept = any(v.holds.get(call.key, [None])[0] == holder for v in self._during(call))
+        kept = any(v.holds.get(call.key or "", [None])[0] == holder for v in self._during(call))
         if not seen and not kept and not completed:
             raise Violation(3, f"{holder} was called there already, and was not", call=call)
 
@@ -274,55 +233,6 @@ class Testimony:
                 raise Violation(2, f"the result for {job.claim} is not that of the attempt that landed", call=call)
         if not call.result and all(self._has_ready(version, call) for version in self._during(call)):
             raise Violation(3, "found nothing, although there was a job all the time", call=call)
-        self._check_patience(call)
-
-    def _check_patience(self, call: Call) -> None:
-        """While nothing is wrong with the store, who waits for a job has it soon after it is ready."""
-        if not self.calm or not call.wait or call.process == "drain":
-            return
-        until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
-        since = until - LONGEST_POLL - LATE - 2.0
-        if since <= call.started:
-            return
-        first, last = bisect_right(self._times, since) - 1, bisect_right(self._times, until)
-        seen = self.versions[max(0, first) : last - bool(call.result)]
-        if first >= 0 and seen:
-            always = set.intersection(
-                *({i for i, job in v.jobs.items() if is_ready(job, call.entrypoint)} for v in seen)
-            )
-            if always:
-                raise Violation(0, f"waited, although {min(always)} was ready", call=call)
-
-    def _check_work(self, call: Call) -> None:
-        """A `HeartbeatManager` beats in time, and ends the work when a claim is lost or was not confirmed for long."""
-        if call.ended == NEVER or self._leaving(call):
-            return
-        beats = [
-            beat
-            for claim in call.claims[:1]
-            for beat in self.calls.beating[claim]
-            if beat.process == call.process
-            and beat.verb == "heartbeat_many"
-            and call.started <= beat.started < call.ended
-        ]
-        last = confirmed = call.started
-        for beat in [*beats, None]:
-            at = call.ended if beat is None else beat.started
-            if at - last > min(60.0, call.timeout / 3) + LATE + self._paused(call.process, last, at):
-                raise Violation(
-                    6, f"went on for {at - last:.1f} s of {call.timeout:.1f} s without a heartbeat", call=call
-                )
-            if beat is None or beat.ended > call.ended:
-                break
-            last = beat.ended
-            if beat.succeeded and any(getattr(error, "ended_here", False) for error in beat.result):
-                return  # acked by its id, by somebody who shares the queue object
-            if beat.succeeded:
-                confirmed = beat.ended
-                if beat.result and call.ended - beat.ended > LATE + self._paused(call.process, beat.ended, call.ended):
-                    raise Violation(6, "went on, although a claim was lost", call=call)
-        if call.ended - confirmed > call.timeout + LATE + self._paused(call.process, confirmed, call.ended):
-            raise Violation(6, "went on without a confirmation for longer than its claims last", call=call)
 
     # Calls that end or move claims
 
@@ -404,7 +314,12 @@ class Testimony:
         ):
             raise Violation(3, f"{job_id} was called claimed or dead, and was not", call=call)
         again = any(version.at > call.started for version in self.auditor.added.get(job_id, ()))
-        if call.succeeded and job_id in self._at(call.ended).jobs and not again and job_id not in self.auditor.by_hand:
+        if (
+            call.succeeded
+            and job_id in self._timeline.at(call.ended).jobs
+            and not again
+            and job_id not in self.auditor.by_hand
+        ):
             raise Violation(2, f"returned, and {job_id} was still there", call=call)
 
     def _check_read_state(self, call: Call) -> None:
@@ -419,14 +334,14 @@ class Testimony:
 
     def _check_redrive(self, call: Call) -> None:
         if call.succeeded:
-            for job_id, job in self._at(call.started).jobs.items():
+            for job_id, job in self._timeline.at(call.started).jobs.items():
                 dead = all(status_of(v.jobs.get(job_id, {})) == DEAD for v in self._during(call))
                 if dead and "unique_key" not in job and call.entrypoint in (None, job["entrypoint"]):
                     raise Violation(2, f"returned, and {job_id} was dead all the time", call=call)
 
     def _check_exit(self, process: str, gone: float) -> None:
         """Who leaves in peace leaves no claim behind that nobody was told of."""
-        last = self._at(gone)
+        last = self._timeline.at(gone)
         for call in self.calls.by_verb["dequeue"]:
             if call.process != process or call.succeeded:
                 continue
@@ -437,16 +352,9 @@ class Testimony:
 
     # Looking up
 
-    def _at(self, at: float) -> Version:
-        """The version that was current at that time."""
-        place = bisect_right(self._times, at)
-        return self.versions[place - 1] if place else NOTHING
-
     def _during(self, call: Call) -> list[Version]:
         """The versions that were current at some moment of the call."""
-        first = bisect_right(self._times, call.started) - 1
-        last = bisect_right(self._times, call.ended)
-        return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
+        return self._timeline.between(call.started, call.ended)
 
     def _has_ready(self, version: Version, call: Call) -> bool:
         return any(is_ready(job, call.entrypoint) for job in version.jobs.values())

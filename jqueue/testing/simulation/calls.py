@@ -1,0 +1,102 @@
+"""The calls of a history by what they were about, and what a broken rule is reported as."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from jqueue.domain.models import Claim
+from jqueue.testing.simulation.chain import Version
+from jqueue.testing.simulation.history import Call
+
+
+class Violation(AssertionError):
+    """A rule was broken.
+
+    Attributes:
+        rule: its number in docs/protocol.md; 0 for liveness.
+        index: the place in the chain of the version at which it shows; None if it shows in none.
+        call: the call that it is about; None if it is about none.
+    """
+
+    def __init__(self, rule: int, what: str, *, version: Version | None = None, call: Call | None = None) -> None:
+        where = f" (version {version.number})" if version is not None else ""
+        who = f"{call} by {call.process}: " if call is not None else ""
+        super().__init__(f"{'liveness' if rule == 0 else f'rule {rule}'}: {who}{what}{where}")
+        self.rule = rule
+        self.index = version.index if version is not None else None
+        self.call = call
+
+
+class Calls:
+    """The calls of a history, by what they were about."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self.all = list(calls)
+        self.adding: dict[str, list[Call]] = defaultdict(list)
+        self.ending: dict[Claim, list[Call]] = defaultdict(list)
+        self.acking_by_id: dict[str, list[Call]] = defaultdict(list)
+        self.beating: dict[Claim, list[Call]] = defaultdict(list)
+        self.by_tag: dict[object, Call] = {}
+        self.by_verb: dict[str, list[Call]] = defaultdict(list)
+        for call in self.all:
+            self.by_verb[call.verb].append(call)
+            if call.tag is not None:
+                self.by_tag[call.tag] = call
+            if call.verb in ("enqueue", "enqueue_many", "apply"):
+                for job_id in call.job_ids:
+                    self.adding[job_id].append(call)
+            if call.verb in ("ack", "ack_many", "apply") and not call.certain:
+                for claim in call.claims:
+                    self.ending[claim].append(call)
+                    if call.bare:
+                        self.acking_by_id[claim.job_id].append(call)
+            elif call.verb in ("heartbeat", "heartbeat_many"):
+                for claim in call.claims:
+                    self.beating[claim].append(call)
+
+    def cancelling(self, job_id: str, at: float) -> bool:
+        """Whether somebody may have cancelled a job by then."""
+        return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
+
+    def cancels(self, job_id: str, version: Version) -> bool:
+        """Whether a version may carry the cancellation of a job."""
+        return any(job_id in call.job_ids and may_carry(version, call) for call in self.by_verb["cancel"])
+
+    def may_carry(self, verb: str, version: Version, entrypoint: str | None = None) -> bool:
+        """Whether a version may carry a call of this verb, for jobs of this entrypoint."""
+        calls = (call for call in self.by_verb[verb] if entrypoint is None or call.entrypoint in (None, entrypoint))
+        return any(may_carry(version, call) for call in calls)
+
+    def replacing(self, key: str | None, at: float, by_another_than: Call | None = None) -> bool:
+        """Whether a job with a unique key may have been replaced at that time."""
+        calls = (
+            call
+            for call in self.by_verb["enqueue"]
+            if call.replaces and call.key == key and call is not by_another_than
+        )
+        return key is not None and any(may_act(call, at) for call in calls)
+
+    def replaces(self, key: str | None, version: Version) -> bool:
+        """Whether a version may carry the replacement of a job with a unique key."""
+        calls = (call for call in self.by_verb["enqueue"] if call.replaces and call.key == key)
+        return key is not None and any(may_carry(version, call) for call in calls)
+
+    def gave_back(self, claim: Claim, version: Version) -> bool:
+        """Whether a version may have ended a claim, and its job not: it was queued or dead for a moment."""
+        if self.may_carry("requeue_stale", version):
+            return True
+        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"])
+        return any(claim in call.claims and may_carry(version, call) for call in nacks)
+
+
+def may_carry(version: Version, call: Call) -> bool:
+    """Whether a version may carry a call: it is of the same process, and the call may act then."""
+    return call.process == version.by and may_act(call, version.at)
+
+
+def may_act(call: Call, at: float) -> bool:
+    """Whether a call may have taken effect at that time."""
+    if call.started > at or call.certainly_not_done:
+        return False
+    return not call.succeeded or at <= call.ended

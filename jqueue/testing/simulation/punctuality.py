@@ -1,0 +1,142 @@
+"""Checks that everything happens in time: neither early nor late, and with heartbeats between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jqueue.domain.errors import DeadlineExceededError
+from jqueue.testing.simulation.auditor import Auditor
+from jqueue.testing.simulation.calls import Violation
+from jqueue.testing.simulation.chain import Timeline, is_ready
+from jqueue.testing.simulation.history import NEVER, Call
+from jqueue.testing.simulation.workload import DEADLINE
+
+Pauses = Mapping[str, list[tuple[float, float]]]
+"""From when to when each process was paused."""
+
+Exits = Mapping[str, tuple[float, float]]
+"""When each process began to leave, and when it had left."""
+
+CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
+LATE = 0.5
+"""Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
+
+
+class Punctuality:
+    """Checks when every call ended, and how long every process took to leave.
+
+    Args:
+        auditor: has checked the chain of versions.
+        pauses: when each process was paused.
+        exits: when each process left.
+        calm: whether nothing was wrong with the store, nor with a process.
+    """
+
+    def __init__(self, auditor: Auditor, pauses: Pauses, exits: Exits, *, calm: bool) -> None:
+        self.auditor = auditor
+        self.calls = auditor.calls
+        self.pauses = pauses
+        self.exits = exits
+        self.calm = calm
+        self._timeline = Timeline(auditor.versions)
+
+    def check(self) -> None:
+        """Check every call and every exit.
+
+        Raises:
+            Violation: something was early or late, or stood still.
+        """
+        for process, (left, gone) in self.exits.items():
+            if gone != NEVER:
+                self._check_leaving(process, left, gone)
+        for call in self.calls.all:
+            self._check_length(call)
+            self._check_haste(call)
+            if call.verb == "dequeue" and call.succeeded:
+                self._check_patience(call)
+            elif call.verb == "work":
+                self._check_work(call)
+
+    def _check_leaving(self, process: str, left: float, gone: float) -> None:
+        limit = CALM_LEAVING if self.calm else DEADLINE
+        if gone - left > limit + LEAVING + LATE + self._paused(process, left, gone):
+            raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
+        for call in self.calls.all:
+            late = call.process == process and call.started < gone and call.ended > gone + LATE
+            if late and call.verb not in ("work", "resolve", "stats", "read_state"):
+                raise Violation(0, "was not answered when its queue had been left", call=call)
+
+    def _check_length(self, call: Call) -> None:
+        took = call.ended - call.started
+        if call.ended == NEVER or took <= call.limit + LATE:
+            return
+        if took > call.limit + self._paused(call.process, call.started, call.ended) + LATE:
+            raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
+
+    def _paused(self, process: str, start: float, end: float) -> float:
+        """Seconds between two moments in which nothing of a process ran."""
+        pauses = self.pauses.get(process, ())
+        return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
+
+    def _leaving(self, call: Call) -> bool:
+        """Whether its process left before it ended."""
+        return call.process in self.exits and self.exits[call.process][0] <= call.ended
+
+    def _check_haste(self, call: Call) -> None:
+        """Nobody gives up before the time that the caller gave."""
+        took = call.ended - call.started
+        if self._leaving(call) or call.process == "drain":
+            return
+        if isinstance(call.error, DeadlineExceededError) and call.verb != "resolve" and took < call.limit - EARLY:
+            raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)
+        if call.succeeded and call.wait and not call.result and took < call.wait - EARLY:
+            raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)
+
+    def _check_patience(self, call: Call) -> None:
+        """While nothing is wrong with the store, who waits for a job has it soon after it is ready."""
+        if not self.calm or not call.wait or call.process == "drain":
+            return
+        until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
+        since = until - LONGEST_POLL - LATE - 2.0
+        if since <= call.started:
+            return
+        seen = self._timeline.between(since, until)
+        if call.result:
+            seen = seen[:-1]
+        if seen:
+            always = set.intersection(
+                *({i for i, job in v.jobs.items() if is_ready(job, call.entrypoint)} for v in seen)
+            )
+            if always:
+                raise Violation(0, f"waited, although {min(always)} was ready", call=call)
+
+    def _check_work(self, call: Call) -> None:
+        """A `HeartbeatManager` beats in time, and ends the work when a claim is lost or was not confirmed for long."""
+        if call.ended == NEVER or self._leaving(call):
+            return
+        beats = [
+            beat
+            for claim in call.claims[:1]
+            for beat in self.calls.beating[claim]
+            if beat.process == call.process
+            and beat.verb == "heartbeat_many"
+            and call.started <= beat.started < call.ended
+        ]
+        last = confirmed = call.started
+        for beat in [*beats, None]:
+            at = call.ended if beat is None else beat.started
+            if at - last > min(60.0, call.timeout / 3) + LATE + self._paused(call.process, last, at):
+                raise Violation(
+                    6, f"went on for {at - last:.1f} s of {call.timeout:.1f} s without a heartbeat", call=call
+                )
+            if beat is None or beat.ended > call.ended:
+                break
+            last = beat.ended
+            if beat.succeeded and any(getattr(error, "ended_here", False) for error in beat.result):
+                return  # acked by its id, by somebody who shares the queue object
+            if beat.succeeded:
+                confirmed = beat.ended
+                if beat.result and call.ended - beat.ended > LATE + self._paused(call.process, beat.ended, call.ended):
+                    raise Violation(6, "went on, although a claim was lost", call=call)
+        if call.ended - confirmed > call.timeout + LATE + self._paused(call.process, confirmed, call.ended):
+            raise Violation(6, "went on without a confirmation for longer than its claims last", call=call)
