@@ -23,6 +23,7 @@ class Request:
     Attributes:
         operations: prepared, in order.
         atomic: whether one refused operation undoes the others and is the caller's error.
+        claims_jobs: whether it hands out claims.
         patient: whether an empty answer is no answer yet: the request waits for jobs.
         seen_empty: whether an empty answer was found in a state read after the call.
         open_tries: writes that carried it and whose fate is not known.
@@ -38,6 +39,7 @@ class Request:
         "_on_unknown",
         "_timers",
         "atomic",
+        "claims_jobs",
         "future",
         "in_flight",
         "landed",
@@ -59,6 +61,7 @@ class Request:
     ) -> None:
         self.operations = tuple(operations)
         self.atomic = atomic
+        self.claims_jobs = any(operation.claims_jobs for operation in self.operations)
         self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self.patient = False
         self.seen_empty = False
@@ -70,11 +73,6 @@ class Request:
         self._timers: list[asyncio.TimerHandle] = []
         self._on_orphans = on_orphans
         self._on_unknown = on_unknown
-
-    @property
-    def claims_jobs(self) -> bool:
-        """Whether it hands out claims."""
-        return any(operation.claims_jobs for operation in self.operations)
 
     @property
     def wanted(self) -> bool:

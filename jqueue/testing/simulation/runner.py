@@ -71,7 +71,7 @@ class Settings:
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     disturbances: bool = True
     old_format: float = 0.1
-    contention: float = 0.002
+    contention: float = 0.0005
     make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
     short_table: float = 0.5
     left_out: frozenset[str] = frozenset()
@@ -143,9 +143,10 @@ class Simulation:
                     left = loop.run_until_complete(self._main())
                     landings, calls = list(self.world.network.landings), list(self.world.history.calls)
                 finally:
-                    loop.run_until_complete(self._bury())
-        except Livelock as error:
-            raise Violation(0, str(error)) from error
+                    if hasattr(self, "world"):  # else its storage could not be made
+                        loop.run_until_complete(self._bury())
+        except Livelock as stuck:
+            raise Violation(0, str(stuck)) from stuck
         finally:
             loop.close()
         for error in self.world.errors:
