@@ -1,8 +1,11 @@
 """jqueue: a job queue on any store with conditional writes. No broker, no database, no daemon."""
 
+from typing import TYPE_CHECKING, Any
+
 from jqueue._version import __version__
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
@@ -15,6 +18,7 @@ from jqueue.domain.errors import (
     DuplicateJobError,
     InvalidBlobError,
     InvalidJobError,
+    InvalidURLError,
     JobNotFoundError,
     JobStateError,
     JQueueError,
@@ -42,8 +46,14 @@ from jqueue.domain.operations import (
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.storage import ObjectStoragePort
 
+if TYPE_CHECKING:
+    from jqueue.adapters.storage.azure import AzureBlobStorage
+    from jqueue.adapters.storage.gcs import GCSStorage
+    from jqueue.adapters.storage.s3 import S3Storage
+
 __all__ = [
     "Ack",
+    "AzureBlobStorage",
     "BlobMissingError",
     "BrokerQueue",
     "CASConflictError",
@@ -56,12 +66,14 @@ __all__ = [
     "DuplicateJobError",
     "Enqueue",
     "EntrypointStats",
+    "GCSStorage",
     "GroupCommitLoop",
     "Heartbeat",
     "HeartbeatManager",
     "InMemoryStorage",
     "InvalidBlobError",
     "InvalidJobError",
+    "InvalidURLError",
     "JQueueError",
     "Job",
     "JobNotFoundError",
@@ -79,9 +91,22 @@ __all__ = [
     "QueueStats",
     "Redrive",
     "RequeueStale",
+    "S3Storage",
     "StorageError",
     "StorageFatalError",
     "StorageThrottledError",
     "UnknownOutcomeError",
     "__version__",
+    "connect",
 ]
+
+_LATER = {"S3Storage": "s3", "GCSStorage": "gcs", "AzureBlobStorage": "azure"}
+
+
+def __getattr__(name: str) -> Any:
+    """Storages whose clients are optional, and slow to import, come when they are asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"jqueue.adapters.storage.{_LATER[name]}"), name)

@@ -38,6 +38,10 @@ class InvalidJobError(JQueueError, ValueError):
     """An argument was refused before anything was sent. Nothing changed."""
 
 
+class InvalidURLError(JQueueError, ValueError):
+    """The URL of a queue is wrong. The message says what about it, and shows a right one, but nothing of it."""
+
+
 class QueueFullError(JQueueError):
     """The blob, or the buffer before it, has no room for another job. Nothing changed."""
 

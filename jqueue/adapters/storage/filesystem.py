@@ -75,7 +75,9 @@ class LocalFileSystemStorage:
         self._file = str(self._path.absolute())
         self._folder, self._name = os.path.split(self._file)
         self._entropy = SystemEntropy() if entropy is None else entropy
-        self._lock = FileLock(f"{self._file}.lock", to_seconds("lock_timeout", lock_timeout), self._entropy)
+        self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
+        self._sidecar = f"{self._file}.lock"
+        self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
         self._cleaned_in: int | None = None
 
     @property
@@ -125,6 +127,29 @@ class LocalFileSystemStorage:
     def store_time(self) -> datetime:
         """The machine's clock, UTC: all who use the file share it."""
         return SystemClock().now()
+
+    async def remove(self) -> None:
+        """Delete the file and its sidecar; no file is fine. Links are neither followed nor removed.
+
+        Never called by a queue: a queue whose file has gone is a lost queue.
+
+        Raises:
+            StorageFatalError: as for `read`; or the sidecar is not ours.
+            StorageError: the lock was not to be had, or the system failed.
+        """
+        await asyncio.to_thread(self._remove)
+
+    def beside(self, suffix: str) -> LocalFileSystemStorage:
+        """Another file in the same folder, whose name ends in this suffix.
+
+        Raises:
+            ValueError: the suffix leads to another folder.
+        """
+        if os.path.basename(suffix) != suffix:
+            raise ValueError(f"a file beside {self._file!r} cannot have a name that ends in {suffix!r}")
+        return LocalFileSystemStorage(
+            f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy
+        )
 
     def _read(self) -> tuple[bytes, str | None]:
         with errors_as_storage_errors("read the queue file", self._file):
@@ -183,6 +208,20 @@ class LocalFileSystemStorage:
                     etag = self._replace(content, status, lock)
                 self._flush_rename(folder)
         return etag
+
+    def _remove(self) -> None:
+        with errors_as_storage_errors("remove the queue file", self._file):
+            # Before the lock, which would create a sidecar beside nothing.
+            if file_status(self._file) is None and file_status(self._sidecar) is None:
+                return
+            with open_folder(self._folder) as folder:
+                with self._lock.held() as lock:
+                    self._remove_leftovers()
+                    if file_status(self._file) is not None:
+                        os.unlink(self._file)
+                    if lock.is_in_place():  # the last thing done under it: who waits for it takes a new one
+                        os.unlink(self._sidecar)
+                flush_folder(folder)
 
     def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock) -> str:
         """Put the content in the place of the file whose status is given, and return the new etag."""

@@ -31,6 +31,8 @@ class InMemoryStorage:
     def __post_init__(self) -> None:
         self._content = bytes(self.initial_content)
         self._writes = 1 if self._content else 0
+        self._exists = bool(self._content)
+        self._others: dict[str, InMemoryStorage] = {}
         # A thread's lock and not asyncio's, which would bind the store to the first event loop that waits for it.
         self._guard = threading.Lock()
 
@@ -63,6 +65,7 @@ class InMemoryStorage:
             if current != if_match:
                 raise CASConflictError(_describe_conflict(if_match, current))
             self._content = kept
+            self._exists = True
             self._writes += 1
             return str(self._writes)
 
@@ -70,8 +73,19 @@ class InMemoryStorage:
         """The clock's time, UTC."""
         return self.clock.now()
 
+    async def remove(self) -> None:
+        """Delete the object; no object is fine. Its etags never fit again. Never called by a queue."""
+        await asyncio.sleep(0)
+        with self._guard:
+            self._content, self._exists = b"", False
+
+    def beside(self, suffix: str) -> InMemoryStorage:
+        """Another object in memory, which has no name but this suffix: the same one each time."""
+        with self._guard:
+            return self._others.setdefault(suffix, InMemoryStorage(clock=self.clock))
+
     def _etag(self) -> str | None:
-        return str(self._writes) if self._writes else None
+        return str(self._writes) if self._exists else None
 
 
 def _describe_conflict(expected: str | None, current: str | None) -> str:

@@ -1,0 +1,192 @@
+"""What all stores across a network have in common: one client, one try a call, a deadline around it, errors by meaning.
+
+An adapter says how to get, put and delete the object with its client, and what the errors of its client mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from enum import Enum
+from typing import Any, Generic, Self, TypeVar
+
+from jqueue.adapters.storage._client import Client, SharedClient
+from jqueue.adapters.storage._store_clock import StoreClock
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import (
+    CASConflictError,
+    JQueueError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+
+Answer = TypeVar("Answer")
+
+Found = tuple[bytes, str | None]
+"""The content of an object and its etag; (b"", None) if there is none."""
+
+ABSENT: Found = (b"", None)
+
+
+class Meaning(Enum):
+    """What an answer other than success means to the queue."""
+
+    CONFLICT = "somebody else has written the object, or it is not there"
+    MISSING = "there is no such object"
+    UNCHANGED = "the object is still the one that was read before"
+    THROTTLED = "the store asks for fewer requests"
+    TRANSIENT = "the store failed"
+    FATAL = "the store refused"
+
+
+ERRORS: dict[Meaning, type[JQueueError]] = {
+    Meaning.CONFLICT: CASConflictError,
+    Meaning.THROTTLED: StorageThrottledError,
+    Meaning.FATAL: StorageFatalError,
+}
+"""What the others are, if a call has no other use for them: `StorageError`."""
+
+
+class RemoteStorage(ABC, Generic[Client]):
+    """One object in a store across a network, as `jqueue.ports.storage` wants it.
+
+    Args:
+        url: names the object in errors: without secrets.
+        timeout: how long one call may take, whatever the client does meanwhile.
+    """
+
+    def __init__(self, url: str, timeout: Duration) -> None:
+        self.url = url
+        self.timeout = to_seconds("timeout", timeout)
+        self._client = SharedClient(self._connect)
+        self._clock = StoreClock()
+
+    # What a queue calls
+
+    async def read(self) -> Found:
+        """Return (content, etag), or (b"", None) when there is no such object.
+
+        Raises:
+            StorageError: the store failed; the subclass says how.
+        """
+        return await self._call("read", lambda client: self._get(client, None)) or ABSENT
+
+    async def read_if_changed(self, etag: str) -> Found | None:
+        """Return None while the object's etag is still `etag`, and otherwise what `read` returns.
+
+        Raises:
+            StorageError: the store failed; the subclass says how.
+        """
+        found = await self._call("read", lambda client: self._get(client, etag))
+        return None if found is None or found[1] == etag else found
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Write the object if it is still the one that `if_match` names, and return its new etag.
+
+        Args:
+            content: the whole new content.
+            if_match: the etag that the object must have now; None means that there must be no object yet.
+
+        Raises:
+            CASConflictError: the condition did not hold; or it did, and a client's own second try found it so.
+            StorageError: the store failed; the subclass says how. The write may have landed, or may land later.
+        """
+        return await self._call("write", lambda client: self._put(client, content, if_match))
+
+    def store_time(self) -> datetime | None:
+        """The store's time, UTC, by the dates of its answers; None before the first."""
+        return self._clock.now()
+
+    async def release(self) -> None:
+        """Close the client once the calls under way have ended. The next call opens another."""
+        await self._client.release()
+
+    # What people and tools call
+
+    async def aclose(self) -> None:
+        """The same as `release`."""
+        await self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+    async def remove(self) -> None:
+        """Delete the object, whatever it is; no object is fine. Never called by a queue.
+
+        Raises:
+            StorageError: the store failed; the subclass says how.
+        """
+        await self._call("delete", self._delete)
+
+    def beside(self, suffix: str) -> Self:
+        """Another object of the same store, whose name ends in this suffix. It shares the client."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other._rename(suffix)
+        other.url += suffix
+        return other
+
+    # What an adapter says
+
+    @abstractmethod
+    def _connect(self) -> AbstractAsyncContextManager[Client]:
+        """Open a client."""
+
+    @abstractmethod
+    def _rename(self, suffix: str) -> None:
+        """Be the object whose name ends in this suffix."""
+
+    @abstractmethod
+    async def _get(self, client: Client, unless: str | None) -> Found | None:
+        """The object; None if it still has the etag `unless`."""
+
+    @abstractmethod
+    async def _put(self, client: Client, content: bytes, if_match: str | None) -> str:
+        """Write the object on that condition: the new etag."""
+
+    @abstractmethod
+    async def _delete(self, client: Client) -> None:
+        """Delete the object."""
+
+    @abstractmethod
+    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+        """What an error of the client means while the object is read, written or deleted; and in words, with a hint."""
+
+    async def _call(self, doing: str, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
+        try:
+            async with asyncio.timeout(self.timeout), self._client.lend() as client:
+                return await work(client)
+        except JQueueError:
+            raise
+        except TimeoutError as error:
+            raise StorageError(f"{self.url}: no answer within {self.timeout:g} s to the {doing}") from error
+        except Exception as error:
+            raise self._as_ours(error, doing) from error
+
+    def _as_ours(self, error: Exception, doing: str) -> JQueueError:
+        meaning, what = self._meaning(error, doing)
+        return ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process opens a client of its own."""
+        return {name: value for name, value in vars(self).items() if name not in ("_client", "_clock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._client, self._clock = SharedClient(self._connect), StoreClock()
+
+
+def describe(status: int | None, code: str, what: str) -> str:
+    """An answer in words: what it means, and what it said itself."""
+    said = " ".join(str(part) for part in (status, code) if part)
+    return f"{what} ({said})" if said else what

@@ -1,0 +1,238 @@
+"""A queue in a blob of Azure Blob Storage.
+
+Needs `pip install "jqueue[azure]"`. Azure's client sends a write again whose answer was lost, even when told not to;
+the second one finds the first and is refused. So no answer but a clean success says anything for sure, and the queue
+looks into the blob after each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.domain.durations import Duration
+
+try:
+    from azure.core import MatchConditions
+    from azure.core import exceptions as azure_errors
+    from azure.storage.blob.aio import ContainerClient
+except ImportError as error:
+    raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
+
+LARGEST_PUT = 256 * 1024 * 1024
+"""Bytes up to which a blob is written and read in one request: conditions hold for one request, not for several."""
+
+MEANINGS: dict[str, Meaning] = {
+    "BlobAlreadyExists": Meaning.CONFLICT,
+    "ConditionNotMet": Meaning.CONFLICT,
+    "TargetConditionNotMet": Meaning.CONFLICT,
+    "BlobNotFound": Meaning.MISSING,
+    "ContainerNotFound": Meaning.FATAL,
+    "ContainerBeingDeleted": Meaning.TRANSIENT,
+    "ServerBusy": Meaning.THROTTLED,
+    "OperationTimedOut": Meaning.TRANSIENT,
+    "InternalError": Meaning.TRANSIENT,
+}
+"""What the codes of Azure mean; of others, the status decides."""
+
+STATUSES: dict[int, Meaning] = {
+    304: Meaning.UNCHANGED,
+    404: Meaning.MISSING,
+    408: Meaning.TRANSIENT,
+    412: Meaning.CONFLICT,
+    429: Meaning.THROTTLED,
+    503: Meaning.THROTTLED,
+}
+
+HINTS: dict[str, str] = {
+    "ContainerNotFound": "the container {container!r} does not exist: create it, or check the name and the account",
+    "AuthenticationFailed": "the credentials were refused: check the account's key, token or connection string",
+    "AuthorizationFailure": "access to the container {container!r} was refused: to {doing}, {permissions} is needed",
+    "LeaseIdMissing": "somebody holds a lease on the blob: a queue cannot be written under one; break it",
+    "InvalidBlobType": "the object is no block blob: a queue needs one of its own",
+}
+
+PERMISSIONS = {
+    "read": "the role Storage Blob Data Contributor, or a token with read (r)",
+    "write": "the role Storage Blob Data Contributor, or a token with read, create and write (rcw)",
+    "delete": "the role Storage Blob Data Contributor, or a token with delete (d)",
+}
+
+TRANSPORT = (
+    azure_errors.ServiceRequestError,
+    azure_errors.ServiceResponseError,
+    azure_errors.IncompleteReadError,
+    azure_errors.DecodeError,
+)
+"""What azure-core raises when no whole answer came."""
+
+Client = ContainerClient
+
+
+class AzureBlobStorage(RemoteStorage[Any]):
+    """One block blob in a container.
+
+    Args:
+        container: the container; it must exist.
+        blob_name: the name of the blob in it.
+        connection_string: of the account; by default the environment's AZURE_STORAGE_CONNECTION_STRING.
+        account_url: of the account, as https://<account>.blob.core.windows.net; instead of a connection string.
+        credential: for the account_url: a key, a token, or any credential of `azure-identity`. If none is given,
+            AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; without these, `azure.identity.aio.DefaultAzureCredential`.
+        encryption_scope: the encryption scope to write with.
+        standard_blob_tier: the access tier to write with, for example "Hot".
+        timeout: how long one call may take.
+
+    Raises:
+        ValueError: the container or the name of the blob is empty, or no account is named.
+    """
+
+    def __init__(
+        self,
+        container: str,
+        blob_name: str,
+        *,
+        connection_string: str | None = None,
+        account_url: str | None = None,
+        credential: Any = None,
+        encryption_scope: str | None = None,
+        standard_blob_tier: str | None = None,
+        timeout: Duration = 15.0,
+    ) -> None:
+        if not container or not blob_name:
+            raise ValueError("AzureBlobStorage needs the name of a container, and of a blob in it")
+        self.container = container
+        self.blob_name = blob_name
+        self.account_url = account_url
+        self.encryption_scope = encryption_scope
+        self.standard_blob_tier = standard_blob_tier
+        self._credential = credential
+        self._connection_string = connection_string
+        if account_url is None and connection_string is None:
+            self._connection_string = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+            if self._connection_string is None:
+                raise ValueError(
+                    "AzureBlobStorage needs an account: set AZURE_STORAGE_CONNECTION_STRING, or give account_url"
+                )
+        super().__init__(f"az://{container}/{blob_name}", timeout)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[ContainerClient]:
+        options: dict[str, Any] = {
+            "retry_total": 0,
+            "retry_connect": 0,
+            "retry_read": 0,
+            "retry_status": 0,
+            "connection_timeout": self.timeout,
+            "read_timeout": self.timeout,
+            "max_single_put_size": LARGEST_PUT,
+            "max_single_get_size": LARGEST_PUT,
+        }
+        if self._connection_string is not None:
+            opened = ContainerClient.from_connection_string(self._connection_string, self.container, **options)
+            async with opened as client:
+                yield client
+            return
+        assert self.account_url is not None
+        credential, own = self._find_credential()
+        try:
+            async with ContainerClient(self.account_url, self.container, credential=credential, **options) as client:
+                yield client
+        finally:
+            if own:
+                await credential.close()
+
+    def _find_credential(self) -> tuple[Any, bool]:
+        """The credential, and whether it is ours to close."""
+        assert self.account_url is not None
+        given = self._credential or os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_SAS_TOKEN")
+        if given or "?" in self.account_url:
+            return given, False
+        try:
+            from azure.identity.aio import DefaultAzureCredential
+        except ImportError:
+            return None, False
+        return DefaultAzureCredential(), True
+
+    def _connect(self) -> AbstractAsyncContextManager[Any]:
+        return self._open()
+
+    def _rename(self, suffix: str) -> None:
+        self.blob_name += suffix
+
+    async def _get(self, client: ContainerClient, unless: str | None) -> Found | None:
+        condition: dict[str, Any] = {}
+        if unless is not None:
+            condition = {"etag": unless, "match_condition": MatchConditions.IfModified}
+        try:
+            stream = await client.get_blob_client(self.blob_name).download_blob(
+                raw_response_hook=self._hear, max_concurrency=1, **condition
+            )
+            content = await stream.readall()
+        except azure_errors.HttpResponseError as error:
+            self._hear(error)
+            meaning, _ = self._meaning(error, "read")
+            if meaning is Meaning.UNCHANGED:
+                return None
+            if meaning is Meaning.MISSING:
+                return ABSENT
+            raise
+        return content, stream.properties.etag
+
+    async def _put(self, client: ContainerClient, content: bytes, if_match: str | None) -> str:
+        chosen: dict[str, Any] = {
+            "encryption_scope": self.encryption_scope,
+            "standard_blob_tier": self.standard_blob_tier,
+        }
+        options = {name: value for name, value in chosen.items() if value is not None}
+        if if_match is not None:
+            options |= {"etag": if_match, "match_condition": MatchConditions.IfNotModified}
+        try:
+            answer: Mapping[str, Any] = await client.get_blob_client(self.blob_name).upload_blob(
+                content,
+                overwrite=if_match is not None,
+                raw_response_hook=self._hear,
+                max_concurrency=1,
+                validate_content=False,
+                **options,
+            )
+        except azure_errors.HttpResponseError as error:
+            self._hear(error)
+            raise
+        etag: str = answer["etag"]
+        return etag
+
+    async def _delete(self, client: ContainerClient) -> None:
+        try:
+            await client.get_blob_client(self.blob_name).delete_blob(raw_response_hook=self._hear)
+        except azure_errors.HttpResponseError as error:
+            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+                raise
+
+    def _hear(self, answer: Any) -> None:
+        """Take the date from an answer, or from the error that it has become."""
+        response = getattr(answer, "http_response", None) or getattr(answer, "response", None)
+        if response is not None:
+            self._clock.heard(response.headers.get("Date"))
+
+    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+        name = type(error).__name__
+        if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
+            status, code = error.status_code, str(getattr(error, "error_code", None) or "")
+            by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
+            meaning = MEANINGS.get(code) or STATUSES.get(status, by_status)
+            if meaning is Meaning.MISSING and doing == "write":
+                meaning = Meaning.CONFLICT
+            key = code if code in HINTS else "AuthorizationFailure" if status == 403 else ""
+            hint = HINTS.get(key, meaning.value)
+            return meaning, describe(
+                status, code, hint.format(container=self.container, doing=doing, permissions=PERMISSIONS[doing])
+            )
+        if isinstance(error, azure_errors.ClientAuthenticationError):
+            return Meaning.FATAL, f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)"
+        if isinstance(error, ValueError | TypeError):
+            return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
+        return Meaning.TRANSIENT, f"no answer came ({name})"

@@ -1,0 +1,187 @@
+"""A queue in an object of Google Cloud Storage. Its etag is the object's generation.
+
+Needs `pip install "jqueue[gcs]"`. Credentials are Google's application default ones. Google's client is not
+asynchronous, so each call runs in a thread; whoever stops waiting for a call does not stop it.
+
+An object takes about one write a second. The queue slows down to that, and puts more into each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.domain.durations import Duration
+
+try:
+    import google.auth.exceptions as auth_errors
+    from google.api_core import exceptions as google_errors
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+except ImportError as error:
+    raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
+
+STATUSES: dict[int, Meaning] = {
+    304: Meaning.UNCHANGED,
+    404: Meaning.MISSING,
+    408: Meaning.TRANSIENT,
+    409: Meaning.CONFLICT,
+    412: Meaning.CONFLICT,
+    429: Meaning.THROTTLED,
+    503: Meaning.THROTTLED,
+}
+"""What an answer means; of others, whether it is below 500 decides."""
+
+PERMISSIONS = {
+    "read": "storage.objects.get, and storage.objects.list to be told that an object is not there",
+    "write": "storage.objects.create, storage.objects.delete (to overwrite) and storage.objects.get",
+    "delete": "storage.objects.delete",
+}
+
+
+class GCSStorage(RemoteStorage[Any]):
+    """One object in a bucket.
+
+    Args:
+        bucket_name: the bucket; it must exist.
+        blob_name: the name of the object in it.
+        client: a `google.cloud.storage.Client` to use, which stays yours to close; by default, one of our own.
+        project: the project of our own client, if the environment does not say.
+        endpoint_url: of a store that is not Google's: an emulator, a private endpoint.
+        kms_key_name: the key to encrypt with.
+        timeout: how long one call may take.
+
+    Raises:
+        ValueError: the bucket or the name of the object is empty.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str,
+        blob_name: str,
+        client: Any = None,
+        *,
+        project: str | None = None,
+        endpoint_url: str | None = None,
+        kms_key_name: str | None = None,
+        timeout: Duration = 15.0,
+    ) -> None:
+        if not bucket_name or not blob_name:
+            raise ValueError("GCSStorage needs the name of a bucket, and of an object in it")
+        self.bucket_name = bucket_name
+        self.blob_name = blob_name
+        self.client = client
+        self.project = project
+        self.endpoint_url = endpoint_url
+        self.kms_key_name = kms_key_name
+        super().__init__(f"gs://{bucket_name}/{blob_name}", timeout)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
+        client = self.client or await asyncio.to_thread(self._make_client)
+        session = getattr(client, "_http", None)
+        hooks = getattr(session, "hooks", {}).get("response")
+        if isinstance(hooks, list):
+            hooks.append(self._hear)
+        try:
+            yield client
+        finally:
+            if isinstance(hooks, list):
+                hooks.remove(self._hear)
+            if client is not self.client:
+                client.close()
+
+    def _make_client(self) -> Any:
+        options: dict[str, Any] = {}
+        if self.endpoint_url is not None or os.environ.get("STORAGE_EMULATOR_HOST"):
+            options["credentials"] = AnonymousCredentials()  # type: ignore[no-untyped-call]
+            options["project"] = self.project or "none"
+        if self.endpoint_url is not None:
+            options["client_options"] = {"api_endpoint": self.endpoint_url}
+        return storage.Client(**({"project": self.project} | options))
+
+    def _connect(self) -> AbstractAsyncContextManager[Any]:
+        return self._open()
+
+    def _rename(self, suffix: str) -> None:
+        self.blob_name += suffix
+
+    async def _get(self, client: Any, unless: str | None) -> Found | None:
+        blob = self._blob(client)
+        condition = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
+        try:
+            content = await asyncio.to_thread(
+                blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **condition
+            )
+        except google_errors.GoogleAPICallError as error:
+            meaning, _ = self._meaning(error, "read")
+            if meaning is Meaning.UNCHANGED:
+                return None
+            if meaning is Meaning.MISSING:
+                return ABSENT
+            raise
+        return content, str(blob.generation)
+
+    async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
+        blob = self._blob(client)
+        generation = 0 if if_match is None else int(if_match) if if_match.isdecimal() else 1
+        await asyncio.to_thread(
+            blob.upload_from_string,
+            content,
+            content_type="application/json",
+            if_generation_match=generation,
+            retry=None,
+            timeout=self._timeouts(),
+        )
+        return str(blob.generation)
+
+    async def _delete(self, client: Any) -> None:
+        try:
+            await asyncio.to_thread(self._blob(client).delete, retry=None, timeout=self._timeouts())
+        except google_errors.NotFound as error:
+            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+                raise
+
+    def _blob(self, client: Any) -> Any:
+        """The object, as nobody has seen it yet: Google's own value of it remembers what it last read."""
+        return client.bucket(self.bucket_name).blob(self.blob_name, kms_key_name=self.kms_key_name)
+
+    def _timeouts(self) -> tuple[float, float]:
+        return self.timeout, self.timeout
+
+    def _hear(self, answer: Any, *_: Any, **__: Any) -> None:
+        self._clock.heard(answer.headers.get("Date"))
+
+    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+        name = type(error).__name__
+        if isinstance(error, google_errors.GoogleAPICallError) and error.code is not None:
+            status = int(error.code)
+            by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
+            meaning = STATUSES.get(status, by_status)
+            if status == 404 and _is_about_the_bucket(error):
+                what = f"the bucket {self.bucket_name!r} does not exist: create it, or check the name"
+                return Meaning.FATAL, describe(status, "", what)
+            if meaning is Meaning.MISSING and doing == "write":
+                meaning = Meaning.CONFLICT
+            what = meaning.value
+            if status == 401:
+                what = "the credentials were refused: check GOOGLE_APPLICATION_CREDENTIALS"
+            if status == 403:
+                needed = PERMISSIONS[doing]
+                what = f"access to the bucket {self.bucket_name!r} was refused: to {doing}, {needed} are needed"
+            return meaning, describe(status, "", what)
+        if isinstance(error, auth_errors.DefaultCredentialsError):
+            return Meaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
+        if isinstance(error, auth_errors.RefreshError) and not error.retryable:
+            return Meaning.FATAL, f"the credentials were refused ({name}): renew them"
+        if isinstance(error, ValueError | TypeError):
+            return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
+        return Meaning.TRANSIENT, f"no answer came ({name})"
+
+
+def _is_about_the_bucket(error: Exception) -> bool:
+    return "bucket does not exist" in str(error).lower()

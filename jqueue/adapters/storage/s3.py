@@ -1,0 +1,253 @@
+"""A queue in an S3 bucket, or in any store that speaks S3 and keeps its conditions: MinIO, R2, Tigris, SeaweedFS, Ceph.
+
+Needs `pip install "jqueue[s3]"`. Credentials come from where the AWS tools look for them: the environment, the shared
+files, the machine's role.
+
+What a client of S3 does behind our back: it sends a PUT again whose answer was lost, and the second one finds the
+first and is refused; it reports a write that landed as a failed connection. So no answer but a clean success says
+anything for sure, and the queue looks into the object after each.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.domain.durations import Duration
+
+try:
+    import aioboto3
+    from aiobotocore.config import AioConfig
+    from botocore import exceptions as botocore_errors
+except ImportError as error:
+    raise ImportError('S3Storage needs aioboto3: pip install "jqueue[s3]"') from error
+
+MEANINGS: dict[str, Meaning] = {
+    "PreconditionFailed": Meaning.CONFLICT,
+    "ConditionalRequestConflict": Meaning.CONFLICT,
+    "NoSuchKey": Meaning.MISSING,
+    "NoSuchBucket": Meaning.FATAL,
+    "SlowDown": Meaning.THROTTLED,
+    "ServiceUnavailable": Meaning.THROTTLED,
+    "RequestLimitExceeded": Meaning.THROTTLED,
+    "Throttling": Meaning.THROTTLED,
+    "TooManyRequests": Meaning.THROTTLED,
+    "RequestTimeout": Meaning.TRANSIENT,
+    "OperationAborted": Meaning.TRANSIENT,
+    "IncompleteBody": Meaning.TRANSIENT,
+    "NotImplemented": Meaning.FATAL,
+}
+"""What the codes of S3 mean; of others, the status decides."""
+
+STATUSES: dict[int, Meaning] = {
+    304: Meaning.UNCHANGED,
+    404: Meaning.MISSING,
+    408: Meaning.TRANSIENT,
+    409: Meaning.CONFLICT,
+    412: Meaning.CONFLICT,
+    429: Meaning.THROTTLED,
+    501: Meaning.FATAL,
+    503: Meaning.THROTTLED,
+}
+
+PERMISSIONS = {
+    "read": "s3:GetObject, and s3:ListBucket to be told that an object is not there",
+    "write": "s3:PutObject and s3:GetObject",
+    "delete": "s3:DeleteObject",
+}
+
+HINTS: dict[str, str] = {
+    "NoSuchBucket": "the bucket {bucket!r} does not exist: create it, or check the name and the endpoint",
+    "AccessDenied": "access to the bucket {bucket!r} was refused: to {doing}, the credentials need {permissions}",
+    "InvalidAccessKeyId": "the access key is not known to this store: check the credentials and the endpoint",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key: check the credentials",
+    "ExpiredToken": "the credentials have expired: renew them",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+    "PermanentRedirect": "the bucket {bucket!r} is in another region: give region_name",
+    "AuthorizationHeaderMalformed": "the bucket {bucket!r} is in another region: give region_name",
+    "NotImplemented": "this store has no conditional writes, and a queue cannot be safe without them",
+    "EntityTooLarge": "the object has become too large for this store",
+}
+
+TRANSPORT = (
+    botocore_errors.ConnectionError,
+    botocore_errors.HTTPClientError,
+    botocore_errors.IncompleteReadError,
+    botocore_errors.CredentialRetrievalError,
+    botocore_errors.MetadataRetrievalError,
+)
+"""What botocore raises when no answer came; its other errors are mistakes of the configuration."""
+
+
+def open_session(profile_name: str | None, access_key: str | None, secret_key: str | None) -> Any:
+    """Where credentials come from, if not from the environment."""
+    return aioboto3.Session(profile_name=profile_name, aws_access_key_id=access_key, aws_secret_access_key=secret_key)
+
+
+class S3Storage(RemoteStorage[Any]):
+    """One object in a bucket.
+
+    Args:
+        bucket: the bucket; it must exist.
+        key: the name of the object in it.
+        session: where credentials come from; by default, a new `aioboto3.Session`.
+        region_name: the region of the bucket, if the environment does not say.
+        endpoint_url: of a store that is not AWS.
+        server_side_encryption: as S3's `ServerSideEncryption`, for example "aws:kms".
+        sse_kms_key_id: the key for it, if it is not the default one.
+        storage_class: as S3's `StorageClass`, for example "EXPRESS_ONEZONE".
+        addressing_style: "path" or "virtual", where botocore guesses wrong.
+        timeout: how long one call may take.
+
+    Raises:
+        ValueError: bucket or key is empty.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        key: str,
+        session: Any = None,
+        region_name: str | None = None,
+        endpoint_url: str | None = None,
+        *,
+        server_side_encryption: str | None = None,
+        sse_kms_key_id: str | None = None,
+        storage_class: str | None = None,
+        addressing_style: str | None = None,
+        timeout: Duration = 15.0,
+    ) -> None:
+        if not bucket or not key:
+            raise ValueError("S3Storage needs the name of a bucket, and the key of an object in it")
+        self.bucket = bucket
+        self.key = key
+        self.session = session
+        self.region_name = region_name
+        self.endpoint_url = endpoint_url
+        self.server_side_encryption = server_side_encryption
+        self.sse_kms_key_id = sse_kms_key_id
+        self.storage_class = storage_class
+        self.addressing_style = addressing_style
+        self._bare_etags: bool | None = None
+        super().__init__(f"s3://{bucket}/{key}", timeout)
+
+    @property
+    def etag_style(self) -> str | None:
+        """How this store wants its etags in a condition: "quoted" or "unquoted"; None until a write has shown it."""
+        return None if self._bare_etags is None else "unquoted" if self._bare_etags else "quoted"
+
+    def _connect(self) -> AbstractAsyncContextManager[Any]:
+        style = {} if self.addressing_style is None else {"s3": {"addressing_style": self.addressing_style}}
+        config = AioConfig(
+            connect_timeout=self.timeout,
+            read_timeout=self.timeout,
+            retries={"total_max_attempts": 1},
+            request_checksum_calculation="when_required",  # many stores that speak S3 do not know the newer ones
+            response_checksum_validation="when_required",
+            **style,
+        )
+        session = self.session or aioboto3.Session()
+        client: AbstractAsyncContextManager[Any] = session.client(
+            "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
+        )
+        return client
+
+    def _rename(self, suffix: str) -> None:
+        self.key += suffix
+
+    async def _get(self, client: Any, unless: str | None) -> Found | None:
+        condition = {} if unless is None else {"IfNoneMatch": self._named(unless)}
+        try:
+            answer = await client.get_object(Bucket=self.bucket, Key=self.key, **condition)
+            async with answer["Body"] as body:
+                content: bytes = await body.read()
+        except botocore_errors.ClientError as error:
+            self._hear(error.response)
+            meaning, _ = self._meaning(error, "read")
+            if meaning is Meaning.UNCHANGED:
+                return None
+            if meaning is Meaning.MISSING:
+                return ABSENT
+            raise
+        self._hear(answer)
+        return content, answer["ETag"]
+
+    async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
+        try:
+            etag = await self._try_to_put(client, content, if_match)
+        except botocore_errors.ClientError as error:
+            self._hear(error.response)
+            meaning, _ = self._meaning(error, "write")
+            if (
+                if_match is None
+                or meaning is not Meaning.CONFLICT
+                or not await self._refused_for_its_quotes(client, if_match)
+            ):
+                raise
+            self._bare_etags = True
+            try:
+                etag = await self._try_to_put(client, content, if_match)
+            except BaseException:
+                self._bare_etags = None  # it was a race after all
+                raise
+        else:
+            if if_match is not None and self._bare_etags is None:
+                self._bare_etags = False
+        return etag
+
+    async def _try_to_put(self, client: Any, content: bytes, if_match: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": self._named(if_match)}
+        options = {
+            "ServerSideEncryption": self.server_side_encryption,
+            "SSEKMSKeyId": self.sse_kms_key_id,
+            "StorageClass": self.storage_class,
+        }
+        chosen = {name: value for name, value in options.items() if value is not None}
+        answer = await client.put_object(
+            Bucket=self.bucket, Key=self.key, Body=content, ContentType="application/json", **condition, **chosen
+        )
+        self._hear(answer)
+        etag: str = answer["ETag"]
+        return etag
+
+    async def _refused_for_its_quotes(self, client: Any, etag: str) -> bool:
+        """Whether a store refuses its own etag, as Ceph does that with quotes. Asked until the first write went well.
+
+        A write that landed and was sent again has changed the etag, so it is not taken for one.
+        """
+        if self._bare_etags is not None or not etag.startswith('"'):
+            return False
+        try:
+            answer = await client.head_object(Bucket=self.bucket, Key=self.key)
+        except botocore_errors.ClientError:
+            return False
+        return bool(answer["ETag"] == etag)
+
+    async def _delete(self, client: Any) -> None:
+        self._hear(await client.delete_object(Bucket=self.bucket, Key=self.key))
+
+    def _named(self, etag: str) -> str:
+        return etag.strip('"') if self._bare_etags else etag
+
+    def _hear(self, answer: dict[str, Any]) -> None:
+        self._clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+
+    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+        if isinstance(error, botocore_errors.ClientError):
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            by_status = Meaning.FATAL if status is not None and 300 <= status < 500 else Meaning.TRANSIENT
+            meaning = MEANINGS.get(code) or STATUSES.get(status or 0, by_status)
+            if meaning is Meaning.MISSING and doing == "write":
+                meaning = Meaning.CONFLICT  # so S3 answers If-Match where there is no object
+            key = code if code in HINTS else "AccessDenied" if status == 403 else ""
+            hint = HINTS.get(key, meaning.value)
+            what = hint.format(bucket=self.bucket, doing=doing, permissions=PERMISSIONS[doing])
+            return meaning, describe(status, "" if code == str(status) else code, what)
+        name = type(error).__name__
+        if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
+            return Meaning.FATAL, f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        if isinstance(error, botocore_errors.BotoCoreError | ValueError) and not isinstance(error, TRANSPORT):
+            return Meaning.FATAL, f"the client cannot be used as it is configured: {error}"
+        return Meaning.TRANSIENT, f"no answer came ({name})"

@@ -1,0 +1,92 @@
+"""The object stores as tests use them: a storage of ours on a server of tests/servers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import aioboto3
+import pytest
+from azure.storage.blob import ContainerClient
+from botocore.exceptions import ClientError
+
+from jqueue.adapters.storage.azure import AzureBlobStorage
+from jqueue.adapters.storage.gcs import GCSStorage
+from jqueue.adapters.storage.s3 import S3Storage
+
+BUCKET = "jqueue"
+NAMES = {"moto_s3": S3Storage, "seaweedfs": S3Storage, "azurite": AzureBlobStorage, "gcs_server": GCSStorage}
+_numbers = itertools.count(1)
+
+
+class Store:
+    """One server, and a bucket in it.
+
+    Args:
+        name: the fixture that started the server.
+        server: what it gave.
+        url: where to find it, if not at its own address: a proxy's.
+    """
+
+    def __init__(self, name: str, server: Any, url: str | None = None) -> None:
+        self.name = name
+        self.server = server
+        self.url = url or (server.url if name == "gcs_server" else getattr(server, "endpoint_url", None))
+        self._session = None if name in ("azurite", "gcs_server") else self._make_session()
+        self._make_bucket()
+
+    def new_key(self) -> str:
+        """The name of an object that nobody has used."""
+        return f"tests/queue {next(_numbers)}.json"
+
+    def open(self, key: str, **options: Any) -> Any:
+        """A storage for an object, with a client of its own."""
+        if self.name == "azurite":
+            return AzureBlobStorage(BUCKET, key, connection_string=self._connection_string(), **options)
+        if self.name == "gcs_server":
+            return GCSStorage(BUCKET, key, endpoint_url=self.url, **options)
+        return S3Storage(BUCKET, key, self._session, endpoint_url=self.url, **options)
+
+    def _make_session(self) -> Any:
+        """Where all clients come from: it remembers what S3 looks like, which takes long to read."""
+        server = self.server
+        return aioboto3.Session(
+            aws_access_key_id=server.access_key, aws_secret_access_key=server.secret_key, region_name=server.region
+        )
+
+    def _connection_string(self) -> str:
+        server, text = self.server, str(self.server.connection_string)
+        return text if self.url is None else text.replace(server.account_url, f"{self.url}/{server.account_name}")
+
+    def _make_bucket(self) -> None:
+        if self.name == "azurite":
+            with ContainerClient.from_connection_string(self.server.connection_string, BUCKET) as container:
+                if not container.exists():
+                    container.create_container()
+        elif self.name == "gcs_server":
+            self.server.create_bucket(BUCKET)
+        elif self.name == "moto_s3":
+            import boto3
+
+            client = boto3.client(
+                "s3",
+                endpoint_url=self.server.endpoint_url,
+                aws_access_key_id=self.server.access_key,
+                aws_secret_access_key=self.server.secret_key,
+                region_name=self.server.region,
+            )
+            try:
+                client.create_bucket(Bucket=BUCKET)
+            except ClientError as error:
+                assert error.response["Error"]["Code"] == "BucketAlreadyOwnedByYou"
+            finally:
+                client.close()
+
+
+def store_of(request: pytest.FixtureRequest, name: str) -> Store:
+    """The store with this name; its server starts if it has not yet."""
+    server = request.getfixturevalue(name)
+    if not hasattr(server, "store"):
+        server.store = Store(name, server)
+    store: Store = server.store
+    return store
