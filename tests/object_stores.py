@@ -35,6 +35,11 @@ class Store:
         self._session = None if name in ("azurite", "gcs_server") else self._make_session()
         self._make_bucket()
 
+    @property
+    def address(self) -> str:
+        """Where the server itself is."""
+        return str(self.server.account_url if self.name == "azurite" else self.url)
+
     def new_key(self) -> str:
         """The name of an object that nobody has used."""
         return f"tests/queue {next(_numbers)}.json"

@@ -61,3 +61,20 @@ class SupportsRelease(Protocol):
     async def release(self) -> None:
         """Let go of what is held. The next call takes it up again, so that queues may share the object."""
         ...
+
+
+@runtime_checkable
+class SupportsScratch(ObjectStoragePort, Protocol):
+    """A store in which a tool can try things out on another object beside the queue's. No queue calls these two."""
+
+    def beside(self, suffix: str) -> SupportsScratch:
+        """Another object of the same store, whose name ends in this suffix. It shares the client."""
+        ...
+
+    async def remove(self) -> None:
+        """Delete this object, whatever it is; no object is fine.
+
+        Raises:
+            StorageError: the store failed; `StorageFatalError` if it refused.
+        """
+        ...

@@ -7,94 +7,146 @@ it. So there is one for each loop, and a fork begins with none.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
+
+try:
+    import ctypes
+except ImportError:  # a Python that was built without it
+    ctypes = None  # type: ignore[assignment]
 
 Client = TypeVar("Client")
 
-_of_our_parents: list[Any] = []
-"""Clients of the process that we were forked from. Closing one, or letting one be collected, would end its connections
-for the parent too."""
+logger = logging.getLogger("jqueue")
 
 
 class _Lease(Generic[Client]):
-    """An open client, and how many calls use it."""
-
-    def __init__(self, client: Client, manager: AbstractAsyncContextManager[Client]) -> None:
-        self.client = client
-        self.users = 0
-        self.retired = False
-        self._manager = manager
-
-    async def close_if_idle(self) -> None:
-        """Close it if nobody will use it any more."""
-        if self.retired and not self.users:
-            await self._manager.__aexit__(None, None, None)
-
-
-class _Home(Generic[Client]):
-    """What one event loop has: a client, or none yet."""
-
-    def __init__(self) -> None:
-        self.opening = asyncio.Lock()
-        self.lease: _Lease[Client] | None = None
-
-
-class SharedClient(Generic[Client]):
-    """Lends a client to one call after the other.
+    """The client of one event loop, opened when it is first asked for, and how many calls use it.
 
     Args:
         connect: makes a context manager that opens a client, and closes it.
+        opened: called when a client was opened.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]], opened: Callable[[], None]) -> None:
+        self.users = 0
+        self._retired = False
+        self._connect = connect
+        self._opened = opened
+        self._opening = asyncio.Lock()
+        self._open: AbstractAsyncContextManager[Client] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._client: Client
+
+    async def client(self) -> Client:
+        """The client. Whoever comes while it is opened waits, and opens it if that has failed."""
+        async with self._opening:
+            if self._open is None:
+                manager = self._connect()
+                self._client = await manager.__aenter__()
+                self._open = manager
+                self._opened()
+            return self._client
+
+    async def retire(self) -> None:
+        """Close the client once nobody uses it. There will be no more calls than the ones under way."""
+        self._retired = True
+        await self.close_if_idle()
+
+    async def close_if_idle(self) -> None:
+        """Close the client if nobody will use it any more."""
+        if self._retired and not self.users and self._open is not None:
+            manager, self._open = self._open, None
+            self._closing = asyncio.create_task(_close(manager))
+            await asyncio.shield(self._closing)  # it is closed although whoever is the last to leave is cancelled
+
+
+async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
+    try:
+        await manager.__aexit__(None, None, None)
+    except Exception as error:  # no reason to say that the last call failed: its answer has come
+        logger.warning("The client of a store could not be closed: %s", type(error).__name__)
+
+
+class SharedClient(Generic[Client]):
+    """Lends a client to one call after the other. It may be shared by threads, event loops and forks.
+
+    Args:
+        connect: makes a context manager that opens a client, and closes it. A generator is best, since `asyncio.run`
+            closes generators where it ends: the client that nobody has released, too.
 
     Attributes:
-        opened: how many clients were opened, ever; for tests that count.
+        opened: how many clients were opened in this process, for tests that count.
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
-        self.opened = 0
         self._connect = connect
         self._begin()
+        _all.add(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._homes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Home[Client]] = WeakKeyDictionary()
-
-    def _home(self) -> _Home[Client]:
-        if self._pid != os.getpid():
-            _of_our_parents.append(dict(self._homes))
-            self._begin()
-        loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
-        if home is None:
-            home = self._homes[loop] = _Home()
-        return home
+        self.opened = 0
+        self._leases: dict[asyncio.AbstractEventLoop, _Lease[Client]] = {}
+        self._changing = threading.Lock()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Client]:
         """The client of this event loop, for one call."""
-        home = self._home()
-        lease = home.lease
-        if lease is None:
-            async with home.opening:
-                lease = home.lease
-                if lease is None:
-                    manager = self._connect()
-                    lease = home.lease = _Lease(await manager.__aenter__(), manager)
-                    self.opened += 1
+        lease = self._lease()
         lease.users += 1
         try:
-            yield lease.client
+            yield await lease.client()
         finally:
             lease.users -= 1
             await lease.close_if_idle()
 
     async def release(self) -> None:
         """Close the client of this event loop once the calls under way have ended. The next call opens another."""
-        home = self._home()
-        lease, home.lease = home.lease, None
+        with self._changing:
+            lease = self._leases.pop(asyncio.get_running_loop(), None)
         if lease is not None:
-            lease.retired = True
-            await lease.close_if_idle()
+            await lease.retire()
+
+    def _lease(self) -> _Lease[Client]:
+        loop = asyncio.get_running_loop()
+        with self._changing:
+            if loop not in self._leases:
+                for ended in [other for other in self._leases if other.is_closed()]:
+                    del self._leases[ended]
+                self._leases[loop] = _Lease(self._connect, self._count)
+            return self._leases[loop]
+
+    def _count(self) -> None:
+        self.opened += 1
+
+    def leave_to_parent(self) -> None:
+        """We were forked: have no client, and never close the parent's, which would end its connections for it too."""
+        for lease in self._leases.values():
+            lease.users += 1  # the parent
+        _keep_for_ever(self._leases)
+        self._begin()
+
+
+_all: WeakSet[SharedClient[Any]] = WeakSet()
+_kept: list[Any] = []
+
+
+def _keep_for_ever(kept: object) -> None:
+    """Have an object, and what it refers to, never collected: if possible, not even when the interpreter ends."""
+    _kept.append(kept)
+    with suppress(AttributeError):  # no CPython
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+def _leave_all_to_parent() -> None:
+    for shared in list(_all):
+        shared.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
@@ -11,9 +10,12 @@ from jqueue.ports.clock import Clock
 
 ANSWERS_KEPT = 16
 
+_EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""A date beyond these is nonsense, and too close to the ends of time to count from."""
+
 
 class StoreClock:
-    """Estimates the store's time now.
+    """Estimates the store's time now. Answers may be heard in any thread.
 
     An answer was sent after the moment that its date names, which is cut to a whole second, and before it came here:
     each date is too early by a little, and the latest of several estimates is the best. Only some are kept, so that a
@@ -25,21 +27,20 @@ class StoreClock:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._epochs: deque[datetime] = deque(maxlen=ANSWERS_KEPT)
-        self._latest: datetime | None = None
+        self._epochs: tuple[datetime, ...] = ()
 
     def heard(self, date: str | datetime | None) -> None:
         """An answer has come, of that date (as in HTTP, or a time with its zone); None or nonsense says nothing."""
-        if isinstance(date, str):
-            try:
-                date = parsedate_to_datetime(date)
-            except ValueError:
-                return
-        if date is None or date.tzinfo is None:
+        try:
+            moment = parsedate_to_datetime(date) if isinstance(date, str) else date
+        except (ValueError, OverflowError):
             return
-        self._epochs.append(date.astimezone(UTC) - timedelta(seconds=self._clock.monotonic()))
-        self._latest = max(self._epochs)
+        if moment is None or moment.utcoffset() is None or not _EARLIEST < moment < _LATEST:
+            return
+        epoch = moment.astimezone(UTC) - timedelta(seconds=self._clock.monotonic())
+        self._epochs = (*self._epochs, epoch)[-ANSWERS_KEPT:]
 
     def now(self) -> datetime | None:
         """The store's time, UTC; None before the first answer."""
-        return None if self._latest is None else self._latest + timedelta(seconds=self._clock.monotonic())
+        epochs = self._epochs
+        return max(epochs) + timedelta(seconds=self._clock.monotonic()) if epochs else None

@@ -147,9 +147,7 @@ class LocalFileSystemStorage:
         """
         if os.path.basename(suffix) != suffix:
             raise ValueError(f"a file beside {self._file!r} cannot have a name that ends in {suffix!r}")
-        return LocalFileSystemStorage(
-            f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy
-        )
+        return LocalFileSystemStorage(f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy)
 
     def _read(self) -> tuple[bytes, str | None]:
         with errors_as_storage_errors("read the queue file", self._file):

@@ -145,9 +145,11 @@ class Auditor:
 
     def _check_removal(self, job_id: str, job: Fields, after: Version) -> None:
         calls, status = self.calls, status_of(job)
+        if status == DEAD and calls.may_carry("redrive", after, job["entrypoint"]):
+            status = QUEUED  # for a moment: another call of the same commit may have ended it
         claim = Claim(job_id, attempt_of(job))
         idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
-        purged = status != QUEUED and idle and calls.may_carry("purge", after, job["entrypoint"])
+        purged = status_of(job) != QUEUED and idle and calls.may_carry("purge", after, job["entrypoint"])
         stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
         expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
         replaced = status != DEAD and idle and calls.replaces(job.get("unique_key"), after)
