@@ -38,18 +38,19 @@ class _Lease(Generic[Client]):
         self._retired = False
         self._connect = connect
         self._opened = opened
+        self._loop: Any = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
-        self._open: AbstractAsyncContextManager[Client] | None = None
+        self._manager: Any = None  # while the client is open
         self._closing: asyncio.Task[None] | None = None
         self._client: Client
 
     async def client(self) -> Client:
         """The client. Whoever comes while it is opened waits, and opens it if that has failed."""
         async with self._opening:
-            if self._open is None:
+            if self._manager is None:
                 manager = self._connect()
                 self._client = await manager.__aenter__()
-                self._open = manager
+                self._manager = manager
                 self._opened()
             return self._client
 
@@ -60,10 +61,16 @@ class _Lease(Generic[Client]):
 
     async def close_if_idle(self) -> None:
         """Close the client if nobody will use it any more."""
-        if self._retired and not self.users and self._open is not None:
-            manager, self._open = self._open, None
+        if self._retired and not self.users and self._manager is not None:
+            manager, self._manager = self._manager, None
             self._closing = asyncio.create_task(_close(manager))
             await asyncio.shield(self._closing)  # it is closed although whoever is the last to leave is cancelled
+
+    def leave_to_parent(self) -> None:
+        """Never close the client here: the parent uses it."""
+        self.users += 1
+        with suppress(AttributeError):  # no generator, or a loop that does not close them where it ends
+            self._loop._asyncgens.discard(self._manager.gen)
 
 
 async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
@@ -87,11 +94,12 @@ class SharedClient(Generic[Client]):
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
         self._connect = connect
         self._begin()
-        _all.add(self)
+        _everyone.add(self)
 
     def _begin(self) -> None:
         self.opened = 0
         self._leases: dict[asyncio.AbstractEventLoop, _Lease[Client]] = {}
+        self._living: WeakSet[_Lease[Client]] = WeakSet()  # the retired ones that are still in use, too
         self._changing = threading.Lock()
 
     @asynccontextmanager
@@ -119,6 +127,7 @@ class SharedClient(Generic[Client]):
                 for ended in [other for other in self._leases if other.is_closed()]:
                     del self._leases[ended]
                 self._leases[loop] = _Lease(self._connect, self._count)
+                self._living.add(self._leases[loop])
             return self._leases[loop]
 
     def _count(self) -> None:
@@ -126,13 +135,15 @@ class SharedClient(Generic[Client]):
 
     def leave_to_parent(self) -> None:
         """We were forked: have no client, and never close the parent's, which would end its connections for it too."""
-        for lease in self._leases.values():
-            lease.users += 1  # the parent
-        _keep_for_ever(self._leases)
+        leases = list(self._living)
+        for lease in leases:
+            lease.leave_to_parent()
+        if leases:
+            _keep_for_ever(leases)
         self._begin()
 
 
-_all: WeakSet[SharedClient[Any]] = WeakSet()
+_everyone: WeakSet[SharedClient[Any]] = WeakSet()
 _kept: list[Any] = []
 
 
@@ -144,7 +155,7 @@ def _keep_for_ever(kept: object) -> None:
 
 
 def _leave_all_to_parent() -> None:
-    for shared in list(_all):
+    for shared in list(_everyone):
         shared.leave_to_parent()
 
 

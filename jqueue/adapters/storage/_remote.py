@@ -95,6 +95,8 @@ class RemoteStorage(ABC, Generic[Client]):
             CASConflictError: the condition did not hold; or it did, and a client's own second try found it so.
             StorageError: the store failed; the subclass says how. The write may have landed, or may land later.
         """
+        if if_match == "":
+            raise CASConflictError(f"{self.url}: an empty etag matches nothing")  # some stores take it for no condition
         return await self._call("write", lambda client: self._put(client, content, if_match))
 
     def store_time(self) -> datetime | None:

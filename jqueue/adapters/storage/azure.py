@@ -31,6 +31,8 @@ MEANINGS: dict[str, Meaning] = {
     "TargetConditionNotMet": Meaning.CONFLICT,
     "BlobNotFound": Meaning.MISSING,
     "ContainerNotFound": Meaning.FATAL,
+    "LeaseIdMissing": Meaning.FATAL,
+    "ResourceNotFound": Meaning.FATAL,
     "ContainerBeingDeleted": Meaning.TRANSIENT,
     "ServerBusy": Meaning.THROTTLED,
     "OperationTimedOut": Meaning.TRANSIENT,
@@ -223,7 +225,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
         if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
             status, code = error.status_code, str(getattr(error, "error_code", None) or "")
             by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
-            meaning = MEANINGS.get(code) or STATUSES.get(status, by_status)
+            meaning = Meaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
             if meaning is Meaning.MISSING and doing == "write":
                 meaning = Meaning.CONFLICT
             key = code if code in HINTS else "AuthorizationFailure" if status == 403 else ""

@@ -1,0 +1,22 @@
+"""The command line: `jqueue doctor URL`, and whatever else grows here, one file for each command.
+
+It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
+"""
+
+from __future__ import annotations
+
+import sys
+
+NEEDED = ("rich", "typer")
+
+
+def main() -> None:
+    """Run the command line, and exit with its status."""
+    try:
+        from jqueue.cli.app import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        print("jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'", file=sys.stderr)
+        raise SystemExit(2) from None
+    app(prog_name="jqueue")

@@ -1,0 +1,59 @@
+"""What `jqueue` can be asked for: its commands, each in a file of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from jqueue._version import __version__
+from jqueue.cli.doctor import doctor
+
+_URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
+
+
+class Commands(TyperGroup):
+    """The commands. What it says about wrong arguments shows no URL, which may hold a secret."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """As in typer."""
+        with _HidingURLs():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As in typer."""
+        with _HidingURLs():
+            return super().invoke(ctx)
+
+
+class _HidingURLs:
+    """Takes the URLs out of the message of an error of typer's: "no such command", "unexpected argument"."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        message = getattr(error, "message", None)
+        if isinstance(message, str):
+            error.message = _URL.sub("(a URL)", message)  # type: ignore[union-attr]
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"jqueue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def jqueue(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """A job queue whose whole state is one JSON object, in any store with conditional writes."""

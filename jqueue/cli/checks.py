@@ -1,0 +1,92 @@
+"""The checks of `jqueue doctor`, in their order, and how they are made: one after the other, each within its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from jqueue.cli import load, probes
+from jqueue.cli.probes import Bench, NotTriedError, Result, noted
+from jqueue.cli.scratch import ScratchSpace
+from jqueue.domain.errors import StorageError
+from jqueue.ports.clock import Clock
+
+OVERALL = 90.0
+"""Seconds for all checks together."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A probe, and what it is called.
+
+    Attributes:
+        name: in JSON.
+        title: in a table.
+        limit: seconds that it may take. Who needs longer has not answered.
+        run: the probe; None where it says nothing about this store.
+    """
+
+    name: str
+    title: str
+    limit: float
+    run: Callable[[Bench], Awaitable[Result | None]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check that was made, and its result."""
+
+    check: Check
+    result: Result
+
+
+CHECKS = (
+    Check("create_only", "second creator", 20, probes.create_only),
+    Check("right_etag", "right etag", 20, probes.right_etag),
+    Check("stale_etag", "stale etag", 20, probes.stale_etag),
+    Check("absent_object", "etag of an absent object", 20, probes.absent_object),
+    Check("etag_quoting", "etag quoting", 20, probes.etag_quoting),
+    Check("round_trip", "round trip", 20, probes.round_trip),
+    Check("conditional_read", "conditional read", 20, probes.conditional_read),
+    Check("racing_creators", f"{probes.CREATORS} racing creators", 20, probes.racing_creators),
+    Check("racing_increments", f"{load.WRITERS} x {load.INCREMENTS} racing increments", 45, load.racing_increments),
+    Check("write_rate", "writes per second", 25, load.write_rate),
+    Check("clock", "clock", 20, probes.clock_offset),
+)
+
+
+async def examine(
+    space: ScratchSpace,
+    clock: Clock,
+    findings: list[Finding],
+    started: Callable[[Check], None] = lambda check: None,
+) -> None:
+    """Make the checks, one after the other.
+
+    Args:
+        space: where to make them.
+        clock: measures, and is compared with the store's.
+        findings: takes what is found, as it is found.
+        started: is told of each check before it is made.
+
+    Raises:
+        StorageError: the store refused, failed several times, or did not answer in time.
+    """
+    bench = Bench(space, clock)
+    end = clock.monotonic() + OVERALL
+    for check in CHECKS:
+        started(check)
+        seconds = max(0.0, min(check.limit, end - clock.monotonic()))
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                result = await check.run(bench)
+        except NotTriedError as why:
+            result = noted(f"not tried: {why}")
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            last = space.last_error or "no answer came"
+            raise StorageError(f'"{check.title}" could not be tried within {seconds:.0f} s: {last}') from error
+        if result is not None:
+            findings.append(Finding(check, result))

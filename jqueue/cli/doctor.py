@@ -1,0 +1,217 @@
+"""`jqueue doctor URL`: tries what a queue asks of a store on the one that the user has, and says whether it is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from jqueue._version import __version__
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.cli.checks import CHECKS, Finding, examine
+from jqueue.cli.probes import Outcome
+from jqueue.cli.scratch import ScratchObject, ScratchSpace, describe, printable
+from jqueue.cli.verdict import Verdict, judge
+from jqueue.connect import connect
+from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch
+
+SHOWN = {
+    Outcome.PASSED: Text("ok", "green"),
+    Outcome.FAILED: Text("FAILED", "bold red"),
+    Outcome.NOTED: Text("note", "yellow"),
+}
+
+
+class Status(IntEnum):
+    """With what the process exits."""
+
+    SAFE = 0
+    UNSAFE = 1
+    UNUSABLE = 2
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+@dataclass
+class Examination:
+    """One run of the doctor.
+
+    Attributes:
+        name: the object that was asked about.
+        findings: what was found.
+        space: where it was tried; None if nothing was.
+        verdict: what it comes to; None if that cannot be said.
+        error: why not.
+        status: what the process exits with.
+    """
+
+    name: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    space: ScratchSpace | None = None
+    verdict: Verdict | None = None
+    error: str = ""
+    status: Status = Status.UNUSABLE
+
+    @property
+    def left(self) -> list[ScratchObject]:
+        """The objects that could not be removed."""
+        return self.space.left if self.space else []
+
+
+def doctor(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The queue's: s3://bucket/queue.json, or a path.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Try a store: is it safe to keep a queue there?
+
+    Works on objects of its own beside the queue's, and removes them. The queue itself is neither read nor written.
+
+    Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
+    """
+    examination = run(url)
+    if as_json:
+        typer.echo(json.dumps(as_values(examination), indent=2))
+    else:
+        show(examination)
+    raise typer.Exit(examination.status)
+
+
+def run(url: str) -> Examination:
+    """Examine the store of a URL; with progress, if a terminal is there to show it."""
+    examination = Examination()
+    try:
+        storage = connect(url)
+    except (ValueError, ImportError, StorageFatalError) as error:  # of errors about a URL, no message holds secrets
+        examination.error = str(error)
+        return examination
+    examination.name = describe(storage)
+    try:
+        asyncio.run(_examine(storage, examination))
+    except StorageError as error:
+        examination.error = f"it cannot be said whether this store is safe: {error}"
+    except KeyboardInterrupt:
+        examination.error, examination.status = "stopped before its end", Status.INTERRUPTED
+    except asyncio.CancelledError:
+        examination.error, examination.status = "terminated before its end", Status.TERMINATED
+    else:
+        examination.verdict = judge(examination.findings, storage)
+        examination.status = Status.SAFE if examination.verdict.safe else Status.UNSAFE
+    return examination
+
+
+async def _examine(storage: ObjectStoragePort, examination: Examination) -> None:
+    if not isinstance(storage, SupportsScratch):
+        raise StorageFatalError(
+            f"{examination.name} cannot be tried without touching the queue: its storage has no `beside` and `remove`, "
+            "which give an object for trials and remove it. Try it with StorageContract of jqueue.testing"
+        )
+    _end_on_sigterm()
+    try:
+        with _progress() as report:
+            examination.space = ScratchSpace(storage, SystemEntropy())
+            async with examination.space:
+                await examine(
+                    examination.space,
+                    SystemClock(),
+                    examination.findings,
+                    lambda check: report(check.title, CHECKS.index(check)),
+                )
+                report("cleaning up", len(CHECKS))
+    finally:
+        if isinstance(storage, SupportsRelease):
+            await storage.release()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """Shows what is being done, and after how many checks: where a terminal is there to show it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda doing, done: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(CHECKS))
+        yield lambda doing, done: progress.update(task, description=doing, completed=done)
+
+
+def _end_on_sigterm() -> None:
+    """Have the objects removed before the process ends, also if it is asked to end as machines do it."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def as_values(examination: Examination) -> dict[str, Any]:
+    """An examination as JSON has it."""
+    verdict = examination.verdict
+    return {
+        "jqueue": __version__,
+        "object": examination.name,
+        "safe": verdict.safe if verdict else None,
+        "status": int(examination.status),
+        "verdict": verdict.text if verdict else None,
+        "harm": verdict.harm if verdict else (),
+        "advice": verdict.advice if verdict else (),
+        "checks": [
+            {"name": found.check.name, "outcome": found.result.outcome.value, "detail": found.result.detail}
+            for found in examination.findings
+        ],
+        "error": examination.error or None,
+        "left": [{"object": describe(made.storage), "reason": made.left} for made in examination.left],
+    }
+
+
+def show(examination: Examination) -> None:
+    """Print an examination for people: what was found to stdout, what went wrong to stderr."""
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+    if examination.findings:
+        console.print(Text(examination.name, "bold"), _table(examination.findings))
+    verdict = examination.verdict
+    if verdict is not None:
+        console.print(Text(verdict.text, "bold green" if verdict.safe else "bold red"))
+        for harm in verdict.harm:
+            console.print(_item(harm))
+        if verdict.advice:
+            console.print(Text("\nWhat to do:" if not verdict.safe else "\nWorth knowing:"))
+        for advice in verdict.advice:
+            console.print(_item(advice))
+    if examination.error:
+        errors.print(Text(f"jqueue doctor: {printable(examination.error)}"))
+    if examination.left:
+        errors.print(Text("jqueue doctor: this could not be removed, and may be left behind; remove it yourself:"))
+    for made in examination.left:
+        errors.print(Text(f"  {describe(made.storage)}"))
+    for reason in dict.fromkeys(made.left for made in examination.left if made.left):
+        errors.print(Text(f"  because: {printable(reason)}"))
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table("check", "result", "what was seen", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for found in findings:
+        table.add_row(found.check.title, SHOWN[found.result.outcome], Text(printable(found.result.detail)))
+    return table
+
+
+def _item(text: str) -> Table:
+    """A text as an item of a list, whose lines stand below each other."""
+    item = Table.grid(padding=(0, 1))
+    item.add_row(" -", Text(text))
+    return item

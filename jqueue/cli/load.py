@@ -1,0 +1,143 @@
+"""The probes of `jqueue doctor` that take a while: many updates at once, and as many as there is time for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jqueue.cli.probes import HONOUR, Bench, Result, failed, noted, passed
+from jqueue.cli.scratch import TRIES, ScratchObject, together
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+
+WRITERS = 5
+INCREMENTS = 10
+INCREMENTS_END = 30.0
+"""Seconds after which no further increment is begun."""
+
+WRITES = 100
+WRITES_END, WRITES_END_THROTTLED = 3.0, 8.0
+"""Seconds for which writes are counted; if the store throttles, more: its pace is slow."""
+
+ATTEMPTS = 200
+"""So many writes one writer begins at the most: of a store that refuses at once, time alone would not see the end."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+SLOW = 2.0
+"""Fewer writes a second are worth a word."""
+
+BROKER = (
+    "Each commit is one write. Use a BrokerQueue, and the verbs for many jobs (enqueue_many, ack_many): they put all "
+    "that waits into one commit."
+)
+
+
+class _Pace:
+    """The pauses of one writer: they grow when the store complains, and shrink when it does not."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._entropy = bench.space.entropy
+        self._pause = 0.0
+
+    def complained(self) -> None:
+        """The store failed, or asked for fewer requests."""
+        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
+
+    def went_well(self) -> None:
+        """A write landed."""
+        self._pause *= 0.8
+
+    async def wait(self) -> None:
+        """Pause, if only for the others of this event loop."""
+        await asyncio.sleep(self._pause / 2 + self._entropy.jitter(self._pause / 2) if self._pause > 0.01 else 0)
+
+
+class _Tally:
+    """How the racing increments went."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.conflicts = 0
+
+
+async def racing_increments(bench: Bench) -> Result:
+    """No update of many writers is lost."""
+    bench.need_matches()
+    thing, tally, total = bench.space.new_object(), _Tally(), WRITERS * INCREMENTS
+    begun = bench.clock.monotonic()
+    await together(_increment(bench, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
+    seconds = bench.clock.monotonic() - begun
+    if not tally.acknowledged:
+        last = f": {thing.last_error}" if thing.last_error else ", only conflicts"
+        raise StorageError(f"not one of {total} racing increments went through within {seconds:.0f} s{last}")
+    counted = _number((await bench.read(thing))[0])
+    if counted < tally.acknowledged:
+        return failed(
+            f"loses updates: {tally.acknowledged} were acknowledged, and {counted} are there",
+            "lose jobs, and run others twice: writers overwrite each other",
+            HONOUR,
+        )
+    if tally.acknowledged < total:
+        return noted(f"{tally.acknowledged} of {total} in {seconds:.0f} s, and none lost: it is slow", BROKER)
+    if counted > total:
+        return noted(f"none lost, {counted - total} counted twice: writes are sent again, which a queue recognises")
+    return passed(f"all {total} there, {tally.conflicts} conflicts, {seconds:.1f} s")
+
+
+async def _increment(bench: Bench, thing: ScratchObject, tally: _Tally, end: float) -> None:
+    """Add one, several times; if a write is refused or its fate is not known, read and add again."""
+    pace, left = _Pace(bench), INCREMENTS
+    for _ in range(ATTEMPTS):
+        if not left or bench.clock.monotonic() >= end:
+            break
+        try:
+            content, etag = await thing.read()
+            await thing.write(b"%d" % (_number(content) + 1), etag)
+        except CASConflictError:
+            tally.conflicts += 1
+        except StorageFatalError:
+            raise
+        except StorageError:
+            pace.complained()
+        else:
+            tally.acknowledged += 1
+            left -= 1
+            pace.went_well()
+        await pace.wait()
+
+
+def _number(content: bytes) -> int:
+    return int(content) if content.isdigit() and len(content) < 10 else 0
+
+
+async def write_rate(bench: Bench) -> Result:
+    """How many writes a second the store takes, one after the other."""
+    bench.need_matches()
+    thing, pace, etag = bench.space.new_object(), _Pace(bench), None
+    begun, took, done, throttled, failures = bench.clock.monotonic(), 0.0, 0, False, 0
+    for _ in range(ATTEMPTS):
+        if done == WRITES or bench.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
+            break
+        try:
+            etag = await thing.write(bench.body(), etag)
+        except StorageFatalError:
+            raise
+        except StorageThrottledError:
+            throttled = True
+            pace.complained()
+        except (StorageError, CASConflictError) as error:  # it may have landed, and been sent again by the client
+            failures += isinstance(error, StorageError)
+            if failures == TRIES:
+                raise
+            etag = (await bench.read(thing))[1]
+        else:
+            done, took, failures = done + 1, bench.clock.monotonic() - begun, 0
+        if throttled:
+            await pace.wait()
+    if not done:
+        raise StorageError("not one write went through in a row of them", thing.last_error)
+    rate = done / max(took, 0.001)
+    said = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    if throttled:
+        return noted(f"{said}; the store asks for no more", BROKER)
+    if rate < SLOW:
+        return noted(f"{said}, one after the other", BROKER)
+    return passed(f"{said}, one after the other")

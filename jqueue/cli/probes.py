@@ -1,0 +1,273 @@
+"""What `jqueue doctor` tries on a store: one function for each promise that a queue rests on.
+
+Nothing here prints. Each content that is written is unlike every other, so that what is read afterwards tells which
+write landed, whatever its answer was: a client may send a write again, and be refused because of its own first try.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from jqueue.cli.scratch import Found, ScratchObject, ScratchSpace, patiently, together
+from jqueue.domain.errors import CASConflictError, shown
+from jqueue.ports.clock import Clock
+from jqueue.ports.storage import SupportsReadIfChanged, SupportsStoreTime
+
+CREATORS = 20
+MANY_BYTES = bytes(range(256)) * 256
+SOME_ETAG = "0123456789abcdef0123456789abcdef"
+CLOCK_TOLERANCE = 2.0
+"""Seconds. The date of an answer names a whole second, and is as old as the answer's way here."""
+
+HONOUR = (
+    "Take another store, or a newer version of this one: it must honour If-Match and If-None-Match. If a proxy or a "
+    "gateway stands before it, try the store's own endpoint."
+)
+PROXY = "Look for a proxy, a gateway or a cache that changes what passes, and try the store's own endpoint."
+CLOCK = "Set the clock of this machine (NTP): stores refuse requests from clocks that are minutes off."
+NO_TIME = (
+    "Keep the clocks of all machines that use the queue within a minute of each other: its jobs are dated by them."
+)
+READS = "Where consumers only wait, raise poll_interval: each look at the queue sends all of it."
+
+
+class Outcome(Enum):
+    """How a probe ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOTED = "noted"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a probe found.
+
+    Attributes:
+        outcome: a failure means that no queue is safe here.
+        detail: what was seen.
+        harm: what it would do to a queue; as the rest of "It would …".
+        advice: what to do about it.
+    """
+
+    outcome: Outcome
+    detail: str
+    harm: str = ""
+    advice: str = ""
+
+
+def passed(detail: str) -> Result:
+    """All is well."""
+    return Result(Outcome.PASSED, detail)
+
+
+def noted(detail: str, advice: str = "") -> Result:
+    """It is safe, and worth knowing."""
+    return Result(Outcome.NOTED, detail, advice=advice)
+
+
+def failed(detail: str, harm: str, advice: str = HONOUR) -> Result:
+    """It is not safe."""
+    return Result(Outcome.FAILED, detail, harm, advice)
+
+
+class NotTriedError(Exception):
+    """A probe needs what an earlier one has found missing. The message says what."""
+
+
+class Bench:
+    """What the probes work with, and what one has found out for the next.
+
+    Args:
+        space: gives objects.
+        clock: measures, and is compared with the store's.
+
+    Attributes:
+        main: an object that several probes use, one after the other.
+        matches: whether a write that names the right etag goes through; that is known from `right_etag` on.
+        etag: the last etag of `main` that was seen.
+    """
+
+    def __init__(self, space: ScratchSpace, clock: Clock) -> None:
+        self.space = space
+        self.clock = clock
+        self.main = space.new_object()
+        self.matches = True
+        self.etag: str | None = None
+        self._bodies = 0
+
+    def body(self) -> bytes:
+        """A content unlike all others."""
+        self._bodies += 1
+        return b'{"jqueue doctor": "%s", "body": %d}' % (self.space.entropy.new_id().encode(), self._bodies)
+
+    async def read(self, thing: ScratchObject) -> Found:
+        """What is there."""
+        found = await patiently(thing.read, self.space.entropy)
+        if thing is self.main:
+            self.etag = found[1] or self.etag
+        return found
+
+    async def put(self, thing: ScratchObject, content: bytes, if_match: str | None = None) -> str | None:
+        """The etag of a write that landed, whatever was answered; None if it was refused."""
+        try:
+            return await patiently(lambda: thing.write(content, if_match), self.space.entropy)
+        except CASConflictError:
+            found, etag = await self.read(thing)
+            return etag if found == content else None
+
+    async def current(self) -> str:
+        """The etag of `main`, which is created if it is not there."""
+        etag = (await self.read(self.main))[1] or await self.put(self.main, self.body())
+        if etag is None:
+            self.matches = False
+            raise NotTriedError("nothing can be created")
+        return etag
+
+    def need_matches(self) -> None:
+        """Do not go on where no write that names the right etag goes through."""
+        if not self.matches:
+            raise NotTriedError("no write gets through")
+
+
+async def create_only(bench: Bench) -> Result:
+    """A write that names no etag creates, and nothing else."""
+    first = bench.body()
+    if await bench.put(bench.main, first) is None:
+        return failed("the first creator was refused, though nothing was there", "stand still: it cannot be created")
+    harm = "lose jobs: of two programs that start a queue, the second wipes out the jobs of the first"
+    if await bench.put(bench.main, bench.body()) is not None:
+        return failed("accepted: it overwrote what the first wrote", harm)
+    if (await bench.read(bench.main))[0] != first:
+        return failed("what the first creator wrote is not there", harm)
+    return passed("refused")
+
+
+async def right_etag(bench: Bench) -> Result:
+    """A write that names the etag of the object goes through."""
+    etag, content = await bench.current(), bench.body()
+    if await bench.put(bench.main, content, etag) is None:
+        bench.matches = False
+        weak = "a proxy has made the etag weak" if etag.startswith("W/") else f"etag {shown(etag)}"
+        return failed(
+            f"refused, though nobody had written meanwhile ({weak})", "stand still: no change would be accepted", PROXY
+        )
+    if (await bench.read(bench.main))[0] != content:
+        bench.matches = False
+        return failed("the write was acknowledged, and is not there", "lose jobs that it has acknowledged")
+    return passed("accepted")
+
+
+async def stale_etag(bench: Bench) -> Result:
+    """A write that names an earlier etag is refused."""
+    bench.need_matches()
+    earlier, later = await bench.current(), bench.body()
+    if await bench.put(bench.main, later, earlier) is None:
+        return failed("the right etag was refused this time", "stand still at times: changes are not accepted", PROXY)
+    harm = "lose jobs, and run others twice: a program overwrites what another has written since it read"
+    if await bench.put(bench.main, bench.body(), earlier) is not None:
+        return failed("accepted: what had been written since was overwritten", harm)
+    if (await bench.read(bench.main))[0] != later:
+        return failed("refused, and yet the object has changed", harm)
+    return passed("refused, and nothing changed")
+
+
+async def absent_object(bench: Bench) -> Result:
+    """A write that names an etag creates nothing."""
+    absent = bench.space.new_object()
+    harm = "bring back a queue that was deleted: its jobs would run a second time"
+    if await bench.put(absent, bench.body(), bench.etag or SOME_ETAG) is not None:
+        return failed("accepted: an object came to be by it", harm)
+    if (await bench.read(absent))[1] is not None:
+        return failed("refused, and yet there is an object", harm)
+    return passed("refused, and nothing created")
+
+
+async def etag_quoting(bench: Bench) -> Result | None:
+    """Some stores that speak S3 take back their etags only without the quotes that they give them with."""
+    if not hasattr(bench.main.storage, "etag_style"):
+        return None
+    style = bench.main.storage.etag_style
+    if style == "quoted":
+        return passed("with quotes, as HTTP has it")
+    if style == "unquoted":
+        return passed("without quotes; jqueue has noticed, and adapts")
+    return noted("could not be told: no write that names an etag went through")
+
+
+async def round_trip(bench: Bench) -> Result:
+    """Bytes come back as they were, with the etag that their write was given."""
+    thing, content = bench.space.new_object(), MANY_BYTES + bench.body()
+    written = await bench.put(thing, content)
+    if written is None:
+        raise NotTriedError("nothing can be created")
+    found, etag = await bench.read(thing)
+    if found != content:
+        what = f"{len(content):,} bytes were written, and {'others' if found else 'none'} read"
+        return failed(what, "read something else than was written: it would refuse to work, or lose jobs", PROXY)
+    if written != etag:
+        return noted("a read gives another etag than the write: each commit costs a second try", PROXY)
+    return passed(f"{len(content):,} bytes came back, with their etag")
+
+
+async def conditional_read(bench: Bench) -> Result | None:
+    """A read of what has not changed says so, and of what has changed does not."""
+    thing = bench.main
+    if not isinstance(thing.storage, SupportsReadIfChanged):
+        return None
+    entropy, earlier = bench.space.entropy, await bench.current()
+    unchanged = await patiently(lambda: thing.read_if_changed(earlier), entropy)
+    if bench.matches:
+        content = bench.body()
+        if await bench.put(thing, content, earlier) is None:
+            return failed(
+                "the right etag was refused this time", "stand still at times: changes are not accepted", PROXY
+            )
+        found = await patiently(lambda: thing.read_if_changed(earlier), entropy)
+        if found is None or found[0] != content:
+            return failed(
+                "an object that has changed was called unchanged", "leave jobs lying: nobody sees them", PROXY
+            )
+    if unchanged is not None:
+        return noted("the whole object is sent, changed or not: looking costs more", READS)
+    return passed("says unchanged, and only when it is")
+
+
+async def racing_creators(bench: Bench) -> Result:
+    """Of many that create at once, one wins."""
+    thing = bench.space.new_object()
+    contents = [bench.body() for _ in range(CREATORS)]
+
+    async def create(content: bytes) -> bytes | None:
+        try:
+            await patiently(lambda: thing.write(content), bench.space.entropy)
+        except CASConflictError:
+            return None
+        return content
+
+    won = [content for content in await together(map(create, contents)) if content is not None]
+    found, etag = await bench.read(thing)
+    harm = "lose jobs: programs that start at the same moment wipe out each other's"
+    if len(won) > 1:
+        return failed(f"{len(won)} of {CREATORS} were told that they had created it", harm)
+    if won and won != [found]:
+        return failed("what the one that won has written is not there", harm)
+    if etag is None:
+        return failed("all were refused, and nothing was created", "stand still: it cannot be created")
+    if found not in contents:
+        return failed("what is there was written by none of them", harm)
+    return passed(f"one won, {CREATORS - 1} were refused")
+
+
+async def clock_offset(bench: Bench) -> Result:
+    """This machine's clock, compared with the store's."""
+    storage = bench.main.storage
+    store_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+    if store_time is None:
+        return noted("the store does not tell the time", NO_TIME)
+    offset = (bench.clock.now() - store_time).total_seconds()
+    if abs(offset) <= CLOCK_TOLERANCE:
+        return passed(f"within {CLOCK_TOLERANCE:g} s of the store's")
+    side = "ahead of" if offset > 0 else "behind"
+    return noted(f"this machine is {abs(offset):,.0f} s {side} the store", CLOCK)

@@ -1,0 +1,219 @@
+"""Objects beside a queue's, for trials. Every call to them ends in time, and whatever happens they are removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Self, TypeVar
+
+from jqueue.adapters.storage._remote import RemoteStorage
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import SupportsReadIfChanged, SupportsScratch
+
+Answer = TypeVar("Answer")
+Found = tuple[bytes, str | None]
+
+CALL_LIMIT = 20.0
+"""Seconds for one call. Our adapters have a shorter deadline of their own; somebody else's may have none."""
+
+TRIES = 3
+FAILURE_BASE, FAILURE_CAP = 0.2, 2.0
+THROTTLED_BASE, THROTTLED_CAP = 0.5, 4.0
+
+REMOVAL_LIMIT = 15.0
+"""Seconds for the removal of one object."""
+
+LATE = 1.0
+"""Seconds after which a write that got no answer is looked for once more."""
+
+
+def describe(storage: object) -> str:
+    """The name of an object as people know it, without secrets, and safe to print."""
+    if isinstance(storage, RemoteStorage):
+        name = storage.url
+    elif isinstance(storage, LocalFileSystemStorage):
+        name = str(storage.path)
+    elif isinstance(storage, InMemoryStorage):
+        name = "memory"
+    else:
+        name = repr(storage)
+    return printable(name)
+
+
+def printable(text: str) -> str:
+    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
+    """What a call answers at last: a few tries if the store fails, and pauses that grow for as long as it throttles.
+
+    Raises:
+        StorageError: it failed each time, or refused.
+    """
+    failures = throttled = 0
+    while True:
+        try:
+            return await call()
+        except StorageFatalError:
+            raise
+        except StorageThrottledError:
+            throttled += 1
+            bound = exponential_bound(throttled, THROTTLED_BASE, THROTTLED_CAP)
+        except StorageError:
+            failures += 1
+            if failures == TRIES:
+                raise
+            bound = exponential_bound(failures, FAILURE_BASE, FAILURE_CAP)
+        await asyncio.sleep(bound / 2 + entropy.jitter(bound / 2))
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """What several calls answer at once. If one of them fails, or we are cancelled, none goes on behind our back."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class ScratchObject:
+    """One object for trials.
+
+    Attributes:
+        storage: where it is.
+        last_error: the last thing that the store complained about, other than a conflict.
+        left: why it could not be removed; "" if it could, or if nothing tried yet.
+    """
+
+    def __init__(self, storage: SupportsScratch) -> None:
+        self.storage = storage
+        self.last_error: StorageError | None = None
+        self.left = ""
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._written = False
+        self._unsure = False
+        self._gone = False
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether something may be left of it."""
+        return self._written and not self._gone
+
+    async def read(self) -> Found:
+        """As of any storage."""
+        return await self._call("read", self.storage.read())
+
+    async def read_if_changed(self, etag: str) -> Found | None:
+        """As of a storage that has it; one that has it not is not asked."""
+        assert isinstance(self.storage, SupportsReadIfChanged)
+        return await self._call("read", self.storage.read_if_changed(etag))
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """As of any storage."""
+        self._written = True
+        try:
+            return await self._call("write", self.storage.write(content, if_match))
+        except (CASConflictError, StorageFatalError):
+            raise
+        except StorageError:
+            self._unsure = True
+            raise
+
+    async def _call(self, doing: str, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for a call, which goes on if we are cancelled: so that what it writes can be removed afterwards."""
+        task = asyncio.create_task(call)
+        self._under_way.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            async with asyncio.timeout(CALL_LIMIT) as limit:
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            if limit.expired():
+                self.last_error = StorageError(f"no answer within {CALL_LIMIT:g} s to the {doing}")
+                raise self.last_error from error
+            raise
+        except StorageError as error:
+            self.last_error = error
+            raise
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # has been seen: asyncio need not say that nobody did
+
+    async def remove(self, entropy: Entropy) -> None:
+        """Remove it, once no call is under way. If that fails, `left` says why."""
+        if not self.may_be_there:
+            return
+        try:
+            async with asyncio.timeout(REMOVAL_LIMIT):
+                await self._settle()
+                await patiently(self.storage.remove, entropy)
+                if self._unsure:
+                    await asyncio.sleep(LATE)
+                    if not await self._is_absent(entropy):
+                        await patiently(self.storage.remove, entropy)
+        except (StorageError, TimeoutError) as error:
+            try:
+                async with asyncio.timeout(REMOVAL_LIMIT):
+                    self._gone = await self._is_absent(entropy)
+            except (StorageError, TimeoutError):
+                self._gone = False
+            self.left = "" if self._gone else str(error) or f"it could not be removed within {REMOVAL_LIMIT:g} s"
+        else:
+            self._gone = True
+
+    async def _settle(self) -> None:
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=REMOVAL_LIMIT / 2)
+            for task in late:
+                task.cancel()
+                self._unsure = True
+
+    async def _is_absent(self, entropy: Entropy) -> bool:
+        return (await patiently(self.storage.read, entropy))[1] is None
+
+
+class ScratchSpace:
+    """Makes objects for trials beside a queue's, and removes them when it is left.
+
+    Args:
+        storage: the queue's object, which is neither read nor written.
+        entropy: makes the id in the names of the others, and jitter.
+    """
+
+    def __init__(self, storage: SupportsScratch, entropy: Entropy) -> None:
+        self.storage = storage
+        self.entropy = entropy
+        self.objects: list[ScratchObject] = []
+        self._id = "".join(char for char in entropy.new_id() if char.isalnum())[-12:]
+
+    def new_object(self) -> ScratchObject:
+        """An object that nobody has seen."""
+        suffix = f".doctor-{self._id}-{len(self.objects) + 1}"
+        made = ScratchObject(self.storage.beside(suffix))
+        self.objects.append(made)
+        return made
+
+    @property
+    def left(self) -> list[ScratchObject]:
+        """What may still be there."""
+        return [made for made in self.objects if made.may_be_there]
+
+    @property
+    def last_error(self) -> StorageError | None:
+        """The last thing that the store complained about, other than conflicts."""
+        return next((made.last_error for made in reversed(self.objects) if made.last_error), None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(made.remove(self.entropy) for made in self.objects))

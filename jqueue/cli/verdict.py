@@ -1,0 +1,65 @@
+"""What the findings of `jqueue doctor` come to, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.checks import Finding
+from jqueue.cli.probes import Outcome
+
+SAFE = (
+    "Safe. Of many writers exactly one wins, the others are told so, and nothing that was acknowledged is lost. "
+    "That is all that a queue asks of a store."
+)
+UNSAFE = "Not safe. Keep no queue here: it would"
+DEAF = "This store seems to write whatever the condition is."
+TWO_STEPS = (
+    "Take another store: this one looks at the condition, and then writes, and another write can come between. "
+    "No setting can help that."
+)
+RACES = {"racing_creators", "racing_increments"}
+
+PLACES: dict[type, str] = {
+    LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, off network drives.",
+    InMemoryStorage: "Memory serves one process, and ends with it: it is for tests and trials.",
+}
+"""What no probe can see from here."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What it comes to.
+
+    Attributes:
+        safe: whether a queue may be kept there.
+        text: that, in a sentence.
+        harm: what the store would do to a queue.
+        advice: what to do.
+    """
+
+    safe: bool
+    text: str
+    harm: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def judge(findings: Iterable[Finding], storage: object) -> Verdict:
+    """The verdict on a storage."""
+    results = {finding.check.name: finding.result for finding in findings}
+    failed = {name: result for name, result in results.items() if result.outcome is Outcome.FAILED}
+    advice = _once(result.advice for result in (failed or results).values())
+    if not failed:
+        place = tuple(text for kind, text in PLACES.items() if isinstance(storage, kind))
+        return Verdict(True, SAFE, (), advice + place)
+    if failed.keys() >= {"create_only", "stale_etag"}:
+        advice = (DEAF, *advice)
+    if failed.keys() <= RACES:
+        advice = (TWO_STEPS,)
+    return Verdict(False, UNSAFE, _once(result.harm for result in failed.values()), advice)
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, texts)))

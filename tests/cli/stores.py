@@ -1,0 +1,317 @@
+"""Stores for the doctor: an honest one with a network in between, and those that do what no queue survives."""
+
+import asyncio
+import copy
+from datetime import timedelta
+
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.testing.virtual_time import VirtualClock
+
+WAY = 0.01
+"""Seconds to the store, and as many back."""
+
+
+class Honest:
+    """One of many objects of one store. What the others override is a way to fail."""
+
+    def __init__(self):
+        self.name = "queue.json"
+        self.objects = {"queue.json": (b"the user's", "0")}
+        self.calls = []
+        self.times = []
+        self.writes = [0]
+        self.clock = VirtualClock()
+        self.released = []
+
+    def __repr__(self):
+        return f"a store's {self.name}"
+
+    def beside(self, suffix):
+        other = copy.copy(self)  # the same lists and the same dict: the same store
+        other.name += suffix
+        return other
+
+    async def remove(self):
+        await self.arrive("remove")
+        self.objects.pop(self.name, None)
+
+    async def release(self):
+        self.released.append(True)
+
+    async def read(self):
+        await self.arrive("read")
+        found = self.objects.get(self.name, (b"", None))
+        await asyncio.sleep(WAY)
+        return found
+
+    async def read_if_changed(self, etag):
+        found = await self.read()
+        return None if found[1] == etag else found
+
+    async def write(self, content, if_match=None):
+        await self.arrive("write")
+        self.check(if_match)
+        etag = self.land(content)
+        await asyncio.sleep(WAY)
+        return etag
+
+    def store_time(self):
+        return self.clock.now()
+
+    async def arrive(self, doing):
+        self.calls.append((doing, self.name))
+        self.times.append(self.clock.monotonic())
+        await asyncio.sleep(WAY)
+
+    def etag(self):
+        return self.objects.get(self.name, (b"", None))[1]
+
+    def check(self, if_match):
+        if self.etag() != if_match:
+            raise CASConflictError("the precondition failed")
+
+    def land(self, content):
+        self.writes[0] += 1
+        etag = f'"{self.writes[0]}"'
+        self.objects[self.name] = (content, etag)
+        return etag
+
+
+class IgnoresConditions(Honest):
+    def check(self, if_match):
+        pass
+
+
+class CreatesOver(Honest):
+    def check(self, if_match):
+        if if_match is not None:
+            super().check(if_match)
+
+
+class CreatesNothing(Honest):
+    def check(self, if_match):
+        if if_match is None:
+            raise CASConflictError("the precondition failed")
+
+
+class IgnoresMatches(Honest):
+    def check(self, if_match):
+        if if_match is None or self.etag() is None:
+            super().check(if_match)
+
+
+class RefusesAndWrites(Honest):
+    async def write(self, content, if_match=None):
+        await self.arrive("write")
+        try:
+            self.check(if_match)
+        finally:
+            etag = self.land(content)
+        return etag
+
+
+class MatchesNothing(Honest):
+    def check(self, if_match):
+        if if_match is None or self.etag() is not None:
+            super().check(if_match)
+
+
+class RefusesMatches(Honest):
+    def check(self, if_match):
+        if if_match is not None:
+            raise CASConflictError("the precondition failed")
+        super().check(if_match)
+
+
+class MakesEtagsWeak(Honest):
+    async def read(self):
+        content, etag = await super().read()
+        return content, None if etag is None else f"W/{etag}"
+
+
+class Forgets(Honest):
+    def land(self, content):
+        return super().land(content) if self.etag() is None else self.etag()
+
+
+class CreatesInTwoSteps(Honest):
+    async def write(self, content, if_match=None):
+        await self.arrive("write")
+        self.check(if_match)
+        if if_match is None:
+            await asyncio.sleep(WAY)
+        return self.land(content)
+
+
+class WritesInTwoSteps(Honest):
+    async def write(self, content, if_match=None):
+        await self.arrive("write")
+        self.check(if_match)
+        if if_match is not None:
+            await asyncio.sleep(WAY)
+        return self.land(content)
+
+
+class ChangesBytes(Honest):
+    def land(self, content):
+        return super().land(content.replace(b"\r\n", b"\n").replace(b"\0", b""))
+
+
+class ChangesEtags(Honest):
+    """As a proxy does that compresses; its etags are as good as the others."""
+
+    async def read(self):
+        content, etag = await super().read()
+        return content, None if etag is None else f"{etag}-gzip"
+
+    def check(self, if_match):
+        super().check(None if if_match is None else if_match.removesuffix("-gzip"))
+
+
+class AlwaysUnchanged(Honest):
+    async def read_if_changed(self, etag):
+        return None
+
+
+class NeverUnchanged(Honest):
+    async def read_if_changed(self, etag):
+        return await self.read()
+
+
+class TellsNoTime(Honest):
+    def store_time(self):
+        return None
+
+
+class LivesInThePast(Honest):
+    def store_time(self):
+        return self.clock.now() - timedelta(minutes=10)
+
+
+class Quoted(Honest):
+    etag_style: str | None = "quoted"
+
+
+class Unquoted(Honest):
+    etag_style = "unquoted"
+
+
+class Throttles(Honest):
+    """One write a second to each object, as some stores keep it."""
+
+    every = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.last = {}
+
+    def check(self, if_match):
+        now = asyncio.get_running_loop().time()
+        if now < self.last.get(self.name, -self.every) + self.every:
+            raise StorageThrottledError("429: slow down")
+        super().check(if_match)
+        self.last[self.name] = now
+
+
+class NeverStopsThrottling(Throttles):
+    every = 1e9
+
+
+class Refuses(Honest):
+    """Reads are allowed, writes are not."""
+
+    def check(self, if_match):
+        raise StorageFatalError("access to the bucket 'jobs' was refused: to write, s3:PutObject is needed")
+
+
+class RefusesAfterAWhile(Honest):
+    def check(self, if_match):
+        if self.writes[0] > 40:
+            raise StorageFatalError("the credentials have expired: renew them")
+        super().check(if_match)
+
+
+class FailsNowAndThen(Honest):
+    """Every ninth call fails; of the writes among them, some have landed."""
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        if len(self.calls) % 9 == 0:
+            raise StorageError("the connection was reset")
+        return etag
+
+    async def read(self):
+        if len(self.calls) % 9 == 0:
+            self.calls.append(("read", self.name))
+            raise StorageError("the connection was reset")
+        return await super().read()
+
+
+class Fails(Honest):
+    async def arrive(self, doing):
+        await super().arrive(doing)
+        raise StorageError("the connection was reset")
+
+
+class NeverAnswers(Honest):
+    async def arrive(self, doing):
+        await super().arrive(doing)
+        await asyncio.sleep(1e9)
+
+
+class AnswersLate(Honest):
+    """Its first write lands long after everybody has stopped waiting for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = []
+
+    async def write(self, content, if_match=None):
+        if not self.late:
+            self.late.append(asyncio.create_task(self.land_later(content)))
+            raise StorageError("the connection was reset")
+        raise StorageFatalError("the credentials have expired: renew them")
+
+    async def land_later(self, content):
+        await asyncio.sleep(0.5)
+        self.land(content)
+
+
+class SendsAgain(Honest):
+    """As a client that sends a write again whose answer was lost, and reports what the second one was told."""
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        if self.writes[0] % 5 == 0:
+            raise CASConflictError("the precondition failed")
+        return etag
+
+
+class KeepsAll(Honest):
+    async def remove(self):
+        await self.arrive("remove")
+        raise StorageFatalError("access to the bucket 'jobs' was refused: to delete, s3:DeleteObject is needed")
+
+
+class NoScratch:
+    """The two methods that a queue needs, and no more."""
+
+    async def read(self):
+        raise AssertionError("the queue's own object was read")
+
+    async def write(self, content, if_match=None):
+        raise AssertionError("the queue's own object was written")
+
+
+class DoesAtCall(Honest):
+    """At its n-th call, something happens."""
+
+    def __init__(self, number, happen):
+        super().__init__()
+        self.number, self.happen = number, happen
+
+    async def arrive(self, doing):
+        number = len(self.calls) + 1
+        await super().arrive(doing)
+        if number == self.number:
+            self.happen()

@@ -1,0 +1,36 @@
+"""What all tests share: servers, each of which runs once for the whole test run."""
+
+import pytest
+
+from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of
+
+__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs"]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Have all tests of one server run in the same process of `--dist=loadgroup`."""
+    uses = [servers_of(item) for item in items]
+    group_of = groups(uses)
+    for item, used in zip(items, uses, strict=True):
+        for name in sorted(used)[:1]:
+            item.add_marker(pytest.mark.xdist_group(group_of[name]))
+    result = yield
+    if config.getoption("loadgroup", False):
+        _tell_groups(items)
+    return result
+
+
+def _tell_groups(items):
+    """Do what pytest-xdist 3.8 means to do, and since pytest 9.2 does not (pytest-dev/pytest-xdist issue 1386).
+
+    The process that hands out the tests sees only their ids.
+    """
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and hasattr(item, "id") and not item.nodeid.endswith(f"@{group.args[0]}"):
+            item._id = type(item.id).parse(f"{item.nodeid}@{group.args[0]}")

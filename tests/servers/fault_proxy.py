@@ -1,0 +1,400 @@
+"""A proxy between a real client and a real server, on one machine, that breaks what it is told to break.
+
+It knows where an HTTP/1.1 request ends, and where its answer begins and ends. So it can lose, hold back, cut or replace
+an answer *after the server has committed*, which is what a client has to survive. Requests and answers pass through it
+byte for byte: the `Host` header is the proxy's, as the client wrote (and signed) it. Answers are passed on when they
+are whole; interim ones (100 Continue) at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Self
+
+from tests.servers.fault_http import (
+    CONTINUE,
+    END_OF_HEAD,
+    LONGEST_HEAD,
+    Answer,
+    Line,
+    parse_head,
+    pieces_of,
+    read_answer,
+)
+from tests.servers.fault_kinds import (
+    BlackHole,
+    DropAnswer,
+    Fault,
+    HangAnswer,
+    Late,
+    Latency,
+    Refuse,
+    ReplaceAnswer,
+    ResetRequest,
+    TruncateAnswer,
+    share,
+)
+
+
+@dataclass(eq=False)
+class Request:
+    """One request as it was seen.
+
+    Attributes:
+        method: its method.
+        path: its target, with the query.
+        headers: their names are in lower case.
+        fault: what was done to it.
+        bytes: how much of its body has come from the client, with the framing.
+        status: of the server's answer, once that is here and whole; not what the client got.
+        done: the proxy has nothing more to do for it.
+    """
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    fault: Fault | None = None
+    bytes: int = 0
+    status: int | None = None
+    done: bool = False
+
+    @property
+    def expects_continue(self) -> bool:
+        """The client asks the server whether it wants the body."""
+        return self.headers.get("expect", "").lower() == "100-continue"
+
+
+@dataclass(eq=False)
+class _Plan:
+    """A fault for requests that match: for `left` of them in a row, or for every nth."""
+
+    fault: Fault
+    method: str | None
+    path: str | None
+    left: int = 0
+    nth: int = 0
+    seen: int = 0
+
+    def matches(self, method: str, path: str) -> bool:
+        return self.method in (None, method) and (self.path is None or self.path in path)
+
+
+class FaultProxy:
+    """Listens on 127.0.0.1, and passes on to one server. Faults may be planned from any thread.
+
+    A request meets at most one fault: one that was planned for the next, or else for every nth, or else one by chance.
+
+    Args:
+        target_host: where the server is.
+        target_port: its port.
+        seed: of `random`. The same requests in the same order meet the same faults.
+
+    Attributes:
+        latency: so many seconds pass there, and as many back, for every request, whatever its fault.
+        rate: the chance of a request to meet one of `kinds`.
+        kinds: faults that come by chance.
+        random: decides about them.
+        requests: those that were read, in the order in which they came.
+        connections: how many were accepted.
+        fired: how often each type of fault was applied.
+    """
+
+    def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
+        self.target = (target_host, target_port)
+        self.port = 0
+        self.latency = 0.0
+        self.rate = 0.0
+        self.kinds: Sequence[Fault] = ()
+        self.random = Random(seed)
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.fired: Counter[type[Fault]] = Counter()
+        self._next: list[_Plan] = []
+        self._every: list[_Plan] = []
+        self._lock = threading.Lock()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._errors: list[BaseException] = []
+        self._change = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """The endpoint for the client."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listen, on the same port as the last time."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=LONGEST_HEAD)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close everything. Until the next start, connections are refused by the machine.
+
+        Raises:
+            BaseExceptionGroup: the proxy itself failed, as it does over what is no HTTP.
+        """
+        if self._server is not None:
+            self._server.close()
+            for task in (tasks := list(self._tasks)):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # transports close
+            await self._server.wait_closed()
+            self._server = None
+        errors, self._errors = self._errors, []
+        if errors:
+            raise BaseExceptionGroup("the proxy failed", errors)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()
+
+    def next(self, fault: Fault, *, method: str | None = None, path: str | None = None, times: int = 1) -> None:
+        """Plan a fault for the next so many requests of this method whose path contains this text."""
+        with self._lock:
+            self._next.append(_Plan(fault, method, path, left=times))
+
+    def every(self, nth: int, fault: Fault, *, method: str | None = None, path: str | None = None) -> None:
+        """Plan a fault for every nth request of this method whose path contains this text."""
+        with self._lock:
+            self._every.append(_Plan(fault, method, path, nth=nth))
+
+    def clear(self) -> None:
+        """Pass on everything from now on. What is recorded, and what hangs already, stays."""
+        with self._lock:
+            self._next.clear()
+            self._every.clear()
+            self.rate = self.latency = 0.0
+
+    def count(self, method: str | None = None) -> int:
+        """How many requests have come, of this method."""
+        return sum(method in (None, request.method) for request in list(self.requests))
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait for something to become true that depends on the requests."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await self._change.wait()
+
+    def changed(self) -> None:
+        """Wake whoever waits for a condition."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def arrived(self, head: bytes) -> Request:
+        """Record a request, and decide what becomes of it."""
+        first, headers = parse_head(head)
+        method, path = first.split()[:2]
+        with self._lock:
+            request = Request(method, path, headers, self._decide(method, path))
+            self.requests.append(request)
+            if request.fault is not None:
+                self.fired[type(request.fault)] += 1
+        self.changed()
+        return request
+
+    def _decide(self, method: str, path: str) -> Fault | None:
+        by_chance = self.random.choice(self.kinds) if self.kinds and self.random.random() < self.rate else None
+        nth = [plan for plan in self._every if plan.matches(method, path)]
+        for plan in nth:
+            plan.seen += 1
+        for plan in self._next:
+            if plan.matches(method, path):
+                self._spend(plan)
+                return plan.fault
+        return next((plan.fault for plan in nth if not plan.seen % plan.nth), by_chance)
+
+    def _refuses_at_once(self) -> bool:
+        with self._lock:
+            plan = self._next[0] if self._next else None
+            if plan is None or not isinstance(plan.fault, Refuse) or plan.method or plan.path:
+                return False
+            self._spend(plan)
+            self.fired[Refuse] += 1
+            return True
+
+    def _spend(self, plan: _Plan) -> None:
+        plan.left -= 1
+        if not plan.left:
+            self._next.remove(plan)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        connection = _Connection(self, Line(reader, writer))
+        task = asyncio.create_task(connection.run(self._refuses_at_once()))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: writer.close())  # it may have been cancelled before it began
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._errors.append(error)
+
+
+class _Connection:
+    """One connection of a client, and the one to the server that belongs to it."""
+
+    def __init__(self, proxy: FaultProxy, client: Line) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server: Line | None = None
+        self._upload: asyncio.Task[None] | None = None
+
+    async def run(self, refuse: bool) -> None:
+        """Pass on one request after the other, until one side or a fault ends it."""
+        try:
+            while not refuse:
+                head = await self._client.reader.readuntil(END_OF_HEAD)
+                request = self._proxy.arrived(head)
+                try:
+                    refuse = not await self._handle(request, head)
+                finally:
+                    request.done = True
+                    self._proxy.changed()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            pass  # one of them left
+        finally:
+            await self._forget_server()
+            await self._client.close()
+
+    async def _handle(self, request: Request, head: bytes) -> bool:
+        """Returns whether the client's connection goes on."""
+        fault, client = request.fault, self._client
+        source, latency = client.reader, self._proxy.latency
+        match fault:
+            case Refuse():
+                return False
+            case BlackHole():
+                await client.swallow()
+                return False
+            case ReplaceAnswer(ask=False):
+                return await self._answer_alone(request, fault)
+            case Late(seconds):
+                source = await self._take_in(request)
+                await asyncio.sleep(seconds)
+            case Latency(there):
+                await asyncio.sleep(there)
+        await asyncio.sleep(latency)
+        answer = await self._ask(request, head, source)
+        request.status = answer.status
+        self._proxy.changed()
+        await asyncio.sleep(latency + (fault.back if isinstance(fault, Latency) else 0))
+        match fault:
+            case ResetRequest() | DropAnswer(reset=True):
+                client.reset()
+                return False
+            case DropAnswer():
+                return False
+            case HangAnswer():
+                await client.swallow()
+                return False
+            case TruncateAnswer():
+                return await self._truncate(answer, fault)
+            case ReplaceAnswer():
+                await client.send(fault.encode(request.method, close=not answer.keeps))
+            case _:
+                await client.send(answer.head + answer.body)
+        return await self._settle(answer)
+
+    async def _ask(self, request: Request, head: bytes, source: asyncio.StreamReader) -> Answer:
+        """Ask the server: its answer may come before it has got all of the body."""
+        fault = request.fault
+        if self._server is None or self._server.closed:
+            await self._forget_server()
+            self._server = Line(*await asyncio.open_connection(*self._proxy.target, limit=LONGEST_HEAD))
+        if isinstance(fault, ResetRequest) and fault.head is not None:
+            await self._server.send(head[: fault.head])
+            self._reset_both(self._server)
+            raise ConnectionResetError
+        await self._server.send(head)
+        self._upload = asyncio.create_task(self._pass_body(request, source, self._server))
+        while True:
+            answer = await read_answer(self._server.reader, request.method)
+            if answer.status >= 200:
+                return answer
+            if source is self._client.reader:
+                await self._client.send(answer.head)
+
+    async def _pass_body(self, request: Request, source: asyncio.StreamReader, server: Line) -> None:
+        left = None
+        if isinstance(request.fault, ResetRequest):
+            left = share(request.fault.body, int(request.headers.get("content-length", 0)))
+        try:
+            async with aclosing(pieces_of(source, request.headers)) as pieces:
+                while left != 0 and (piece := await anext(pieces, b"")):
+                    if source is self._client.reader:
+                        request.bytes += len(piece)
+                    with suppress(OSError):  # the server wants no more of it: what counts is what it answers
+                        await server.send(piece[:left])
+                    left = left and max(0, left - len(piece))
+        except Exception:
+            await server.close()  # the client has left
+            raise
+        if left is not None:
+            self._reset_both(server)
+
+    def _reset_both(self, server: Line) -> None:
+        server.reset()
+        self._client.reset()
+
+    async def _take_in(self, request: Request) -> asyncio.StreamReader:
+        """Read the body without asking the server. Returns it, to be read again."""
+        if request.expects_continue:
+            await self._client.send(CONTINUE)
+        source = asyncio.StreamReader(limit=LONGEST_HEAD)
+        async for piece in pieces_of(self._client.reader, request.headers):
+            source.feed_data(piece)
+            request.bytes += len(piece)
+        source.feed_eof()
+        self._proxy.changed()
+        return source
+
+    async def _answer_alone(self, request: Request, fault: ReplaceAnswer) -> bool:
+        await asyncio.sleep(2 * self._proxy.latency)
+        if request.expects_continue:
+            await self._client.send(fault.encode(request.method, close=True))
+            self._client.end()
+            await self._client.swallow()
+            return False
+        await self._take_in(request)
+        await self._client.send(fault.encode(request.method, close=False))
+        return True
+
+    async def _truncate(self, answer: Answer, fault: TruncateAnswer) -> bool:
+        whole = fault.head is None
+        await self._client.send(
+            answer.head + answer.body[: share(fault.body, len(answer.body))] if whole else answer.head[: fault.head]
+        )
+        if fault.then == "hang":
+            await self._client.swallow()
+        elif fault.then == "reset":
+            self._client.reset()
+        return False
+
+    async def _settle(self, answer: Answer) -> bool:
+        """Wait until the rest of a body has passed that was answered early. Returns whether the connection goes on."""
+        assert self._upload is not None
+        if not answer.keeps and not self._upload.done():
+            self._client.end()
+        await self._upload
+        if not answer.keeps:
+            await self._forget_server()
+        return answer.keeps
+
+    async def _forget_server(self) -> None:
+        if self._upload is not None:
+            self._upload.cancel()
+            await asyncio.gather(self._upload, return_exceptions=True)
+        if self._server is not None:
+            await self._server.close()
+        self._upload = self._server = None

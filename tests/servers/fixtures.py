@@ -1,0 +1,114 @@
+"""The servers as fixtures of a whole test run: `seaweedfs`, `azurite`, `moto_s3` and `gcs_server`.
+
+Each starts when a test first asks for it. If it cannot be had, the test is skipped, except where the environment has
+CI, or JQUEUE_TEST_SERVERS=required: there that is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from tests.servers.child import ServerUnavailableError
+
+if TYPE_CHECKING:
+    from tests.servers.azurite import Azurite
+    from tests.servers.gcs_server import GCSServer
+    from tests.servers.moto_server import MotoS3
+    from tests.servers.seaweedfs import SeaweedFS
+
+NAMES = frozenset({"seaweedfs", "azurite", "moto_s3", "gcs_server"})
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[SeaweedFS]:
+    """A real S3 store, with `endpoint_url`, `access_key`, `secret_key`, `region`, and a `bucket` for everybody."""
+
+    def make() -> SeaweedFS:
+        from tests.servers.seaweedfs import SeaweedFS
+
+        return SeaweedFS()
+
+    yield from _running(make)
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """Blob Storage, with `account_url`, `account_name`, `account_key`, `connection_string` and `api_endpoint`."""
+
+    def make() -> Azurite:
+        from tests.servers.azurite import Azurite
+
+        return Azurite()
+
+    yield from _running(make)
+
+
+@pytest.fixture(scope="session")
+def moto_s3() -> Iterator[MotoS3]:
+    """An imitation of S3, with `endpoint_url`, `access_key`, `secret_key` and `region`."""
+
+    def make() -> MotoS3:
+        from tests.servers.moto_server import MotoS3
+
+        return MotoS3()
+
+    yield from _running(make)
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GCSServer]:
+    """Cloud Storage, with `url`."""
+
+    def make() -> GCSServer:
+        from tests.servers.gcs_server import GCSServer
+
+        return GCSServer()
+
+    yield from _running(make)
+
+
+def _running(make: Callable[[], Any]) -> Iterator[Any]:
+    server, reason = _started(make)
+    if reason is not None:
+        cannot_be_had(reason)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _started(make: Callable[[], Any]) -> tuple[Any, str | None]:
+    """A server, or why there is none."""
+    try:
+        server = make()
+        server.start()
+    except (ServerUnavailableError, ImportError) as error:
+        return None, str(error)
+    return server, None
+
+
+def cannot_be_had(reason: str) -> NoReturn:
+    """Skip the test, or fail where it must not be skipped."""
+    if os.environ.get("CI") or os.environ.get("JQUEUE_TEST_SERVERS") == "required":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def servers_of(item: pytest.Item) -> frozenset[str]:
+    """The servers that a test uses, as fixtures or as parameters by which it asks for fixtures."""
+    callspec = getattr(item, "callspec", None)
+    parameters = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
+    return NAMES & {*getattr(item, "fixturenames", ()), *parameters}
+
+
+def groups(uses: Iterable[frozenset[str]]) -> dict[str, str]:
+    """To which group of tests each server belongs, so that no server is used by two groups."""
+    together = {name: {name} for name in NAMES}
+    for used in uses:
+        joined = set(used).union(*(together[name] for name in used))
+        together.update(dict.fromkeys(joined, joined))
+    return {name: "+".join(sorted(members)) for name, members in together.items()}

@@ -1,0 +1,400 @@
+"""A small Google Cloud Storage, for tests: the part of the JSON API with which google-cloud-storage compares and sets.
+
+It is written after Google's documentation of that API. There are no versions, access lists, updates or batches, and
+what it does not know is refused, not ignored. What the documentation leaves open is as it is reported of the real one:
+an absent object is 404 to who reads or deletes it, whatever the precondition, and 412 to who uploads with a match;
+errors are JSON, but those of a download are text. Chosen here, for want of a source: too fast a write is 429 before its
+precondition is looked at, and only a write that succeeds counts against the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import importlib
+import json
+import re
+import socket
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email import message_from_bytes
+from email.message import Message
+from email.utils import formatdate
+from functools import reduce
+from http import HTTPStatus
+from typing import Any, Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+CHUNK = 256 * 1024  # what is kept of an unfinished resumable upload is a multiple of it
+_PARAMETER = re.compile(
+    "alt|fields|generation|if(G|Metag)eneration(Not)?Match|name|prefix|prettyPrint|project|projection|upload(Type|_id)"
+)
+_HEADERS = {"if-match", "if-none-match", "transfer-encoding"}  # would have to be heeded, and are not
+_BUCKET = "/storage/v1/b/(?P<bucket>[^/]+)"
+_OBJECT = f"{_BUCKET}/o/(?P<name>[^/]+)"
+_ROUTES = (  # method, path, kind, and the permission that it takes
+    ("POST", f"/upload{_BUCKET}/o", "upload", "objects.create"),
+    ("PUT", f"/upload{_BUCKET}/o", "resumable", "objects.create"),
+    ("GET", f"/download{_OBJECT}", "download", "objects.get"),
+    ("GET", _OBJECT, "metadata", "objects.get"),
+    ("DELETE", _OBJECT, "delete", "objects.delete"),
+    ("GET", f"{_BUCKET}/o", "list", "objects.list"),
+    ("GET", _BUCKET, "bucket", "buckets.get"),
+    ("POST", "/storage/v1/b", "create", "buckets.create"),
+)
+_CRC_TABLE = [reduce(lambda crc, _: crc >> 1 ^ 0x82F63B78 * (crc & 1), range(8), byte) for byte in range(256)]
+
+Answer = tuple[int, bytes, dict[str, str]]  # status, body and headers
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum for which Google's client has a fast library. Without it, two megabytes take a second."""
+    with suppress(ImportError):
+        return int(importlib.import_module("google_crc32c").value(data))
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+def _json(resource: object, status: int = 200) -> Answer:
+    return status, json.dumps(resource, indent=1).encode(), {"Content-Type": "application/json; charset=UTF-8"}
+
+
+class RefusalError(Exception):
+    """The call is answered with an error, in Google's words."""
+
+    def __init__(self, status: int, reason: str, message: str, domain: str = "global") -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.errors = [{"message": message, "domain": domain, "reason": reason}]
+
+    def answer(self, kind: str) -> Answer:
+        if self.status == 304:
+            return 304, b"", {}
+        if kind == "download":
+            return self.status, self.message.encode(), {"Content-Type": "text/html; charset=UTF-8"}
+        return _json({"error": {"code": self.status, "message": self.message, "errors": self.errors}}, self.status)
+
+
+def _invalid(message: str) -> RefusalError:
+    return RefusalError(400, "invalid", message)
+
+
+def _route(method: str, path: str) -> tuple[re.Match[str], str, str]:
+    for verb, pattern, kind, permission in _ROUTES:
+        if verb == method and (match := re.fullmatch(pattern, path)):
+            return match, kind, permission
+    raise RefusalError(404, "notFound", "Not Found")
+
+
+def _number(params: Mapping[str, str], param: str) -> int | None:
+    if not re.fullmatch("[0-9]{1,19}", value := params.get(param, "0")):
+        raise _invalid(f"Invalid value for {param}: {value}")
+    return int(value) if param in params else None
+
+
+def _said(body: bytes) -> dict[str, Any]:
+    """What a body tells in JSON."""
+    with suppress(ValueError):
+        if isinstance(said := json.loads(body or b"{}"), dict):
+            return said
+    raise _invalid("Parse Error")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request, taken apart."""
+
+    method: str
+    kind: str
+    bucket: str
+    name: str
+    params: Mapping[str, str]
+    headers: Message
+    body: bytes
+
+    def parts(self) -> tuple[dict[str, Any], bytes]:
+        """Of a multipart upload: what is said about the object, and its content."""
+        boundary = self.headers.get_boundary()
+        delimiter = f"\r\n--{boundary}".encode()
+        first, _, rest = (b"\r\n" + self.body).removeprefix(delimiter).partition(delimiter)
+        second, end, _ = rest.rpartition(delimiter + b"--")
+        if boundary is None or not end:
+            raise _invalid("Missing end boundary in multipart body.")
+        head, _, content = second.partition(b"\r\n\r\n")
+        content_type = str(message_from_bytes(head.strip()).get("Content-Type", ""))
+        return {"contentType": content_type} | _said(first.partition(b"\r\n\r\n")[2]), content
+
+
+@dataclass
+class Session:
+    """A resumable upload: what was told about the object and of what it has to be, and what has come of it."""
+
+    said: dict[str, Any]
+    params: Mapping[str, str]
+    received: bytearray = field(default_factory=bytearray)
+    answer: Answer | None = None
+
+
+class GCSServer:
+    """The server, and what it stores, which outlives `stop` and `start`, as does its port.
+
+    One thread does all calls, one after another: nothing comes between the check of a precondition and the write.
+
+    Args:
+        clock: tells the seconds since 1970; every moment that the server shows or goes by is of this clock.
+        writes_per_second: of each object; a faster one is answered with 429.
+
+    `requests` counts the calls by method and kind: upload, resumable, download, metadata, delete, list, bucket, create.
+    A resumable upload is `("POST", "resumable")` and, for each chunk, `("PUT", "resumable")`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time, writes_per_second: float | None = None) -> None:
+        self._at_first = (clock, writes_per_second)
+        self._last_generation = self._port = 0
+        self._thread: threading.Thread | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget buckets, objects, refusals and counts; clock and limit are as at first. Generations go on."""
+        self.clock, self.writes_per_second = self._at_first
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self._forbidden: dict[str, int | None] = {}
+        self._buckets: dict[str, dict[str, tuple[dict[str, Any], bytes]]] = {}
+        self._sessions: dict[str, Session] = {}
+        self._written: dict[tuple[str, str], float] = {}
+
+    def start(self) -> Self:
+        listening = socket.create_server(("127.0.0.1", self._port), backlog=128)
+        self._port = listening.getsockname()[1]
+        started = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(listening, started),), name="gcs-server")
+        self._thread.start()
+        started.wait()
+        return self
+
+    def stop(self) -> None:
+        """Close every connection, at once."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+
+    __enter__ = start
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The `api_endpoint` of a client."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def create_bucket(self, name: str) -> None:
+        """Have a bucket; one that is there stays as it is."""
+        self._buckets.setdefault(name, {})
+
+    def forbid(self, bucket: str, status: int | None = 403) -> None:
+        """Answer every call on a bucket, even one that does not exist, with 403, or 401; None takes that back."""
+        self._forbidden[bucket] = status
+
+    async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connection, sock=listening, limit=1 << 20)
+        started.set()
+        await self._stopping.wait()
+        server.close()  # and the connections are cancelled, as this is the end
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, EOFError, ValueError, asyncio.CancelledError):  # somebody leaves, or talks nonsense
+            while True:
+                await self._exchange(reader, writer)
+        writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line, _, fields = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+        headers = message_from_bytes(fields)
+        content = await reader.readexactly(int(headers.get("Content-Length", 0)))
+        status, body, more = self._answer(line.decode(), headers, content)
+        more = more | {"Date": formatdate(self.clock(), usegmt=True), "Server": "UploadServer"}
+        if status not in (204, 304):
+            more["Content-Length"] = str(len(body))
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{key}: {more[key]}" for key in more)]
+        writer.write("\r\n".join([*lines, "\r\n"]).encode() + body)
+        await writer.drain()
+
+    def _answer(self, line: str, headers: Message, body: bytes) -> Answer:
+        method, target, _ = line.split(" ")
+        url, kind = urlsplit(target), ""
+        params = dict(parse_qsl(url.query, keep_blank_values=True))
+        try:
+            match, kind, permission = _route(method, url.path)
+            kind = "download" if kind == "metadata" and params.get("alt") == "media" else kind
+            kind = "resumable" if kind == "upload" and params.get("uploadType") == "resumable" else kind
+            names = {"bucket": "", "name": ""} | {key: unquote(value) for key, value in match.groupdict().items()}
+            self.requests[method, kind] += 1
+            self._admit(permission, names["bucket"], params, headers)
+            call = Call(method, kind, **names, params=params, headers=headers, body=body)
+            if kind != "create" and call.bucket not in self._buckets:
+                raise RefusalError(404, "notFound", "The specified bucket does not exist.")
+            answer: Answer = getattr(self, f"_{kind}")(call)
+        except RefusalError as refusal:
+            return refusal.answer(kind)
+        except Exception:
+            return RefusalError(500, "backendError", traceback.format_exc()).answer(kind)
+        return answer
+
+    def _admit(self, permission: str, bucket: str, params: Mapping[str, str], headers: Message) -> None:
+        if (status := self._forbidden.get(bucket)) is not None:
+            who, reason = ("Anonymous caller", "required") if status == 401 else ("jqueue@test.example", "forbidden")
+            what = f"does not have storage.{permission} access to the Google Cloud Storage {permission.split('s.')[0]}."
+            denied = f"Permission 'storage.{permission}' denied on resource (or it may not exist)."
+            raise RefusalError(status, reason, f"{who} {what} {denied}")
+        unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {*map(str.lower, headers)}
+        if unknown:
+            raise _invalid(f"This server does not know {', '.join(sorted(unknown))}.")
+
+    def _create(self, call: Call) -> Answer:
+        name = str(_said(call.body).get("name"))
+        if name in self._buckets:
+            raise RefusalError(409, "conflict", "The requested bucket name is not available.")
+        self.create_bucket(name)
+        return self._bucket(replace(call, bucket=name))
+
+    def _bucket(self, call: Call) -> Answer:
+        return _json({"kind": "storage#bucket", "id": call.bucket, "name": call.bucket, "metageneration": "1"})
+
+    def _list(self, call: Call) -> Answer:
+        objects = sorted(self._buckets[call.bucket].items())
+        items = [resource for name, (resource, _) in objects if name.startswith(call.params.get("prefix", ""))]
+        return _json({"kind": "storage#objects", "items": items})
+
+    def _find(self, call: Call) -> tuple[dict[str, Any], bytes]:
+        resource, content = self._buckets[call.bucket].get(call.name, ({}, b""))
+        if not resource or call.params.get("generation") not in (None, resource["generation"]):
+            raise RefusalError(404, "notFound", f"No such object: {call.bucket}/{call.name}")
+        self._check(call.params, call.bucket, call.name)
+        return resource, content
+
+    def _check(self, params: Mapping[str, str], bucket: str, name: str) -> None:
+        """Refuse if the object is not as the preconditions want it."""
+        resource, _ = self._buckets[bucket].get(name, ({}, b""))
+        for what in ("Generation", "Metageneration"):
+            actual = int(resource.get(what.lower(), 0))
+            if _number(params, f"if{what}Match") not in (None, actual):
+                message = "At least one of the pre-conditions you specified did not hold."
+                raise RefusalError(412, "conditionNotMet", message)
+            unwanted = _number(params, f"if{what}NotMatch")
+            if unwanted is not None and (unwanted == actual or not resource):
+                raise RefusalError(304, "notModified", "Not Modified")
+
+    def _pace(self, bucket: str, name: str) -> None:
+        """Refuse a write that comes too soon after the last one."""
+        waited = self.clock() - self._written.get((bucket, name), float("-inf"))
+        if self.writes_per_second is not None and 0 <= waited * self.writes_per_second < 1:
+            message = f"The object {bucket}/{name} exceeded the rate limit for object mutation operations."
+            raise RefusalError(429, "rateLimitExceeded", message, domain="usageLimits")
+
+    def _metadata(self, call: Call) -> Answer:
+        return _json(self._find(call)[0])
+
+    def _download(self, call: Call) -> Answer:
+        resource, content = self._find(call)
+        headers = {
+            "Content-Type": resource["contentType"],
+            "ETag": resource["etag"],
+            "X-Goog-Generation": resource["generation"],
+            "X-Goog-Metageneration": resource["metageneration"],
+            "X-Goog-Hash": f"crc32c={resource['crc32c']},md5={resource['md5Hash']}",
+            "X-Goog-Stored-Content-Encoding": "identity",
+            "X-Goog-Stored-Content-Length": resource["size"],
+        }
+        match = re.fullmatch("bytes=(?:([0-9]+)-([0-9]*)|-([0-9]+))", call.headers.get("Range", ""))
+        if match is None:
+            return 200, content, headers
+        size = len(content)
+        first = max(0, size - int(match[3])) if match[3] else int(match[1])
+        last = min(int(match[2]), size - 1) if match[2] else size - 1
+        if first > last:
+            return 416, b"The requested range cannot be satisfied.", {"Content-Range": f"bytes */{size}"}
+        return 206, content[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{size}"}
+
+    def _delete(self, call: Call) -> Answer:
+        self._pace(call.bucket, call.name)
+        self._find(call)
+        del self._buckets[call.bucket][call.name]
+        self._written[call.bucket, call.name] = self.clock()
+        return 204, b"", {}
+
+    def _upload(self, call: Call) -> Answer:
+        said, content = call.parts() if call.params.get("uploadType") == "multipart" else ({}, call.body)
+        return self._put(call, call.params, {"contentType": call.headers.get("Content-Type", "")} | said, content)
+
+    def _resumable(self, call: Call) -> Answer:
+        if call.method == "PUT":
+            return self._go_on(call)
+        session = Session(
+            {"contentType": call.headers.get("X-Upload-Content-Type", "")} | _said(call.body), call.params
+        )
+        self._check(call.params, call.bucket, session.said.get("name") or call.params.get("name", ""))
+        upload_id = f"upload-{self._new_generation()}"
+        self._sessions[upload_id] = session
+        path = f"/upload/storage/v1/b/{quote(call.bucket)}/o?uploadType=resumable&upload_id={upload_id}"
+        return 200, b"", {"Location": f"http://{call.headers['Host']}{path}"}
+
+    def _go_on(self, call: Call) -> Answer:
+        session = self._sessions.get(call.params.get("upload_id", ""))
+        if session is None:
+            raise RefusalError(404, "notFound", "No such upload.")
+        if session.answer:
+            return session.answer
+        received = session.received
+        told = re.fullmatch(r"bytes (?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)", call.headers.get("Content-Range", ""))
+        start = int(told[1]) if told and told[1] else len(received)
+        if told is None or start > len(received):
+            raise _invalid("Failed to parse Content-Range header.")
+        received += call.body[len(received) - start :]
+        if told[2] == str(len(received)):
+            session.answer = self._put(call, session.params, session.said, bytes(received))
+            return session.answer
+        del received[len(received) // CHUNK * CHUNK :]
+        return 308, b"", {"Range": f"bytes=0-{len(received) - 1}"} if received else {}
+
+    def _put(self, call: Call, params: Mapping[str, str], said: dict[str, Any], content: bytes) -> Answer:
+        name = said.get("name") or params.get("name")
+        if not name or "contentEncoding" in said:
+            raise _invalid("This server takes objects that have a name, and no contentEncoding.")
+        sums = {"crc32c": _base64(crc32c(content).to_bytes(4)), "md5Hash": _base64(hashlib.md5(content).digest())}
+        claimed = re.findall("(crc32c|md5)=([^,]+)", call.headers.get("X-Goog-Hash", ""))
+        for key, value in [*said.items(), *((key.replace("md5", "md5Hash"), value) for key, value in claimed)]:
+            if sums.get(key, value) != value:
+                raise _invalid(f'Provided {key} "{value}" doesn\'t match calculated {key} "{sums[key]}".')
+        self._pace(call.bucket, name)
+        self._check(params, call.bucket, name)
+        generation, now = self._new_generation(), self.clock()
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        path = f"/storage/v1/b/{quote(call.bucket)}/o/{quote(name, safe='')}"
+        resource = said | sums | {"storageClass": "STANDARD"}
+        resource |= {"kind": "storage#object", "id": f"{call.bucket}/{name}/{generation}", "bucket": call.bucket}
+        resource |= {"generation": str(generation), "metageneration": "1", "name": name, "size": str(len(content))}
+        resource |= {"etag": _base64(f"{generation}/1".encode()), "timeCreated": moment, "updated": moment}
+        resource["mediaLink"] = f"http://{call.headers['Host']}/download{path}?generation={generation}&alt=media"
+        self._buckets[call.bucket][name] = (resource, content)
+        self._written[call.bucket, name] = now
+        return _json(resource)
+
+    def _new_generation(self) -> int:
+        self._last_generation = max(self._last_generation + 1, int(self.clock() * 1_000_000))
+        return self._last_generation
