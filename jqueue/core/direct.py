@@ -15,6 +15,8 @@ from jqueue.ports.storage import ObjectStoragePort
 class DirectQueue(QueueVerbs):
     """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
 
+    Only while a store refuses writes that come too soon (some take one a second) do waiting calls share commits.
+
     It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from jqueue.core.blob import Blob
 from jqueue.core.codec import ParsedBlob, parse_blob
-from jqueue.core.pace import Backoff, Courtesy, CycleTime, active
+from jqueue.core.pace import Backoff, Courtesy, CycleTime, WritePace
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
@@ -115,6 +115,7 @@ class CommitEngine:
         self.watch = StaleWatch(self.claim_timeout)
         self.cycle = CycleTime()
         self.courtesy = Courtesy()
+        self.pace = WritePace(self.clock, self.entropy)
 
     def now(self) -> datetime:
         """The time by the store's clock, if it has one; else by our own."""
@@ -159,14 +160,15 @@ class CommitEngine:
                 must_read = True
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
-                await backoff.conflict(self.cycle.seconds, self._writers())
+                await backoff.conflict(self.cycle.seconds, self.writer_id, self.draft.commits, self.now().timestamp())
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
-                    must_read = True
                     for request in pending:
                         request.last_error = error
-                    await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                    throttled = isinstance(error, StorageThrottledError)
+                    await backoff.failure(throttled=throttled, pace=None if must_read else self.pace)
+                    must_read = True
                 elif must_read:
                     self._fail(pending, failure)
                 else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
@@ -188,6 +190,8 @@ class CommitEngine:
             raise
         self.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and self._adopt(*found)
+        if moved:
+            self.pace.moved()
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
@@ -232,10 +236,6 @@ class CommitEngine:
         """The pause that this writer owes the others after a commit that took so many seconds."""
         now = self.now().timestamp()
         return self.courtesy.earn(busy, self.writer_id, self.draft.commits, now, self.cycle.seconds)
-
-    def _writers(self) -> int:
-        """How many writers are active, this one included."""
-        return 1 + len(active(self.draft.commits, self.writer_id, self.now().timestamp()))
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:
@@ -329,7 +329,7 @@ class CommitEngine:
         self.open.append(sent)
         for request, _ in outcomes:
             request.open_tries += 1
-        started = self.clock.monotonic()
+        started = self.pace.sent = self.clock.monotonic()
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
@@ -347,6 +347,7 @@ class CommitEngine:
         self.etag = etag  # last: should the line above ever fail, the next read finds the commit
         self.existed, self.queue_id = True, queue
         self.commits += 1
+        self.pace.landed(self.writer_id, header.commits)
         self._close({other: Verdict.LANDED if other is sent else Verdict.NOT_DONE for other in self.open})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
 

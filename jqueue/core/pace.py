@@ -1,19 +1,39 @@
-"""How fast to go: backoff after failures, and the room that a busy writer leaves to the others."""
+"""How fast to go: backoff after failures, the pace that a store keeps, and the room that a busy writer leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Mapping
 
 from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.models import CommitRecord
-from jqueue.ports.clock import Entropy
+from jqueue.ports.clock import Clock, Entropy
 
 FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
 CONFLICT_CAP = 2.0
 LEAST_CYCLE = 0.001
+
+FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
+"""Seconds between two writes: after the first refusal; when shorter, there is no pace any more; and at the most."""
+
+SLOWER, MUCH_SLOWER, HARDLY_SLOWER = 1.25, 1.5, 1.05
+"""How a refusal lengthens the interval: at first; again for the same commit; and if another writer was in the way."""
+
+QUICKER, QUICKEST = 0.005, 40
+"""Each commit in a row without a refusal shortens the interval by so much more than the one before, so many times."""
+
+KEPT = 0.95
+"""Who waited so much of the interval has kept the pace."""
+
+MOST_TURNS = 8
+"""A writer takes every eighth turn at the least, however many others there are."""
+
+BATCH_WHILE_PACED = 10_000
+"""The most calls in one commit while a store keeps a pace: as many as in a broker's."""
+
 ACTIVE_SECONDS = 30.0
 """A writer that committed within so many seconds is active."""
 
@@ -40,13 +60,21 @@ class Backoff:
         self._failures = 0
         self._conflicts = 0
 
-    async def failure(self, *, throttled: bool) -> None:
-        """Wait after a failure of the store; longer if it asked for fewer requests."""
+    async def failure(self, *, throttled: bool, pace: WritePace | None = None) -> None:
+        """Wait after a failure of the store; longer if it asked for fewer requests.
+
+        Args:
+            throttled: whether it did.
+            pace: if it was a write that failed: the pace of writes, which says when to try again if it came too soon.
+        """
+        if throttled and pace is not None:
+            await asyncio.sleep(pace.refused())
+            return
         self._failures += 1
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
         await asyncio.sleep(self._entropy.jitter(exponential_bound(self._failures, base, cap)))
 
-    async def conflict(self, cycle: float, writers: int) -> None:
+    async def conflict(self, cycle: float, own: str, commits: Mapping[str, CommitRecord], now: float) -> None:
         """Wait after losing a race: not at all the first time, then for some cycles.
 
         A race is lost to somebody who has won it, so the store is well; who waits longer than it takes all the others
@@ -54,13 +82,96 @@ class Backoff:
 
         Args:
             cycle: seconds that this writer takes to read and write the blob once.
-            writers: how many writers are active.
+            own: this writer's id.
+            commits: the commit table.
+            now: the time, in seconds since 1970.
         """
         self._conflicts += 1
         if self._conflicts > 1:
-            cap = min(CONFLICT_CAP, max(cycle, LEAST_CYCLE) * max(1, writers - 1))
+            cap = min(CONFLICT_CAP, max(cycle, LEAST_CYCLE) * max(1, len(active(commits, own, now))))
             bound = exponential_bound(self._conflicts - 1, max(cycle, LEAST_CYCLE), cap)
             await asyncio.sleep(self._entropy.jitter(bound))
+
+
+class WritePace:
+    """The pace at which a store takes writes of one object, learned from those that it refuses.
+
+    Google Cloud Storage and Cloudflare R2 take one a second. A refusal lengthens the interval between writes, and each
+    commit without one shortens it a little, so that it stays near what the store takes. A store that refuses nothing
+    is never waited for.
+
+    The pace is that of the object, and other writers share it. So a writer leaves a turn to each that has committed
+    since its own last commit, and a refusal says little about the store if another writer's commit was in the way.
+
+    Args:
+        clock: tells how long ago something was.
+        entropy: draws when to try again, or two writers would go on meeting.
+
+    Attributes:
+        interval: seconds between two writes of the object; 0 while the store takes all.
+        sent: when the last write was sent, by the monotonic clock.
+    """
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self.interval = 0.0
+        self.sent = 0.0
+        self._clock = clock
+        self._entropy = entropy
+        self._landed = self._changed = -math.inf
+        self._version = self._others = self._refusals = self._clean = 0
+        self._if_moved = 0.0
+
+    @property
+    def shared(self) -> bool:
+        """Whether others write in turn with us: what we last committed will be old when it is our turn again."""
+        return self.interval > 0.0 and self._others > 0
+
+    def pause(self) -> float:
+        """Seconds until it is our turn to write; none or less if it is now."""
+        if not self.interval:
+            return 0.0
+        turns = min(MOST_TURNS, 1 + self._others)
+        return self._landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
+
+    def landed(self, own: str, commits: Mapping[str, CommitRecord]) -> None:
+        """The last write was taken.
+
+        Args:
+            own: this writer's id.
+            commits: the commit table that it wrote.
+        """
+        version = commits[own].version
+        if self.interval:
+            since = [record for writer, record in commits.items() if writer != own and record.version > self._version]
+            self._others = len(since) if self._version else 0
+            self._clean = 0 if self._refusals else min(QUICKEST, self._clean + 1)
+            seen = (self.sent - self._landed) / max(1, version - self._version)
+            self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._clean)))
+            if self.interval < LEAST_INTERVAL:
+                self.interval = 0.0
+        self._landed = self._changed = self.sent
+        self._version, self._refusals, self._if_moved = version, 0, 0.0
+
+    def refused(self) -> float:
+        """The last write came too soon. Returns the seconds until the next try."""
+        first, self._refusals, self._if_moved = not self._refusals, self._refusals + 1, 0.0
+        hardly = self.interval * (HARDLY_SLOWER if first else 1.0)
+        if not self.interval:
+            self.interval = FIRST_INTERVAL
+        elif self.sent - self._changed < KEPT * self.interval:
+            self.interval = min(LONGEST_INTERVAL, hardly)
+        else:
+            self._if_moved = min(LONGEST_INTERVAL, hardly)
+            self.interval = min(LONGEST_INTERVAL, self.interval * (SLOWER if first else MUCH_SLOWER))
+        now = self._clock.monotonic()
+        due = self._landed + self.interval if self._landed == self._changed else now
+        return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4))
+
+    def moved(self) -> None:
+        """A read found a commit that is not our last: if a write was refused, that was in its way."""
+        if self.interval:
+            self._changed = self._clock.monotonic()
+            self.interval, self._if_moved = self._if_moved or self.interval, 0.0
 
 
 class CycleTime:

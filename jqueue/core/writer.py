@@ -7,6 +7,7 @@ queues share it; they differ in how many requests go into one commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jqueue.core.engine import CommitEngine
+from jqueue.core.pace import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
@@ -31,7 +33,7 @@ class Writer:
 
     Args:
         engine: what commits.
-        batch_limit: the most requests in one commit.
+        batch_limit: the most requests in one commit, while the store takes as many commits as there are.
         max_pending: the most requests that may wait; more wait for room, and give up at their deadline.
         deadline: seconds that a call may take, if it doesn't say.
         longest_poll: the most seconds between reads while somebody waits for jobs.
@@ -220,10 +222,12 @@ class Writer:
         fenced = False
         while True:
             self._wake.clear()
+            await self._keep_pace()
             batch = self._take_batch()
             self._waiting = [request for request in self._waiting if request.wanted]
             if batch:
-                await self._carry([*self._waiting, *batch])  # who waits longest is served first
+                # who waits longest is served first
+                await self._carry([*self._waiting, *batch], read_first=self.engine.pace.shared)
                 self._poll = SHORTEST_POLL
                 await self._be_courteous(loop)
                 fenced = False
@@ -235,9 +239,19 @@ class Writer:
             else:
                 return
 
+    async def _keep_pace(self) -> None:
+        """While the store would refuse a write, let calls gather for the next. A queue that is left tries at once."""
+        while self._pending and self.closed is None and (pause := self.engine.pace.pause()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+
     def _take_batch(self) -> list[Request]:
+        """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
+        limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pace.interval else self._batch_limit
         batch: list[Request] = []
-        while self._pending and len(batch) < self._batch_limit:
+        while self._pending and len(batch) < limit:
             request = self._pending.popleft()
             if request.wanted:
                 batch.append(request)
