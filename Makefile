@@ -6,7 +6,8 @@
 # ARGS=...    more arguments for pytest, the example, or the tool
 # SEEDS=...   how many seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of requests that go wrong
 # CYCLES=...  how many processes `make kill` kills at random moments
-# SECONDS=... how long `make fuzz` runs
+# SECONDS=... how long `make fuzz` runs, and `make soak`; STORE=... which store `make soak` uses: seaweedfs, azurite or
+#             gcs_server
 
 PYTHON ?=
 VENV ?= .venv
@@ -17,6 +18,7 @@ FIRST ?= 0
 FAULTS ?=
 CYCLES ?= 5000
 SECONDS ?= 60
+STORE ?= seaweedfs
 
 VERSIONS := 3.11 3.12 3.13
 BIN := $(VENV)/bin
@@ -26,7 +28,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full test-all simulate kill fuzz lint format check constraints clean
+.PHONY: help run setup test test-full test-all simulate kill soak fuzz lint format check constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +64,9 @@ simulate: $(STAMP) ## run many processes on one store under every fault, in virt
 
 kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
 	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
+
+soak: $(STAMP) ## have processes work for long on a real store whose answers get lost, and audit them
+	@$(BIN)/python -m tests.soak --store $(STORE) --seconds $(SECONDS) $(ARGS)
 
 fuzz: $(STAMP) ## fuzz all that a stranger's bytes and arguments reach
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
