@@ -223,7 +223,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
     def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
         name = type(error).__name__
         if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
-            status, code = error.status_code, str(getattr(error, "error_code", None) or "")
+            said = getattr(error, "error_code", None)  # an enum, mostly
+            status, code = error.status_code, str(getattr(said, "value", said) or "")
             by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
             meaning = Meaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
             if meaning is Meaning.MISSING and doing == "write":

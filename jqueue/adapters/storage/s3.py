@@ -188,8 +188,11 @@ class S3Storage(RemoteStorage[Any]):
             self._bare_etags = True
             try:
                 etag = await self._try_to_put(client, content, if_match)
-            except BaseException:
+            except botocore_errors.ClientError:
                 self._bare_etags = None  # it was a race after all
+                raise error from None
+            except BaseException:
+                self._bare_etags = None
                 raise
         else:
             if if_match is not None and self._bare_etags is None:

@@ -1,0 +1,269 @@
+"""What a queue's callers are told when its store refuses, is not there, or has lost the object; and how soon.
+
+Requests are counted at a proxy between the real client and the real server: what cannot get better is not tried again.
+"""
+
+import asyncio
+import copy
+import traceback
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from jqueue import (
+    Ack,
+    BlobMissingError,
+    BrokerQueue,
+    DeadlineExceededError,
+    DirectQueue,
+    Enqueue,
+    StorageError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
+from tests import object_stores
+from tests.object_stores import store_of
+from tests.servers.fault_kinds import BlackHole, ReplaceAnswer, s3_error
+from tests.servers.fault_proxy import FaultProxy
+
+WRITES = {"seaweedfs": "PUT", "azurite": "PUT", "gcs_server": "POST"}
+NO_BUCKET = {"seaweedfs": "bucket", "azurite": "container", "gcs_server": "bucket"}
+AN_ETAG = {"seaweedfs": '"0123456789abcdef0123456789abcdef"', "azurite": '"0x8DC0000000000"', "gcs_server": "17"}
+NEEDED = {"seaweedfs": "s3:PutObject", "azurite": "Storage Blob Data Contributor", "gcs_server": "objects.create"}
+FORBIDDEN = {
+    "seaweedfs": s3_error(403, "AccessDenied", ask=False),
+    "azurite": ReplaceAnswer(403, headers=(("x-ms-error-code", "AuthorizationPermissionMismatch"),), ask=False),
+    "gcs_server": ReplaceAnswer(403, ask=False),
+}
+REFUSED = {  # where Azurite says that the caller is not allowed to do this, Azure says that the key is wrong
+    "seaweedfs": "the secret key does not fit the access key: check the credentials",
+    "azurite": "to read, the role Storage Blob Data Contributor",
+    "gcs_server": "to read, storage.objects.get",
+}
+WRONG_SECRET = "d3JvbmcgYnV0IHNlY3JldCwgYW5kIGxvbmcgZW5vdWdoIGZvciBhIGtleQ=="
+
+on_each_server = pytest.mark.parametrize("server", ["seaweedfs", "azurite", "gcs_server"])
+of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+
+
+@asynccontextmanager
+async def behind_a_proxy(store):
+    """The same store, and the proxy that is before it."""
+    address = urlsplit(store.address)
+    async with asyncio.timeout(60), FaultProxy(address.hostname, address.port) as proxy:
+        proxied = copy.copy(store)
+        proxied.url = proxy.url
+        yield proxied, proxy
+        if store.name != "gcs_server":  # an error keeps the connection of Google's client open
+            await until(lambda: not proxy._tasks)  # who has left is gone: the proxy has nothing to cut off
+
+
+def with_a_wrong_secret(store):
+    """The same store, for somebody whose key is wrong. For Cloud Storage, for somebody who may do nothing."""
+    stranger = copy.copy(store)
+    stranger.server = copy.copy(store.server)
+    if store.name == "azurite":
+        text = store.server.connection_string
+        stranger.server.connection_string = text.replace(store.server.account_key, WRONG_SECRET)
+    elif store.name == "seaweedfs":
+        stranger.server.secret_key = WRONG_SECRET
+        stranger._session = stranger._make_session()
+    return stranger
+
+
+def failures_of(storage):
+    """The errors that a storage raises from now on."""
+    failures, as_ours = [], storage._as_ours
+
+    def note(error, doing):
+        failures.append(as_ours(error, doing))
+        return failures[-1]
+
+    storage._as_ours = note
+    return failures
+
+
+async def until(condition):
+    """Wait for something that nobody announces."""
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def everything_told(error):
+    """An error with those behind it, as a log would have it."""
+    return "".join(traceback.format_exception(error))
+
+
+async def refused(call):
+    """The error of a call that the store refuses."""
+    with pytest.raises(StorageFatalError) as caught:
+        await call
+    return caught.value
+
+
+@of_each_kind
+@on_each_server
+async def test_a_missing_bucket_is_told_at_once(request, monkeypatch, server, kind):
+    async with behind_a_proxy(store_of(request, server)) as (store, proxy):
+        monkeypatch.setattr(object_stores, "BUCKET", "nobody-made-this")
+        storage = store.open(store.new_key(), timeout=30)
+        async with kind(storage, deadline=50) as queue:
+            calls = [
+                queue.enqueue("work", b""),
+                queue.dequeue("work"),
+                queue.dequeue("work", wait=50),
+                queue.read_state(),
+                storage.read(),
+                storage.read_if_changed(AN_ETAG[server]),
+                storage.write(b""),
+                # SeaweedFS finds out that the etag does not fit before it finds no bucket, and the queue reads again
+                storage.read() if server == "seaweedfs" else storage.write(b"", AN_ETAG[server]),
+            ]
+            for number, call in enumerate(calls, 1):
+                error = await refused(call)
+                assert f"the {NO_BUCKET[server]} 'nobody-made-this' does not exist" in str(error)
+                assert number == proxy.count(), "one request, and no second try"
+        assert ["GET"] * 6 + [WRITES[server]] == [each.method for each in proxy.requests][:7]
+
+
+@of_each_kind
+@on_each_server
+async def test_whoever_may_do_nothing_is_told_what_is_needed_and_no_secret(request, server, kind):
+    honest = store_of(request, server)
+    async with behind_a_proxy(with_a_wrong_secret(honest)) as (store, proxy):
+        if server == "gcs_server":
+            honest.server.forbid(object_stores.BUCKET)
+            request.addfinalizer(lambda: honest.server.forbid(object_stores.BUCKET, None))
+        storage = store.open(store.new_key(), timeout=30)
+        async with kind(storage, deadline=50) as queue:
+            for call in (queue.enqueue("work", b""), queue.dequeue("work"), queue.stats(), storage.read()):
+                error = await refused(call)
+                assert REFUSED[server] in str(error)
+                assert WRONG_SECRET not in everything_told(error) + repr(storage) + repr(queue)
+            assert 4 == proxy.count()
+            await refused(storage.write(b""))
+            assert 5 == proxy.count()
+
+
+@of_each_kind
+@on_each_server
+async def test_whoever_may_only_read_is_told_what_is_needed(request, server, kind):
+    """A refused write is looked into like any other that did not clearly succeed: one read."""
+    async with (
+        behind_a_proxy(store_of(request, server)) as (store, proxy),
+        kind(store.open(store.new_key(), timeout=30), deadline=50) as queue,
+    ):
+        job = await queue.enqueue("work", b"")
+        proxy.every(1, FORBIDDEN[server], method=WRITES[server])
+        for call in (lambda: queue.enqueue("work", b""), lambda: queue.dequeue("work", wait=50)):
+            proxy.requests.clear()
+            assert NEEDED[server] in str(await refused(call()))
+            assert [WRITES[server], "GET"] == [each.method for each in proxy.requests]
+        assert (job,) == (await queue.read_state()).jobs
+        proxy.clear()
+        assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
+
+
+async def test_azure_says_whether_it_is_the_key_that_is_wrong(request, azurite):
+    refusal = ReplaceAnswer(403, headers=(("x-ms-error-code", "AuthenticationFailed"),), ask=False)
+    async with behind_a_proxy(store_of(request, "azurite")) as (store, proxy):
+        async with store.open(store.new_key()) as storage:
+            for call in (storage.read, lambda: storage.write(b"")):
+                proxy.next(refusal)
+                error = await refused(call())
+                assert "check the account's key, token or connection string (403 AuthenticationFailed)" in str(error)
+        assert 2 == proxy.count()
+
+
+@of_each_kind
+@on_each_server
+async def test_a_store_that_never_answers_is_waited_for_until_the_deadline(request, server, kind):
+    async with behind_a_proxy(store_of(request, server)) as (store, proxy):
+        storage = store.open(store.new_key(), timeout=0.2)
+        async with kind(storage, call_timeout=0.2, deadline=0.7) as queue:
+            proxy.every(1, BlackHole())
+            told = await asyncio.gather(
+                queue.enqueue("work", b""),
+                queue.dequeue("work"),
+                queue.read_state(),
+                storage.read(),
+                return_exceptions=True,
+            )
+            assert [DeadlineExceededError] * 3 + [StorageError] == [type(error) for error in told]
+            assert "no answer within 0.2 s to the read" in str(told[-1])
+            assert 1 + 2 + 2 <= proxy.count("GET") == proxy.count(), "they were tried again, and nothing was written"
+            proxy.clear()
+            await queue.enqueue("work", b"", deadline=30)
+            proxy.every(1, BlackHole(), method=WRITES[server])
+            with pytest.raises(UnknownOutcomeError):
+                await queue.enqueue("work", b"")
+            proxy.clear()
+            assert 1 == len((await queue.read_state(deadline=30)).jobs)
+
+
+@of_each_kind
+@on_each_server
+async def test_calls_outlast_a_server_that_is_down(request, server, kind):
+    """The server's port is the same when it is back. Nobody sees more than that the call took longer."""
+    async with behind_a_proxy(store_of(request, server)) as (store, proxy):
+        storage = store.open(store.new_key(), timeout=30)
+        failures = failures_of(storage)
+        async with kind(storage, deadline=50) as queue, asyncio.TaskGroup() as group:
+
+            async def while_it_is_down(call):
+                await proxy.stop()
+                failures.clear()
+                task = group.create_task(call)
+                await until(lambda: len(failures) >= 2)
+                await proxy.start()
+                assert all(type(failure) is StorageError for failure in failures)
+                return await task
+
+            job = await while_it_is_down(queue.enqueue("work", b"the first call of all"))
+            [claimed] = await while_it_is_down(queue.dequeue("work"))
+            assert (job.id, 1) == (claimed.id, claimed.attempt)
+            await while_it_is_down(queue.ack(claimed))
+            assert () == (await while_it_is_down(queue.read_state())).jobs
+            waiting = while_it_is_down(queue.dequeue("work", wait=40))
+            other = group.create_task(waiting)
+            await until(lambda: failures)
+            await queue.enqueue("work", b"for who waits")
+            assert [b"for who waits"] == [each.payload for each in await other]
+
+
+@of_each_kind
+@on_each_server
+async def test_an_object_that_is_gone_is_never_an_empty_queue(request, server, kind):
+    async with behind_a_proxy(store_of(request, server)) as (store, _):
+        key = store.new_key()
+        async with store.open(key) as witness, kind(store.open(key), deadline=50, poll_interval=0.05) as queue:
+            for number in range(3):
+                await queue.enqueue("work", b"%d" % number)
+            [job] = await queue.dequeue("work")
+            content, _ = await witness.read()
+            waiting = asyncio.create_task(queue.dequeue("something else", wait=50))
+            await queue.heartbeat(job)
+            await witness.remove()
+            with pytest.raises(BlobMissingError, match="is gone"):
+                await waiting
+            with pytest.raises(UnknownOutcomeError, match="is gone") as caught:  # it was sent, and who knows
+                await queue.enqueue("work", b"")
+            assert BlobMissingError is type(caught.value.cause)
+            for call in (
+                lambda: queue.enqueue("work", b""),
+                lambda: queue.dequeue("work"),
+                lambda: queue.dequeue("something else", wait=50),
+                lambda: queue.heartbeat(job),
+                lambda: queue.ack(job),
+                lambda: queue.apply(Ack(job), Enqueue("work", b"")),
+                queue.read_state,
+                queue.stats,
+            ):
+                with pytest.raises(BlobMissingError, match="is gone"):
+                    await call()
+            assert (b"", None) == await witness.read()
+            await witness.write(content)
+            assert 3 == len((await queue.read_state()).jobs), "it was restored, and the queue goes on"
+            await queue.ack(job)
+            assert 2 == len(await queue.dequeue("work", batch_size=3))
