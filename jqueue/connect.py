@@ -292,26 +292,18 @@ def _s3(address: _Address) -> ObjectStoragePort:
         storage_class=_TEXT,
         timeout=_DURATION,
     )
-    profile = options.pop("profile_name", None)
+    profile = options.get("profile_name")
     if (address.user is None) != (address.secret is None):
         raise _wrong("s3", "has half of a key before its @, where s3://key_id:secret@bucket has both")
     if profile and address.user:
         raise _wrong("s3", "has both a key and a profile_name")
-    from jqueue.adapters.storage.s3 import S3Storage
+    from jqueue.adapters.storage.s3 import BotoCoreError, S3Storage
 
-    session = _aws_session(profile, address.user, address.secret) if profile or address.user else None
-    return S3Storage(address.place, address.name, session, **options)
-
-
-def _aws_session(profile: str | None, key_id: str | None, secret: str | None) -> Any:
-    from botocore.exceptions import BotoCoreError
-
-    from jqueue.adapters.storage.s3 import open_session
-
-    session = _or_none(lambda name: open_session(name, key_id, secret), profile, BotoCoreError)
-    if session is None:
+    keys: dict[str, Any] = {"access_key_id": address.user, "secret_access_key": address.secret}
+    storage = S3Storage(address.place, address.name, **keys, **options)
+    if profile and _or_none(lambda _: storage.open_session(), profile, BotoCoreError) is None:
         raise _wrong("s3", "names a profile that is not in the AWS configuration, or that cannot be read there")
-    return session
+    return storage
 
 
 def _gs(address: _Address) -> ObjectStoragePort:

@@ -174,7 +174,10 @@ class RemoteStorage(ABC, Generic[Client]):
 
     def _as_ours(self, error: Exception, doing: str) -> JQueueError:
         meaning, what = self._meaning(error, doing)
-        return ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
+        failure = ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
+        if isinstance(failure, StorageError):
+            failure.cause = error  # and not in the text: there, it is in our own words
+        return failure
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"

@@ -14,6 +14,7 @@ from typing import Any
 
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
+from jqueue.domain.errors import StorageFatalError
 
 try:
     from azure.core import MatchConditions
@@ -42,7 +43,7 @@ MEANINGS: dict[str, Meaning] = {
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.MISSING,
+    404: Meaning.TRANSIENT,  # without BlobNotFound it is not Azure that says so
     408: Meaning.TRANSIENT,
     412: Meaning.CONFLICT,
     429: Meaning.THROTTLED,
@@ -133,15 +134,19 @@ class AzureBlobStorage(RemoteStorage[Any]):
             "max_single_put_size": LARGEST_PUT,
             "max_single_get_size": LARGEST_PUT,
         }
-        if self._connection_string is not None:
-            opened = ContainerClient.from_connection_string(self._connection_string, self.container, **options)
-            async with opened as client:
-                yield client
-            return
-        assert self.account_url is not None
-        credential, own = self._find_credential()
+        credential: Any
+        credential, own = (None, False) if self._connection_string else self._find_credential()
         try:
-            async with ContainerClient(self.account_url, self.container, credential=credential, **options) as client:
+            try:
+                opened = (
+                    ContainerClient.from_connection_string(self._connection_string, self.container, **options)
+                    if self._connection_string
+                    else ContainerClient(self.account_url or "", self.container, credential=credential, **options)
+                )
+            except (ValueError, TypeError) as error:  # its text may hold a secret
+                what = f"the account_url, credential or connection string cannot be used ({type(error).__name__})"
+                raise StorageFatalError(f"{self.url}: {what}") from None
+            async with opened as client:
                 yield client
         finally:
             if own:
@@ -229,13 +234,12 @@ class AzureBlobStorage(RemoteStorage[Any]):
             meaning = Meaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
             if meaning is Meaning.MISSING and doing == "write":
                 meaning = Meaning.CONFLICT
-            key = code if code in HINTS else "AuthorizationFailure" if status == 403 else ""
+            hints_by_status = {401: "AuthenticationFailed", 403: "AuthorizationFailure"}
+            key = code if code in HINTS else hints_by_status.get(status, "")
             hint = HINTS.get(key, meaning.value)
             return meaning, describe(
                 status, code, hint.format(container=self.container, doing=doing, permissions=PERMISSIONS[doing])
             )
         if isinstance(error, azure_errors.ClientAuthenticationError):
             return Meaning.FATAL, f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)"
-        if isinstance(error, ValueError | TypeError):
-            return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
         return Meaning.TRANSIENT, f"no answer came ({name})"

@@ -16,6 +16,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from json import JSONDecodeError
 from typing import Any
 
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
@@ -173,10 +174,12 @@ class GCSStorage(RemoteStorage[Any]):
             status = int(error.code)
             by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
             meaning = STATUSES.get(status, by_status)
-            if status == 404 and _is_about_the_bucket(error):
+            if status == 404 and "bucket does not exist" in str(error).lower():
                 what = f"the bucket {self.bucket_name!r} does not exist: create it, or check the name"
                 return Meaning.FATAL, describe(status, "", what)
-            if meaning is Meaning.MISSING and doing == "write":
+            if meaning is Meaning.MISSING and "no such object" not in str(error).lower():
+                meaning = Meaning.TRANSIENT  # it is not Google that says so, and a queue must not be taken for empty
+            elif meaning is Meaning.MISSING and doing == "write":
                 meaning = Meaning.CONFLICT
             what = meaning.value
             if status == 401:
@@ -187,12 +190,9 @@ class GCSStorage(RemoteStorage[Any]):
             return meaning, describe(status, "", what)
         if isinstance(error, auth_errors.DefaultCredentialsError):
             return Meaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
-        if isinstance(error, auth_errors.RefreshError) and not error.retryable:
+        cut_off = isinstance(error.__cause__, auth_errors.TransportError)
+        if isinstance(error, auth_errors.RefreshError) and not error.retryable and not cut_off:
             return Meaning.FATAL, f"the credentials were refused ({name}): renew them"
-        if isinstance(error, ValueError | TypeError) and not isinstance(error, OSError):  # as requests' errors are
+        if isinstance(error, ValueError | TypeError) and not isinstance(error, JSONDecodeError):  # of a cut answer
             return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
         return Meaning.TRANSIENT, f"no answer came ({name})"
-
-
-def _is_about_the_bucket(error: Exception) -> bool:
-    return "bucket does not exist" in str(error).lower()

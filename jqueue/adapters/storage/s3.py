@@ -10,7 +10,8 @@ anything for sure, and the queue looks into the object after each.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
@@ -20,6 +21,7 @@ try:
     import aioboto3
     from aiobotocore.config import AioConfig
     from botocore import exceptions as botocore_errors
+    from botocore.exceptions import BotoCoreError as BotoCoreError  # for those who make a storage from a URL
 except ImportError as error:
     raise ImportError('S3Storage needs aioboto3: pip install "jqueue[s3]"') from error
 
@@ -36,13 +38,14 @@ MEANINGS: dict[str, Meaning] = {
     "RequestTimeout": Meaning.TRANSIENT,
     "OperationAborted": Meaning.TRANSIENT,
     "IncompleteBody": Meaning.TRANSIENT,
+    "BadDigest": Meaning.TRANSIENT,
     "NotImplemented": Meaning.FATAL,
 }
 """What the codes of S3 mean; of others, the status decides."""
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.MISSING,
+    404: Meaning.TRANSIENT,  # without NoSuchKey it is not S3 that says so, and a queue must not be taken for empty
     408: Meaning.TRANSIENT,
     409: Meaning.CONFLICT,
     412: Meaning.CONFLICT,
@@ -80,11 +83,6 @@ TRANSPORT = (
 """What botocore raises when no answer came; its other errors are mistakes of the configuration."""
 
 
-def open_session(profile_name: str | None, access_key: str | None, secret_key: str | None) -> Any:
-    """Where credentials come from, if not from the environment."""
-    return aioboto3.Session(profile_name=profile_name, aws_access_key_id=access_key, aws_secret_access_key=secret_key)
-
-
 class S3Storage(RemoteStorage[Any]):
     """One object in a bucket.
 
@@ -94,6 +92,9 @@ class S3Storage(RemoteStorage[Any]):
         session: where credentials come from; by default, a new `aioboto3.Session`.
         region_name: the region of the bucket, if the environment does not say.
         endpoint_url: of a store that is not AWS.
+        profile_name: the profile of the AWS tools, if there is no session.
+        access_key_id: the key, if there is no session; better leave it to the environment.
+        secret_access_key: the secret that belongs to it.
         server_side_encryption: as S3's `ServerSideEncryption`, for example "aws:kms".
         sse_kms_key_id: the key for it, if it is not the default one.
         storage_class: as S3's `StorageClass`, for example "EXPRESS_ONEZONE".
@@ -112,6 +113,9 @@ class S3Storage(RemoteStorage[Any]):
         region_name: str | None = None,
         endpoint_url: str | None = None,
         *,
+        profile_name: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
         server_side_encryption: str | None = None,
         sse_kms_key_id: str | None = None,
         storage_class: str | None = None,
@@ -125,6 +129,11 @@ class S3Storage(RemoteStorage[Any]):
         self.session = session
         self.region_name = region_name
         self.endpoint_url = endpoint_url
+        self._credentials = {
+            "profile_name": profile_name,
+            "aws_access_key_id": access_key_id,
+            "aws_secret_access_key": secret_access_key,
+        }
         self.server_side_encryption = server_side_encryption
         self.sse_kms_key_id = sse_kms_key_id
         self.storage_class = storage_class
@@ -138,6 +147,14 @@ class S3Storage(RemoteStorage[Any]):
         return None if self._bare_etags is None else "unquoted" if self._bare_etags else "quoted"
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
+        return self._open()
+
+    def open_session(self) -> Any:
+        """Where credentials come from: the session that was given, or one of our own."""
+        return self.session or aioboto3.Session(**self._credentials)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
         style = {} if self.addressing_style is None else {"s3": {"addressing_style": self.addressing_style}}
         config = AioConfig(
             connect_timeout=self.timeout,
@@ -147,11 +164,10 @@ class S3Storage(RemoteStorage[Any]):
             response_checksum_validation="when_required",
             **style,
         )
-        session = self.session or aioboto3.Session()
-        client: AbstractAsyncContextManager[Any] = session.client(
+        async with self.open_session().client(
             "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
-        )
-        return client
+        ) as client:
+            yield client
 
     def _rename(self, suffix: str) -> None:
         self.key += suffix
@@ -178,12 +194,7 @@ class S3Storage(RemoteStorage[Any]):
             etag = await self._try_to_put(client, content, if_match)
         except botocore_errors.ClientError as error:
             self._hear(error.response)
-            meaning, _ = self._meaning(error, "write")
-            if (
-                if_match is None
-                or meaning is not Meaning.CONFLICT
-                or not await self._refused_for_its_quotes(client, if_match)
-            ):
+            if if_match is None or not await self._refused_for_its_quotes(client, if_match, error):
                 raise
             self._bare_etags = True
             try:
@@ -214,12 +225,13 @@ class S3Storage(RemoteStorage[Any]):
         etag: str = answer["ETag"]
         return etag
 
-    async def _refused_for_its_quotes(self, client: Any, etag: str) -> bool:
+    async def _refused_for_its_quotes(self, client: Any, etag: str, error: Any) -> bool:
         """Whether a store refuses its own etag, as Ceph does that with quotes. Asked until the first write went well.
 
         A write that landed and was sent again has changed the etag, so it is not taken for one.
         """
-        if self._bare_etags is not None or not etag.startswith('"'):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status != 412 or self._bare_etags is not None or not etag.startswith('"'):
             return False
         try:
             answer = await client.head_object(Bucket=self.bucket, Key=self.key)
@@ -228,7 +240,11 @@ class S3Storage(RemoteStorage[Any]):
         return bool(answer["ETag"] == etag)
 
     async def _delete(self, client: Any) -> None:
-        self._hear(await client.delete_object(Bucket=self.bucket, Key=self.key))
+        try:
+            self._hear(await client.delete_object(Bucket=self.bucket, Key=self.key))
+        except botocore_errors.ClientError as error:
+            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+                raise
 
     def _named(self, etag: str) -> str:
         return etag.strip('"') if self._bare_etags else etag
@@ -252,5 +268,6 @@ class S3Storage(RemoteStorage[Any]):
         if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
             return Meaning.FATAL, f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         if isinstance(error, botocore_errors.BotoCoreError | ValueError) and not isinstance(error, TRANSPORT):
-            return Meaning.FATAL, f"the client cannot be used as it is configured: {error}"
+            said = f": {error}".partition("\n")[0] if isinstance(error, botocore_errors.BotoCoreError) else f" ({name})"
+            return Meaning.FATAL, f"the client cannot be used as it is configured{said}"
         return Meaning.TRANSIENT, f"no answer came ({name})"

@@ -1,0 +1,224 @@
+"""The auditor of a soak: what the workers were told, held against what was seen of the object. It touches nothing.
+
+The object is read every now and then through the honest server (`see`), and once more when it was drained; the lines
+of all workers are judged at the end, when each call has its answer or a caller that was killed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jqueue import QueueState
+from tests.soak.journal import Kind, Line, Verb
+
+SLACK = 5.0
+"""A call may end so many seconds after its deadline: the machine is busy, and the worker may not have had its turn."""
+
+LINES_SHOWN = 12
+CONFIRMED = {Kind.DONE, Kind.LANDED}
+NOTHING = {Kind.REFUSED, Kind.NOT_DONE}
+ENDS = {Verb.ACK, Verb.APPLY, Verb.NACK}
+
+
+class Violation(NamedTuple):
+    """A promise that was not kept, and the lines about it."""
+
+    what: str
+    lines: tuple[str, ...] = ()
+
+
+class Call(NamedTuple):
+    """One call, with the last that was heard of it."""
+
+    worker: str
+    line: Line
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether it was done; None if that is not known."""
+        return True if self.line.kind in CONFIRMED else False if self.line.kind in NOTHING else None
+
+
+@dataclass
+class _Story:
+    """What is known of one job.
+
+    Attributes:
+        enqueues: the calls that enqueue it, an apply among them.
+        claims: to which calls each attempt was handed out.
+        acks: the calls that ack it, by the attempt.
+        ends: the calls that are known to have ended each claim.
+        followers: which job the apply by an attempt enqueues.
+    """
+
+    enqueues: list[Call] = field(default_factory=list)
+    claims: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    acks: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    ends: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    followers: dict[int, str] = field(default_factory=dict)
+
+    def acked_by(self, verdict: bool | None) -> list[int]:
+        """The attempts with an ack of which this is known."""
+        return sorted(a for a, calls in self.acks.items() if any(call.verdict is verdict for call in calls))
+
+
+class Ledger:
+    """Everything that was heard and seen.
+
+    Attributes:
+        lines: of all workers, as they came.
+        kinds: how many lines of each kind and verb there were.
+        errors: how many calls ended with which error.
+        finished: which attempt acked each job, as far as that was seen.
+        version: of the last state.
+        latest: the most seconds by which a call missed its deadline.
+        recognised: how many commits were recognised whose answer was no success, by queue objects that were left.
+        violations: what was found.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, Line]] = []
+        self.kinds: Counter[tuple[Kind, Verb]] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.finished: dict[str, int] = {}
+        self.version = 0
+        self.latest = 0.0
+        self.recognised = 0
+        self.violations: list[Violation] = []
+        self._queue = ""
+        self._stories: dict[str, _Story] = defaultdict(_Story)
+
+    def hear(self, worker: str, line: Line) -> None:
+        """Take in what a worker said."""
+        self.lines.append((worker, line))
+        self.kinds[line.kind, line.verb] += 1
+        if line.verb is Verb.LEAVE and line.kind is Kind.DONE:
+            self.recognised += int(line.note)
+        elif line.note and line.kind is not Kind.INTENT:
+            self.errors[f"{line.verb}: {line.kind}, {line.note}"] += 1
+        if line.kind is Kind.BROKEN:
+            self._add(f"{worker}: {line}")
+        if line.allowed:
+            self.latest = max(self.latest, line.seconds - line.allowed)
+            if line.seconds > line.allowed + SLACK:
+                self._add(f"{worker}: it took {line.seconds:.1f} s, and {line.allowed:g} s were allowed: {line}")
+
+    def see(self, state: QueueState) -> None:
+        """Take in a state of the object, newer than the last."""
+        if state.set_aside:
+            self._add(f"version {state.version}: {len(state.set_aside)} lines cannot be read")
+        if state.version < self.version:
+            self._add(f"the object went back from version {self.version} to {state.version}")
+        if self._queue not in ("", state.queue):
+            self._add("the object is another queue than before")
+        for job in state.jobs:
+            if job.id in self.finished:
+                self._add(f"{job.id} is in version {state.version}, though it was finished before", job.id)
+        for job_id, attempt in state.finished.items():
+            if self.finished.setdefault(job_id, attempt) != attempt:
+                self._add(f"{job_id} was finished by attempts {self.finished[job_id]} and {attempt}", job_id)
+        self.version, self._queue = state.version, state.queue
+
+    def audit(self, state: QueueState | None) -> list[Violation]:
+        """Judge it all, given the state at the end; returns every violation. Without a state, only who held what."""
+        for call in self._calls():
+            self._sort(call)
+        if state is None:
+            for job_id, story in self._stories.items():
+                for what in _claimed(job_id, story):
+                    self._add(what, job_id)
+            return self.violations
+        self.see(state)
+        present = {job.id for job in state.jobs}
+        for job_id in present - set(self._stories):
+            self._add(f"{job_id} is in the object, and nobody enqueued it")
+        for job_id, story in list(self._stories.items()):
+            for what in (*_claimed(job_id, story), *self._ended(job_id, story, job_id in present)):
+                self._add(what, job_id)
+            for what in self._applied(job_id, story, present):
+                self._add(what, job_id)
+        return self.violations
+
+    def blame(self, what: str) -> None:
+        """Something else that may not happen."""
+        self._add(what)
+
+    def _calls(self) -> Iterator[Call]:
+        """Each call with the last line about it."""
+        last: dict[tuple[str, int], Line] = {}
+        for worker, line in self.lines:
+            last[worker, line.call] = line
+        return (Call(worker, line) for (worker, _), line in last.items())
+
+    def _sort(self, call: Call) -> None:
+        line = call.line
+        if line.verb is Verb.DEQUEUE:
+            if line.kind is Kind.DONE:
+                for job in line.jobs:
+                    self._stories[job.id].claims[job.attempt].append(call)
+            return
+        if line.verb in (Verb.ENQUEUE, Verb.APPLY):
+            for job in line.jobs[line.verb is Verb.APPLY :]:
+                self._stories[job.id].enqueues.append(call)
+        if line.verb in (Verb.ACK, Verb.APPLY):
+            self._stories[line.jobs[0].id].acks[line.jobs[0].attempt].append(call)
+        if line.verb is Verb.APPLY:
+            self._stories[line.jobs[0].id].followers[line.jobs[0].attempt] = line.jobs[1].id
+        if line.verb in ENDS and call.verdict:
+            self._stories[line.jobs[0].id].ends[line.jobs[0].attempt].append(call)
+
+    def _ended(self, job_id: str, story: _Story, is_present: bool) -> Iterator[str]:
+        """How a job came to its end: by one ack of one claim, and not without."""
+        done, perhaps = story.acked_by(True), story.acked_by(None)
+        finished = self.finished.get(job_id)
+        if is_present and (done or finished is not None):
+            yield f"{job_id} is still there, though attempt {done or finished} acked it"
+        if finished is not None and finished not in (*done, *perhaps):
+            yield f"{job_id} was finished by attempt {finished}, which was refused or never tried"
+        if finished is not None and done and finished not in done:
+            yield f"{job_id} was finished by attempt {finished}, but the ack of attempt {done} was acknowledged"
+        enqueued = {call.verdict for call in story.enqueues}
+        if True in enqueued and not is_present and not done and not perhaps:
+            yield f"{job_id} is gone, and nobody acked it"
+        exists = is_present or finished is not None or bool(story.claims)
+        if exists and not story.enqueues:
+            yield f"{job_id} was there, and nobody enqueued it"
+        elif exists and enqueued == {False}:
+            yield f"{job_id} was there, though its enqueue was refused"
+        for attempt in done or ([] if finished is None else [finished]):
+            if later := [claim for claim in story.claims if claim > attempt]:
+                yield f"{job_id} was handed out as attempt {later} although attempt {attempt} acked it"
+
+    def _applied(self, job_id: str, story: _Story, present: set[str]) -> Iterator[str]:
+        """Both halves of an apply, or none."""
+        finished = self.finished.get(job_id)
+        for attempt, follower in story.followers.items():
+            there = follower in present or follower in self.finished or bool(self._stories[follower].claims)
+            if finished == attempt and not there and len(story.acks[attempt]) == 1:
+                yield f"{job_id} was acked, but {follower}, enqueued in the same apply, was never seen"
+            if there and finished is not None and finished != attempt:
+                yield f"{follower} was there, but the ack of {job_id} by attempt {attempt} in the same apply was not"
+
+    def _add(self, what: str, job_id: str | None = None) -> None:
+        lines: Iterable[str] = ()
+        if job_id is not None:
+            about = (f"{w}: {line}" for w, line in self.lines if any(job.id == job_id for job in line.jobs))
+            lines = list(about)[-LINES_SHOWN:]
+        self.violations.append(Violation(what, tuple(lines)))
+
+
+def _claimed(job_id: str, story: _Story) -> Iterator[str]:
+    """Each claim has one holder, and one end; a job is acked by one of its claims."""
+    if len(done := story.acked_by(True)) > 1:
+        yield f"{job_id} was acked by {len(done)} claims, attempts {done}"
+    for attempt, calls in story.claims.items():
+        if len(calls) > 1:
+            holders = " and ".join(f"{call.worker} (call {call.line.call})" for call in calls)
+            yield f"{job_id}, attempt {attempt}, was handed to {holders}"
+    for attempt, calls in story.ends.items():
+        if len({call.line.verb for call in calls}) > 1:  # the same ack may be repeated: it is done already
+            how = " and ".join(f"{call.line.verb} of {call.worker}" for call in calls)
+            yield f"{job_id}, attempt {attempt}, was ended twice, by {how}"

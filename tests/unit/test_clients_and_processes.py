@@ -1,0 +1,176 @@
+"""What becomes of an open client where a process forks, or its event loop ends: real ones, on a server of their own.
+
+The server counts connections: one that the other process has closed, or taken from the event loop, would be missed.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+SERVER = """
+import asyncio, gc, os, sys, threading, warnings
+from contextlib import asynccontextmanager
+
+import aiohttp
+from jqueue.adapters.storage._client import SharedClient
+
+warnings.simplefilter("always")
+warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+connections = 0
+
+async def answer(reader, writer):
+    global connections
+    connections += 1
+    while await reader.readline():
+        while (await reader.readline()).strip():
+            pass
+        writer.write(b'HTTP/1.1 200 OK\\r\\nETag: "1"\\r\\nContent-Length: 4\\r\\n\\r\\nbody')
+    writer.close()
+
+async def serve():
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    started.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    ready.set()
+    await asyncio.Event().wait()
+
+started, ready = [], threading.Event()
+threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+ready.wait()
+[url] = started
+
+@asynccontextmanager
+async def generator():
+    async with aiohttp.ClientSession() as client:
+        yield client
+
+shared = SharedClient(MAKE)
+
+async def use():
+    async with asyncio.timeout(10), shared.lend() as client, client.get(url) as answer:
+        assert "body" == await answer.text()
+
+async def use_and_release():
+    await use()
+    await shared.release()
+"""
+
+FORK = """
+def fork(what):
+    child = os.fork()
+    if child:
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), what
+        return
+    assert 0 == shared.opened
+    if "use" in what:
+        asyncio.run(use_and_release())
+        assert 1 == shared.opened
+    if "collect" in what:
+        globals().pop("shared")
+        gc.collect()
+    sys.exit() if "exit" in what else os._exit(0)
+
+async def main():
+    global connections
+    for what in ("use", "use, exit", "collect", "collect, exit", "use, collect, exit", "exit"):
+        connections = 0
+        await use()
+        fork(what)
+        await use()
+        assert 1 + ("use" in what) == connections, what
+        await shared.release()
+    assert 6 == shared.opened
+
+asyncio.run(main())
+"""
+
+AT_ANOTHER_TIME = """
+loop = asyncio.new_event_loop()
+loop.run_until_complete(use())
+for what in ("collect", "exit"):
+    child = os.fork()
+    if not child:
+        if what == "collect":
+            del shared, loop
+            gc.collect()
+        sys.exit()
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), what
+    loop.run_until_complete(use())
+assert 1 == connections
+loop.run_until_complete(shared.release())
+loop.close()
+"""
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+def in_a_new_process(*code):
+    """Nothing must be complained about, by the process or its children."""
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@needs_fork
+@pytest.mark.parametrize("make", ["generator", "aiohttp.ClientSession"])
+@pytest.mark.parametrize("when", [FORK, AT_ANOTHER_TIME], ids=["in a coroutine", "between two"])
+def test_a_forked_child_opens_its_own_client_and_neither_closes_nor_collects_the_parents(make, when):
+    in_a_new_process(SERVER.replace("MAKE", make), when)
+
+
+@needs_fork
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="only CPython can be told to keep an object for ever")
+def test_the_parents_client_is_not_even_finalised_when_the_interpreter_of_the_child_ends():
+    in_a_new_process("""
+import asyncio, os, sys
+from contextlib import asynccontextmanager
+from jqueue.adapters.storage._client import SharedClient
+
+class Client:
+    def __del__(self, write=os.write, getpid=os.getpid, parent=os.getpid()):
+        if getpid() != parent:
+            write(2, b"finalised in the child")
+
+@asynccontextmanager
+async def connect():
+    yield Client()
+
+async def use():
+    async with shared.lend():
+        pass
+
+shared = SharedClient(connect)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(use())
+if os.fork():
+    os.wait()
+    loop.run_until_complete(shared.release())
+    loop.close()
+""")
+
+
+def test_a_client_from_a_generator_is_closed_where_asyncio_run_ends():
+    code = """
+for _ in range(3):
+    asyncio.run(use())
+    gc.collect()
+assert 1 == len(shared._leases)
+del shared
+gc.collect()
+"""
+    in_a_new_process(SERVER.replace("MAKE", "generator"), code)
+
+
+def test_a_storage_that_nobody_released_is_closed_where_asyncio_run_ends():
+    code = """
+from jqueue import S3Storage
+os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}
+storage = S3Storage("bucket", "key", endpoint_url=url)
+asyncio.run(storage.read())
+del storage
+gc.collect()
+"""
+    in_a_new_process(SERVER.replace("MAKE", "generator"), code)

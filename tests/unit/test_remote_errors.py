@@ -1,0 +1,347 @@
+"""What the errors of the clients of S3, Google and Azure mean to a queue, and what a person reads of them.
+
+What S3's and Google's clients raise is built by hand; Azure's client makes its errors, of the answers of a server.
+"""
+
+import asyncio
+from contextlib import asynccontextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import google.auth.exceptions as auth_errors
+import pytest
+import requests
+from botocore import exceptions as botocore_errors
+from google.api_core import exceptions as google_errors
+
+from jqueue import (
+    AzureBlobStorage,
+    CASConflictError,
+    GCSStorage,
+    S3Storage,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+
+CONTENT = b"the payload of a job"
+SECRETS = ["payload", "StringToSign", "sIgNaTuRe", "AKIDKEY", "Ab12Secret"]
+SERVER_TEXT = "StringToSign: PUT payload; Authorization: AWS4 AKIDKEY sIgNaTuRe Ab12Secret"
+
+ABSENT = "there is no object"
+"""A read returns (b"", None)."""
+
+CONFLICT, THROTTLED, FATAL, FAILED = CASConflictError, StorageThrottledError, StorageFatalError, StorageError
+
+
+async def outcome(call):
+    """The class of the error, exactly, and its text; or that there is no object."""
+    raised = None
+    try:
+        found = await call
+    except (CASConflictError, StorageError) as error:
+        raised = error
+    if raised is None:
+        return (ABSENT if found == (b"", None) else found), ""
+    assert raised.__cause__ is not None, "where it comes from is lost"
+    assert [] == [secret for secret in [*SECRETS, "\n"] if secret in str(raised)]
+    return type(raised), str(raised)
+
+
+async def outcomes(storage):
+    """What becomes of a read and of a write, and the texts of both."""
+    async with storage:
+        read, read_text = await outcome(storage.read())
+        write, write_text = await outcome(storage.write(CONTENT, '"1"'))
+        assert write is (await outcome(storage.write(CONTENT)))[0], "creating fails in another way than overwriting"
+    assert all(text.startswith(f"{storage.url}: ") for text in (read_text, write_text) if text)
+    return (read, write), read_text, write_text
+
+
+# S3
+
+
+class S3:
+    """A session of aioboto3, and its client, whose every call ends in the same error. Attributes: the calls."""
+
+    def __init__(self, error, head=None):
+        self.error, self.head, self.calls = error, head, []
+
+    def client(self, *args, **options):
+        return nullcontext(self)
+
+    def __getattr__(self, name):
+        async def call(**arguments):
+            self.calls.append(name)
+            if name == "head_object" and self.head is not None:
+                return self.head
+            raise self.error
+
+        return call
+
+
+def from_s3(status, code):
+    answer = {
+        "Error": {"Code": code, "Message": SERVER_TEXT, "StringToSign": SERVER_TEXT},
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"x-amz-id-2": "sIgNaTuRe"}},
+    }
+    return botocore_errors.ClientError(answer, "PutObject")
+
+
+def s3(error, **options):
+    return S3Storage("the-bucket", "key", S3(error, **options))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "read", "write", "hint"),
+    [
+        (412, "PreconditionFailed", CONFLICT, CONFLICT, "somebody else has written"),
+        (409, "ConditionalRequestConflict", CONFLICT, CONFLICT, "somebody else has written"),
+        (409, "OperationAborted", FAILED, FAILED, "the store failed"),
+        (409, "SomethingNew", CONFLICT, CONFLICT, ""),
+        (404, "NoSuchKey", ABSENT, CONFLICT, "it is not there"),
+        (404, "NoSuchBucket", FATAL, FATAL, "'the-bucket' does not exist: create it"),
+        (404, "", FAILED, FAILED, ""),
+        (403, "AccessDenied", FATAL, FATAL, "the bucket 'the-bucket' was refused"),
+        (403, "AllAccessDisabled", FATAL, FATAL, "the bucket 'the-bucket' was refused"),
+        (403, "SignatureDoesNotMatch", FATAL, FATAL, "check the credentials"),
+        (403, "InvalidAccessKeyId", FATAL, FATAL, "check the credentials"),
+        (403, "RequestTimeTooSkewed", FATAL, FATAL, "the clock of this machine"),
+        (400, "ExpiredToken", FATAL, FATAL, "the credentials have expired"),
+        (400, "AuthorizationHeaderMalformed", FATAL, FATAL, "'the-bucket' is in another region: give region_name"),
+        (301, "PermanentRedirect", FATAL, FATAL, "'the-bucket' is in another region: give region_name"),
+        (400, "SomethingNew", FATAL, FATAL, "the store refused (400 SomethingNew)"),
+        (400, "BadDigest", FAILED, FAILED, ""),
+        (400, "RequestTimeout", FAILED, FAILED, ""),
+        (400, "EntityTooLarge", FATAL, FATAL, "too large for this store"),
+        (408, "408", FAILED, FAILED, "the store failed (408)"),
+        (429, "429", THROTTLED, THROTTLED, "asks for fewer requests (429)"),
+        (500, "InternalError", FAILED, FAILED, "the store failed"),
+        (501, "NotImplemented", FATAL, FATAL, "no conditional writes"),
+        (503, "SlowDown", THROTTLED, THROTTLED, "asks for fewer requests (503 SlowDown)"),
+        (503, "ServiceUnavailable", THROTTLED, THROTTLED, ""),
+        (504, "504", FAILED, FAILED, ""),
+        (None, "", FAILED, FAILED, ""),
+    ],
+)
+async def test_an_answer_of_s3_means(status, code, read, write, hint):
+    found, read_text, write_text = await outcomes(s3(from_s3(status, code)))
+    assert (read, write) == found
+    assert hint in write_text
+    assert read is ABSENT or hint in read_text
+
+
+ENDPOINT = {"endpoint_url": "https://the-bucket.example.org/key", "error": SERVER_TEXT}
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning", "hint"),
+    [
+        (botocore_errors.EndpointConnectionError(**ENDPOINT), FAILED, "no answer came (EndpointConnectionError)"),
+        (botocore_errors.ReadTimeoutError(**ENDPOINT), FAILED, "no answer came (ReadTimeoutError)"),
+        (botocore_errors.ConnectTimeoutError(**ENDPOINT), FAILED, "no answer"),
+        (botocore_errors.ConnectionClosedError(**ENDPOINT), FAILED, "no answer"),
+        (botocore_errors.SSLError(**ENDPOINT), FAILED, "SSLError"),
+        (botocore_errors.ResponseStreamingError(error=SERVER_TEXT), FAILED, "no answer"),
+        (botocore_errors.HTTPClientError(error=SERVER_TEXT), FAILED, "no answer"),
+        (botocore_errors.IncompleteReadError(actual_bytes=1, expected_bytes=2), FAILED, "no answer"),
+        (botocore_errors.CredentialRetrievalError(provider="role", error_msg=SERVER_TEXT), FAILED, "Credential"),
+        (aiohttp.ClientPayloadError(SERVER_TEXT), FAILED, "no answer came (ClientPayloadError)"),
+        (aiohttp.ServerDisconnectedError(SERVER_TEXT), FAILED, "no answer"),
+        (OSError(SERVER_TEXT), FAILED, "no answer came (OSError)"),
+        (TimeoutError(), FAILED, "no answer within 15 s"),
+        (botocore_errors.NoCredentialsError(), FATAL, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (botocore_errors.PartialCredentialsError(provider="env", cred_var="a"), FATAL, "no credentials were found"),
+        (botocore_errors.NoRegionError(), FATAL, "as it is configured"),
+        (botocore_errors.ProfileNotFound(profile="mine"), FATAL, "as it is configured"),
+        (
+            botocore_errors.ParamValidationError(report=f"Invalid type for parameter Body, value: {CONTENT!r}"),
+            FATAL,
+            "as it is configured",
+        ),
+        (ValueError("Invalid endpoint: https://AKIDKEY:Ab12Secret@host name"), FATAL, "as it is configured"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_where_s3_did_not_answer_it_means(error, meaning, hint):
+    found, *texts = await outcomes(s3(error))
+    assert (meaning, meaning) == found
+    assert all(hint in text for text in texts)
+
+
+async def test_a_refusal_of_s3_names_the_permissions_for_what_was_done():
+    _, read, write = await outcomes(s3(from_s3(403, "AccessDenied")))
+    assert "to read, the credentials need s3:GetObject, and s3:ListBucket" in read
+    assert "to write, the credentials need s3:PutObject and s3:GetObject" in write
+    with pytest.raises(StorageFatalError, match="to delete, the credentials need s3:DeleteObject"):
+        await s3(from_s3(403, "AccessDenied")).remove()
+
+
+async def test_a_stricter_store_may_be_asked_again_only_if_it_said_that_the_etag_differs():
+    for status, code, calls in [
+        (412, "PreconditionFailed", ["put_object", "head_object", "put_object"]),
+        (403, "AccessDenied", ["put_object"]),
+    ]:
+        storage = s3(from_s3(status, code), head={"ETag": '"1"'})
+        await outcome(storage.write(CONTENT, '"1"'))
+        assert calls == storage.session.calls
+
+
+@pytest.mark.parametrize(("status", "code"), [(409, "ConditionalRequestConflict"), (404, "NoSuchKey")])
+async def test_another_conflict_of_s3_is_no_reason_to_ask_again(status, code):
+    storage = s3(from_s3(status, code), head={"ETag": '"1"'})
+    await outcome(storage.write(CONTENT, '"1"'))
+    assert ["put_object"] == storage.session.calls
+
+
+async def test_the_error_of_the_client_is_the_cause():
+    error = from_s3(500, "InternalError")
+    with pytest.raises(StorageError) as raised:
+        await s3(error).read()
+    assert error is raised.value.__cause__ is raised.value.cause
+
+
+async def test_to_remove_what_is_not_there_is_fine():
+    await s3(from_s3(404, "NoSuchKey")).remove()
+
+
+# Google
+
+
+class Google:
+    """A client of Google, whose every call ends in the same error."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def bucket(self, name):
+        return self
+
+    def blob(self, name, **options):
+        return self
+
+    def fail(self, *args, **options):
+        raise self.error
+
+    download_as_bytes = upload_from_string = delete = fail
+
+
+def from_google(status, text=SERVER_TEXT):
+    return google_errors.from_http_status(status, text, response=SimpleNamespace(status_code=status, headers={}))
+
+
+def refresh_error_of_an_unreachable_metadata_server():
+    error = auth_errors.RefreshError(SERVER_TEXT)  # as google.auth.compute_engine raises it
+    error.__cause__ = auth_errors.TransportError(SERVER_TEXT)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "read", "write", "hint"),
+    [
+        (from_google(412), CONFLICT, CONFLICT, "somebody else has written"),
+        (from_google(409), CONFLICT, CONFLICT, ""),
+        (from_google(404, "No such object: the-bucket/key"), ABSENT, CONFLICT, "it is not there"),
+        (from_google(404, "The specified bucket does not exist."), FATAL, FATAL, "'the-bucket' does not exist: create"),
+        (from_google(403), FATAL, FATAL, "'the-bucket' was refused"),
+        (from_google(401), FATAL, FATAL, "GOOGLE_APPLICATION_CREDENTIALS"),
+        (from_google(400), FATAL, FATAL, "the store refused (400)"),
+        (from_google(413), FATAL, FATAL, ""),
+        (from_google(408), FAILED, FAILED, ""),
+        (from_google(429), THROTTLED, THROTTLED, "fewer requests (429)"),
+        (from_google(500), FAILED, FAILED, ""),
+        (from_google(502), FAILED, FAILED, ""),
+        (from_google(503), THROTTLED, THROTTLED, ""),
+        (from_google(504), FAILED, FAILED, ""),
+        (auth_errors.DefaultCredentialsError(SERVER_TEXT), FATAL, FATAL, "set GOOGLE_APPLICATION_CREDENTIALS"),
+        (auth_errors.RefreshError(SERVER_TEXT), FATAL, FATAL, "renew them"),
+        (auth_errors.RefreshError(SERVER_TEXT, retryable=True), FAILED, FAILED, "no answer came (RefreshError)"),
+        (refresh_error_of_an_unreachable_metadata_server(), FAILED, FAILED, ""),
+        (auth_errors.TransportError(SERVER_TEXT), FAILED, FAILED, "no answer came (TransportError)"),
+        (requests.ConnectionError(SERVER_TEXT), FAILED, FAILED, "no answer came (ConnectionError)"),
+        (requests.Timeout(SERVER_TEXT), FAILED, FAILED, "no answer came (Timeout)"),
+        (requests.exceptions.ChunkedEncodingError(SERVER_TEXT), FAILED, FAILED, ""),
+        (requests.exceptions.InvalidURL(SERVER_TEXT), FATAL, FATAL, "as it is configured (InvalidURL)"),
+        (requests.exceptions.JSONDecodeError("Expecting value", CONTENT.decode(), 0), FAILED, FAILED, ""),
+        (OSError(SERVER_TEXT), FAILED, FAILED, "no answer came (OSError)"),
+    ],
+    ids=lambda value: f"{type(value).__name__}" if isinstance(value, Exception) else None,
+)
+async def test_an_error_of_googles_client_means(error, read, write, hint):
+    found, read_text, write_text = await outcomes(GCSStorage("the-bucket", "key", Google(error)))
+    assert (read, write) == found
+    assert hint in write_text
+    assert read is ABSENT or hint in read_text
+
+
+async def test_a_refusal_of_google_names_the_permissions_for_what_was_done():
+    _, read, write = await outcomes(GCSStorage("the-bucket", "key", Google(from_google(403))))
+    assert "to read, storage.objects.get, and storage.objects.list" in read
+    assert "to write, storage.objects.create, storage.objects.delete" in write
+    await GCSStorage("the-bucket", "key", Google(from_google(404, "No such object: the-bucket/key"))).remove()
+
+
+# Azure
+
+
+@asynccontextmanager
+async def answering(status, code, **headers):
+    """The URL of a server that gives every request the same answer."""
+    said = f"<Message>m</Message><AuthenticationErrorDetail>{SERVER_TEXT}</AuthenticationErrorDetail>"
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code>{said}</Error>".encode() if code else b"<html>sorry</html>"
+    headers |= {"Content-Type": "application/xml" if code else "text/html", "Content-Length": len(body)}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    connections: list[Any] = []
+
+    async def serve(reader, writer):
+        connections.append(asyncio.current_task())
+        while request := await reader.readline():
+            length = 0
+            while line := (await reader.readline()).lower().strip():
+                length = int(line.partition(b":")[2]) if line.startswith(b"content-length") else length
+            await reader.readexactly(length)
+            writer.write(f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode() + body * (not request.startswith(b"HEAD")))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/devstore"
+    await asyncio.gather(*connections)
+
+
+def azure(url):
+    return AzureBlobStorage("the-container", "blob", account_url=url, credential="QWIxMlNlY3JldAAA")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "read", "write", "hint"),
+    [
+        (412, "ConditionNotMet", CONFLICT, CONFLICT, "somebody else has written"),
+        (412, "LeaseIdMissing", FATAL, FATAL, "somebody holds a lease"),
+        (409, "BlobAlreadyExists", CONFLICT, CONFLICT, "somebody else has written"),
+        (409, "ContainerBeingDeleted", FAILED, FAILED, ""),
+        (409, "InvalidBlobType", FATAL, FATAL, "no block blob"),
+        (404, "BlobNotFound", ABSENT, CONFLICT, "it is not there"),
+        (404, "ContainerNotFound", FATAL, FATAL, "'the-container' does not exist: create it"),
+        (404, "ResourceNotFound", FATAL, FATAL, ""),
+        (404, "", FAILED, FAILED, ""),
+        (403, "AuthorizationPermissionMismatch", FATAL, FATAL, "the container 'the-container' was refused"),
+        (403, "AuthorizationFailure", FATAL, FATAL, "the container 'the-container' was refused"),
+        (403, "AuthenticationFailed", FATAL, FATAL, "check the account's key"),
+        (401, "InvalidAuthenticationInfo", FATAL, FATAL, "credentials were refused"),
+        (400, "InvalidHeaderValue", FATAL, FATAL, "the store refused"),
+        (429, "TooManyRequests", THROTTLED, THROTTLED, "fewer requests (429 TooManyRequests)"),
+        (500, "OperationTimedOut", FAILED, FAILED, ""),
+        (500, "InternalError", FAILED, FAILED, ""),
+        (503, "ServerBusy", THROTTLED, THROTTLED, "fewer requests (503 ServerBusy)"),
+        (502, "", FAILED, FAILED, "the store failed (502)"),
+        (200, "", FAILED, FAILED, ""),
+    ],
+)
+async def test_an_answer_of_azure_means(status, code, read, write, hint):
+    headers = {"x-ms-error-code": code} if code else {}
+    async with answering(status, code, **headers) as url:
+        found, read_text, write_text = await outcomes(azure(url))
+    assert (read, write) == found
+    assert hint in write_text
+    assert read is ABSENT or hint in read_text
