@@ -6,7 +6,7 @@
 # ARGS=...    more arguments for pytest, the example, or the tool
 # SEEDS=...   how many seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of requests that go wrong
 # CYCLES=...  how many processes `make kill` kills at random moments
-# SECONDS=... how long `make fuzz` and `make soak` run, and `make soak`; STORE=... which store `make soak` uses: seaweedfs, azurite or
+# SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
 
 PYTHON ?=

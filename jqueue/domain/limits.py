@@ -150,7 +150,10 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
 
 def cut_error(error: object) -> str:
     """An error as text, cut at `ERROR_BYTES` bytes in the blob, with what UTF-8 cannot write replaced."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    try:
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    except Exception:  # a number of more than 4300 digits, or somebody's own class
+        text = f"<{type(error).__name__}>"
     text = text.encode("utf-8", "replace")[:ERROR_BYTES].decode("utf-8", "ignore")
     most = ERROR_BYTES + len('""')
     if written_bytes(text) <= most:
