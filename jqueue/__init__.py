@@ -47,13 +47,12 @@ from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.storage import ObjectStoragePort
 
 if TYPE_CHECKING:
-    from jqueue.adapters.storage.azure import AzureBlobStorage
-    from jqueue.adapters.storage.gcs import GCSStorage
-    from jqueue.adapters.storage.s3 import S3Storage
+    from jqueue.adapters.storage.azure import AzureBlobStorage as AzureBlobStorage
+    from jqueue.adapters.storage.gcs import GCSStorage as GCSStorage
+    from jqueue.adapters.storage.s3 import S3Storage as S3Storage
 
 __all__ = [
     "Ack",
-    "AzureBlobStorage",
     "BlobMissingError",
     "BrokerQueue",
     "CASConflictError",
@@ -66,7 +65,6 @@ __all__ = [
     "DuplicateJobError",
     "Enqueue",
     "EntrypointStats",
-    "GCSStorage",
     "GroupCommitLoop",
     "Heartbeat",
     "HeartbeatManager",
@@ -91,7 +89,6 @@ __all__ = [
     "QueueStats",
     "Redrive",
     "RequeueStale",
-    "S3Storage",
     "StorageError",
     "StorageFatalError",
     "StorageThrottledError",

@@ -47,6 +47,7 @@ class TestAzureOnAzurite(OnAServer, StorageContract):
 @gcs
 class TestGCS(OnAServer, StorageContract):
     server = "gcs_server"
+    large_body = 9 * 1024 * 1024  # from 8 MiB on, Google's client uploads in several requests
 
 
 class QueueOnAServer(OnAServer, QueueContract):

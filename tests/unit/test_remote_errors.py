@@ -160,7 +160,7 @@ ENDPOINT = {"endpoint_url": "https://the-bucket.example.org/key", "error": SERVE
             FATAL,
             "as it is configured",
         ),
-        (ValueError("Invalid endpoint: https://AKIDKEY:Ab12Secret@host name"), FATAL, "as it is configured"),
+        (ValueError("Invalid endpoint: https://AKIDKEY:Ab12Secret@host name"), FAILED, "no answer came (ValueError)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
@@ -168,6 +168,22 @@ async def test_where_s3_did_not_answer_it_means(error, meaning, hint):
     found, *texts = await outcomes(s3(error))
     assert (meaning, meaning) == found
     assert all(hint in text for text in texts)
+
+
+async def test_a_client_that_cannot_be_made_is_said_at_once_and_without_its_settings():
+    for made in (
+        S3Storage("the-bucket", "key", endpoint_url="no endpoint", region_name="eu-west-1"),
+        AzureBlobStorage("the-container", "blob", connection_string="no=connection"),
+    ):
+        with pytest.raises(StorageFatalError, match=r"(as it is configured|cannot be used)") as raised:
+            await made.read()
+        assert raised.value.__cause__ is None
+        assert not any(part in str(raised.value) for part in ("no endpoint", "no=connection"))
+
+
+def test_an_endpoint_with_credentials_is_refused():
+    with pytest.raises(ValueError, match="must not hold credentials"):
+        S3Storage("the-bucket", "key", endpoint_url="http://AKIDKEY:Ab12Secret@host")
 
 
 async def test_a_refusal_of_s3_names_the_permissions_for_what_was_done():

@@ -64,16 +64,6 @@ PERMISSIONS = {
     "delete": "the role Storage Blob Data Contributor, or a token with delete (d)",
 }
 
-TRANSPORT = (
-    azure_errors.ServiceRequestError,
-    azure_errors.ServiceResponseError,
-    azure_errors.IncompleteReadError,
-    azure_errors.DecodeError,
-)
-"""What azure-core raises when no whole answer came."""
-
-Client = ContainerClient
-
 
 class AzureBlobStorage(RemoteStorage[Any]):
     """One block blob in a container.
@@ -161,7 +151,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
         try:
             from azure.identity.aio import DefaultAzureCredential
         except ImportError:
-            return None, False
+            what = "no credential was given, and azure-identity, which would look for one, is not installed"
+            raise StorageFatalError(f"{self.url}: {what}: pip install azure-identity") from None
         return DefaultAzureCredential(), True
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:

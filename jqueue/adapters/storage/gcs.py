@@ -16,18 +16,18 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from json import JSONDecodeError
 from typing import Any
 
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import StorageError
+from jqueue.domain.errors import StorageError, StorageFatalError
 
 try:
     import google.auth.exceptions as auth_errors
     from google.api_core import exceptions as google_errors
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
+    from requests import exceptions as requests_errors
 except ImportError as error:
     raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
 
@@ -41,6 +41,9 @@ STATUSES: dict[int, Meaning] = {
     503: Meaning.THROTTLED,
 }
 """What an answer means; of others, whether it is below 500 decides."""
+
+UNUSABLE = (requests_errors.InvalidURL, requests_errors.MissingSchema, requests_errors.InvalidSchema)
+"""What requests raises before it sends anything."""
 
 PERMISSIONS = {
     "read": "storage.objects.get, and storage.objects.list to be told that an object is not there",
@@ -57,7 +60,7 @@ class GCSStorage(RemoteStorage[Any]):
         blob_name: the name of the object in it.
         client: a `google.cloud.storage.Client` to use, which stays yours to close; by default, one of our own.
         project: the project of our own client, if the environment does not say.
-        endpoint_url: of a store that is not Google's: an emulator, a private endpoint.
+        endpoint_url: of an emulator or a private endpoint. To one with http, no credentials are sent.
         kms_key_name: the key to encrypt with.
         timeout: how long one call may take.
 
@@ -88,7 +91,11 @@ class GCSStorage(RemoteStorage[Any]):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
-        client = self.client or await asyncio.to_thread(self._make_client)
+        try:
+            client = self.client or await asyncio.to_thread(self._make_client)
+        except (ValueError, TypeError) as error:
+            what = f"the client cannot be used as it is configured ({type(error).__name__})"
+            raise StorageFatalError(f"{self.url}: {what}") from None
         session = getattr(client, "_http", None)
         hooks = getattr(session, "hooks", {}).get("response")
         if isinstance(hooks, list):
@@ -103,7 +110,7 @@ class GCSStorage(RemoteStorage[Any]):
 
     def _make_client(self) -> Any:
         options: dict[str, Any] = {}
-        if self.endpoint_url is not None or os.environ.get("STORAGE_EMULATOR_HOST"):
+        if (self.endpoint_url or "").startswith("http:") or os.environ.get("STORAGE_EMULATOR_HOST"):
             options["credentials"] = AnonymousCredentials()  # type: ignore[no-untyped-call]
             options["project"] = self.project or "none"
         if self.endpoint_url is not None:
@@ -193,6 +200,8 @@ class GCSStorage(RemoteStorage[Any]):
         cut_off = isinstance(error.__cause__, auth_errors.TransportError)
         if isinstance(error, auth_errors.RefreshError) and not error.retryable and not cut_off:
             return Meaning.FATAL, f"the credentials were refused ({name}): renew them"
-        if isinstance(error, ValueError | TypeError) and not isinstance(error, JSONDecodeError):  # of a cut answer
+        if isinstance(error, auth_errors.InvalidOperation):
+            return Meaning.FATAL, "the store wants credentials, and there are none: set GOOGLE_APPLICATION_CREDENTIALS"
+        if isinstance(error, UNUSABLE):
             return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
         return Meaning.TRANSIENT, f"no answer came ({name})"

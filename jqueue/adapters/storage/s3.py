@@ -11,11 +11,12 @@ anything for sure, and the queue looks into the object after each.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
+from jqueue.domain.errors import StorageFatalError
 
 try:
     import aioboto3
@@ -102,7 +103,7 @@ class S3Storage(RemoteStorage[Any]):
         timeout: how long one call may take.
 
     Raises:
-        ValueError: bucket or key is empty.
+        ValueError: bucket or key is empty, or the endpoint_url holds credentials.
     """
 
     def __init__(
@@ -124,6 +125,8 @@ class S3Storage(RemoteStorage[Any]):
     ) -> None:
         if not bucket or not key:
             raise ValueError("S3Storage needs the name of a bucket, and the key of an object in it")
+        if "@" in (endpoint_url or "").partition("://")[2].partition("/")[0]:
+            raise ValueError("endpoint_url must not hold credentials: it is shown in errors and logs")
         self.bucket = bucket
         self.key = key
         self.session = session
@@ -164,9 +167,14 @@ class S3Storage(RemoteStorage[Any]):
             response_checksum_validation="when_required",
             **style,
         )
-        async with self.open_session().client(
-            "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
-        ) as client:
+        async with AsyncExitStack() as closing:
+            try:
+                manager = self.open_session().client(
+                    "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
+                )
+                client = await closing.enter_async_context(manager)
+            except ValueError:  # its text may hold a secret
+                raise StorageFatalError(f"{self.url}: the client cannot be used as it is configured") from None
             yield client
 
     def _rename(self, suffix: str) -> None:
@@ -267,7 +275,7 @@ class S3Storage(RemoteStorage[Any]):
         name = type(error).__name__
         if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
             return Meaning.FATAL, f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        if isinstance(error, botocore_errors.BotoCoreError | ValueError) and not isinstance(error, TRANSPORT):
-            said = f": {error}".partition("\n")[0] if isinstance(error, botocore_errors.BotoCoreError) else f" ({name})"
-            return Meaning.FATAL, f"the client cannot be used as it is configured{said}"
+        if isinstance(error, botocore_errors.BotoCoreError) and not isinstance(error, TRANSPORT):
+            said = str(error).partition("\n")[0]
+            return Meaning.FATAL, f"the client cannot be used as it is configured: {said}"
         return Meaning.TRANSIENT, f"no answer came ({name})"
