@@ -325,5 +325,5 @@ PLANTED = [
     Planted(served_in_reverse, {0}, 50),
     Planted(busy_while_it_waits, {0}, 50),
     Planted(deadline_ignored, {0}, 50),
-    Planted(unknown_called_not_done, {1, 2}, 50),
+    Planted(unknown_called_not_done, {1, 2, 5}, 50),
 ]
