@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from jqueue.core.codec import ParsedBlob, encode_header, join_blob, read_state, take_whole
+from jqueue.core.codec import FinishedTexts, ParsedBlob, encode_header, join_blob, read_state, take_whole
 from jqueue.core.lines import encode_asides, encode_job, read_line, set_twins_aside
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
@@ -33,6 +33,7 @@ class Blob:
         self.lines_parsed = 0
         self.lines_encoded = 0
         self._lines: dict[str, bytes] = {}
+        self._finished = FinishedTexts()
         self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
@@ -84,7 +85,7 @@ class Blob:
                 self.lines_encoded += 1
         draft.dirty.clear()
         asides = encode_asides(draft.set_aside)
-        first = encode_header(header)
+        first = encode_header(header, self._finished)
         self._header_bytes = len(first)
         return join_blob(first, [*lines.values(), *asides] if asides else lines.values())
 

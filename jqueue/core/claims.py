@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.adapters.system import SystemClock
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, Dequeue, Heartbeat, Nack, Operation
+from jqueue.ports.clock import Clock
 
 CLAIMS_KEPT = 100_000
 ENDED_KEPT = 10_000
@@ -18,22 +22,70 @@ class HeldClaim:
     """A claim handed out and not yet ended here.
 
     Attributes:
-        claim: the claim.
+        job_id: the job.
+        attempt: the number of the claim among those on the job.
         timeout: seconds without a heartbeat after which it is stale.
         confirmed: when the store last confirmed it, on the clock of whoever remembers.
     """
 
-    claim: Claim
+    job_id: str
+    attempt: int
     timeout: float
     confirmed: float
+
+    @property
+    def claim(self) -> Claim:
+        """The claim."""
+        return Claim(self.job_id, self.attempt)
 
 
 class ClaimRegistry:
     """Remembers claims handed out, until they are ended through the same queue object. Bounded: the oldest go first."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
         self._held: OrderedDict[str, dict[int, HeldClaim]] = OrderedDict()
         self._ended: OrderedDict[Claim, None] = OrderedDict()
+        self._notes: dict[type[Operation], Callable[[Any, Any], None]] = {
+            Dequeue: self._note_dequeue,
+            Ack: self._note_end,
+            Nack: self._note_end,
+            Heartbeat: self._note_heartbeat,
+        }
+
+    def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
+        """A caller learns what became of its operations: of each its result, or an error that undid them all."""
+        if isinstance(outcome, JQueueError):
+            self._note_lost(outcome)
+            return
+        for operation, result in zip(operations, outcome, strict=True):
+            note = self._notes.get(operation.__class__)
+            if note is not None:
+                note(operation, result)
+
+    def _note_dequeue(self, operation: Dequeue, jobs: list[Job]) -> None:
+        self.remember(jobs, self._clock.monotonic())
+
+    def _note_end(self, operation: Ack | Nack, result: JQueueError | None) -> None:
+        if result is None and isinstance(operation.job, Claim):
+            self.end(operation.job)
+        else:
+            self._note_lost(result)
+
+    def _note_heartbeat(self, operation: Heartbeat, errors: list[JobNotFoundError]) -> None:
+        lost = {error.job_id for error in errors}
+        for error in errors:
+            self._note_lost(error)
+        now = self._clock.monotonic()
+        for claim in operation.jobs:
+            if isinstance(claim, Claim) and claim.job_id not in lost:
+                self.confirm(claim, now)
+
+    def _note_lost(self, error: JQueueError | None) -> None:
+        if isinstance(error, ClaimLostError) and error.attempt is not None:
+            claim = Claim(error.job_id, error.attempt)
+            error.ended_here = self.was_ended(claim)
+            self.forget(claim)
 
     def find(self, reference: Job | Claim | str) -> Claim:
         """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim.
@@ -42,7 +94,7 @@ class ClaimRegistry:
             InvalidJobError: it is none of the three.
         """
         if isinstance(reference, Job):
-            return reference.claim
+            return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):
             kinds = [type(field) for field in reference]
             if not issubclass(kinds[0], str) or kinds[1] is not int:
@@ -56,11 +108,18 @@ class ClaimRegistry:
 
     def remember(self, jobs: Iterable[Job], at: float) -> None:
         """Claims were handed out."""
+        held = self._held
         for job in jobs:
-            self._held.setdefault(job.id, {})[job.attempt] = HeldClaim(job.claim, job.claim_timeout or 0.0, at)
-            self._held.move_to_end(job.id)
-        while len(self._held) > CLAIMS_KEPT:
-            self._held.popitem(last=False)
+            job_id, attempt = job.id, job.attempt
+            claim = HeldClaim(job_id, attempt, job.claim_timeout or 0.0, at)
+            attempts = held.get(job_id)
+            if attempts is None:
+                held[job_id] = {attempt: claim}
+            else:
+                attempts[attempt] = claim
+                held.move_to_end(job_id)
+        while len(held) > CLAIMS_KEPT:
+            held.popitem(last=False)
 
     def held(self, claim: Claim) -> HeldClaim | None:
         """What is remembered of a claim; None if nothing is."""

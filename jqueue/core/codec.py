@@ -49,6 +49,7 @@ EDGES = b" \t\r\n\v\f,"
 JOBS_HERE = "jobs, one on each line"
 """Stands for the jobs while a header is read: nothing else in it may be called "jobs"."""
 
+_quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = ("version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor")
 
 
@@ -92,8 +93,34 @@ def decode(data: bytes) -> QueueState:
     return read_state(parse_blob(data), {})
 
 
-def encode_header(state: QueueState) -> bytes:
-    """Everything but the jobs, as the blob's first line, open at the end."""
+class FinishedTexts:
+    """The finished jobs as text, encoded once: from one commit to the next, some are added and the oldest dropped."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[str, int]] = []
+        self._texts: list[str] = []
+
+    def encode(self, finished: Mapping[str, int]) -> str:
+        """The table as a JSON object."""
+        entries = list(finished.items())
+        known: list[str] = []
+        if entries and entries[0] in self._entries:
+            dropped = self._entries.index(entries[0])
+            common = len(self._entries) - dropped
+            if entries[:common] == self._entries[dropped:]:
+                known = self._texts[dropped:]
+        added = [f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries[len(known) :]]
+        self._entries, self._texts = entries, known + added
+        return f"{{{', '.join(self._texts)}}}"
+
+
+def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> bytes:
+    """Everything but the jobs, as the blob's first line, open at the end.
+
+    Args:
+        state: its jobs are not looked at.
+        finished: what is kept of the last time.
+    """
     header: dict[str, Any] = {
         "format": FORMAT,
         "version": state.version,
@@ -102,11 +129,11 @@ def encode_header(state: QueueState) -> bytes:
         "evicted_through": state.evicted_through,
         "attempt_floor": state.attempt_floor,
         "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
-        "finished": state.finished,
         "holds": state.holds,
         **state.extra,
     }
-    return f"{dump_ascii(header)[:-1]}, ".encode() + JOBS_OPEN
+    texts = (finished or FinishedTexts()).encode(state.finished)
+    return f'{dump_ascii(header)[:-1]}, "finished": {texts}, '.encode() + JOBS_OPEN
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:

@@ -290,27 +290,32 @@ class CommitEngine:
         draft, now = self.draft, self.now()
         outcomes: list[tuple[Request, Outcome]] = []
         nothing_for: set[Any] = set()
-        claiming = [request for request in pending if request.claims_jobs]
-        for number, request in enumerate([*(r for r in pending if not r.claims_jobs), None, *claiming], 1):
-            if request is None:
-                if claiming or draft.changed:
-                    perform(Sweep(self.watch.suspects()), draft, now)
-                continue
+        claiming: list[Request] = []
+        for number, request in enumerate(pending, 1):
+            if request.claims_jobs:
+                claiming.append(request)
+            elif not request.future.done():  # or its deadline passed, or its caller left, in this very moment
+                request.in_flight = True
+                outcomes.append((request, request.perform(draft, now)))
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
-            if not request.wanted:
-                continue  # its deadline passed, or its caller left, in this very moment
-            request.in_flight = True
-            key = request.sought
-            if key is not None and key in nothing_for:
-                outcomes.append((request, [[]]))
-                continue
-            outcome = request.perform(draft, now)
-            if key is not None and is_empty(outcome):
-                nothing_for.add(key)
-            elif key is None:
-                nothing_for.clear()
-            outcomes.append((request, outcome))
+        if claiming or draft.changed:
+            perform(Sweep(self.watch.suspects()), draft, now)
+        for number, request in enumerate(claiming, 1):
+            if not request.future.done():
+                request.in_flight = True
+                key = request.sought
+                if key is not None and key in nothing_for:
+                    outcomes.append((request, [[]]))
+                    continue
+                outcome = request.perform(draft, now)
+                if key is None:
+                    nothing_for.clear()
+                elif is_empty(outcome):
+                    nothing_for.add(key)
+                outcomes.append((request, outcome))
+            if number % OPERATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
         return outcomes
 
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
@@ -326,15 +331,15 @@ class CommitEngine:
         header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
         content = self.blob.encode(header)
         sent = Try(commit, tuple(outcomes))
-        self.open.append(sent)
-        for request, _ in outcomes:
-            request.open_tries += 1
         started = self.pace.sent = self.clock.monotonic()
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
         except BaseException as error:
+            self.open.append(sent)
+            for request, _ in outcomes:
+                request.open_tries += 1
             self._undo(outcomes)
             self._forget_old_tries()
             if isinstance(error, CASConflictError):
@@ -348,7 +353,7 @@ class CommitEngine:
         self.existed, self.queue_id = True, queue
         self.commits += 1
         self.pace.landed(self.writer_id, header.commits)
-        self._close({other: Verdict.LANDED if other is sent else Verdict.NOT_DONE for other in self.open})
+        self._close(dict.fromkeys(self.open, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -366,12 +371,20 @@ class CommitEngine:
             request.in_flight = False
             request.deliver(outcome)
 
-    def _close(self, verdicts: Mapping[Try, Verdict]) -> None:
-        """Writes whose fate is known: deliver the one that landed, and release the requests of the others."""
-        self.open = [sent for sent in self.open if sent not in verdicts]
-        for sent in verdicts:
-            for request, _ in sent.outcomes:
-                request.open_tries -= 1
+    def _close(self, verdicts: Mapping[Try, Verdict], landed: Try | None = None) -> None:
+        """Writes whose fate is known: deliver the ones that landed, and release the requests of the others.
+
+        Args:
+            verdicts: what became of writes that were open.
+            landed: a write that was never open: its answer was a clean success.
+        """
+        if verdicts:
+            self.open = [sent for sent in self.open if sent not in verdicts]
+            for sent in verdicts:
+                for request, _ in sent.outcomes:
+                    request.open_tries -= 1
+        if landed is not None:
+            self._answer(landed.outcomes)
         for sent, verdict in verdicts.items():
             if verdict is Verdict.LANDED:
                 self._answer(sent.outcomes)

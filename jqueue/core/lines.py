@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode
+from binascii import b2a_base64
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,46 +25,52 @@ NO_MEMBER = "the line is not a JSON member"
 SEVERAL = "the line holds more than one job"
 TOO_DEEP = "it is nested too deep"
 TWICE = "the id stood twice, and this was the second: give it an id of its own and take the brackets away"
-_OPTIONAL = (
-    "max_attempts",
-    "run_at",
-    "expires_at",
-    "headers",
-    "unique_key",
-    "unique_for",
-    "heartbeat_at",
-    "claim_timeout",
-    "dead_at",
-    "error",
-)
 _MEMBER = re.compile(rb'"\s*:')
-_TIMES = frozenset({"run_at", "expires_at", "heartbeat_at", "dead_at"})
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True).encode
+_quote = json.encoder.encode_basestring
+_time = lru_cache(maxsize=4096)(datetime.isoformat)  # jobs of one commit share their times
 _validate = Job.__pydantic_validator__.validate_python  # as `Job.model_validate`, without looking for options
+
+
+def _quoted_time(moment: datetime) -> str:
+    return f'"{_time(moment)}"'
+
+
+_OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = (
+    ("priority", 0, int.__repr__),
+    ("attempt", 0, int.__repr__),
+    ("failures", 0, int.__repr__),
+    ("max_attempts", None, int.__repr__),
+    ("run_at", None, _quoted_time),
+    ("expires_at", None, _quoted_time),
+    ("headers", NO_HEADERS, _dump),
+    ("unique_key", None, _quote),
+    ("unique_for", None, repr),
+    ("heartbeat_at", None, _quoted_time),
+    ("claim_timeout", None, repr),
+    ("dead_at", None, _quoted_time),
+    ("error", None, _quote),
+)
+"""The fields that are left out where they say nothing, and how each is written."""
 
 
 def encode_job(job: Job) -> bytes:
     """One job as its line: the id, and the fields that say something."""
-    fields: dict[str, Any] = {
-        "entrypoint": job.entrypoint,
-        "payload": b64encode(job.payload).decode("ascii"),
-        "status": str(job.status),
-        "priority": job.priority,
-        "sequence": job.sequence,
-        "attempt": job.attempt,
-        "failures": job.failures,
-        "created_at": job.created_at.isoformat(),
-    }
+    line = (
+        f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
+        f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status}", '
+        f'"sequence": {job.sequence}, "created_at": "{_time(job.created_at)}"'
+    )
     values = job.__dict__
-    for name in _OPTIONAL:
+    for name, default, text in _OPTIONAL:
         value = values[name]
-        if value is not None and value is not NO_HEADERS and value != NO_HEADERS:
-            fields[name] = value.isoformat() if name in _TIMES else value
+        if value is not default and value != default:
+            line += f', "{name}": {text(value)}'
     if job.__pydantic_extra__:
-        fields.update(job.__pydantic_extra__)
-    return f"{_dump(job.id)}: {_dump(fields)}".encode()
+        line += f", {_dump(job.__pydantic_extra__)[1:-1]}"
+    return f"{line}}}".encode()
 
 
 def read_line(line: bytes) -> Job | SetAside:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from jqueue.core.claims import ClaimRegistry, HeldClaim
@@ -10,10 +11,30 @@ from jqueue.core.engine import CommitEngine
 from jqueue.core.options import QueueOptions
 from jqueue.core.writer import Writer
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, UnknownOutcomeError
-from jqueue.domain.models import Claim
-from jqueue.domain.operations import Ack, Dequeue, Heartbeat, JobReference, Nack, Operation, Preparation
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
+
+
+DEQUEUES_KEPT = 256
+"""So many dequeues are kept, prepared."""
+
+Convert = Callable[[list[Any]], Any]
+
+
+def first_of(results: list[Any]) -> Any:
+    """What a call of one operation returns."""
+    return results[0]
+
+
+def nothing(results: list[Any]) -> None:
+    """What a call that returns nothing returns."""
+    return None
+
+
+def errors_of(results: list[Any]) -> list[Exception]:
+    """What a call of many operations returns that may fail one by one."""
+    return [result for result in results if isinstance(result, Exception)]
 
 
 class QueueBase:
@@ -39,7 +60,7 @@ class QueueBase:
         self.options = options
         self._batch_limit = batch_limit
         self._max_retries = max_retries
-        self._claims = ClaimRegistry()
+        self._claims = ClaimRegistry(options.clock)
         self._preparation = Preparation(
             limits=options.limits,
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
@@ -54,11 +75,14 @@ class QueueBase:
             call_timeout=to_seconds("call_timeout", options.call_timeout),
             max_conflicts=max_retries,
         )
+        self._prepared_dequeues: dict[Any, tuple[Dequeue]] = {}
+        self._deadline = to_seconds("deadline", options.deadline)
         self._writer = Writer(
             self._engine,
+            self._claims,
             batch_limit=batch_limit,
             max_pending=options.max_pending,
-            deadline=to_seconds("deadline", options.deadline),
+            deadline=self._deadline,
             longest_poll=to_seconds("poll_interval", options.poll_interval),
         )
 
@@ -72,68 +96,70 @@ class QueueBase:
         return None if held is None else self.options.clock.monotonic() - held.confirmed
 
     def _seconds(self, deadline: Duration | None) -> float:
-        return to_seconds("deadline", self.options.deadline if deadline is None else deadline)
+        return self._deadline if deadline is None else to_seconds("deadline", deadline)
 
-    async def _one(self, operation: Operation, deadline: Duration | None) -> Any:
-        [result] = await self._submit([operation.prepared(self._preparation)], deadline=deadline, convert=first_of)
-        return result
+    def _one(self, operation: Operation, deadline: Duration | None, convert: Convert = first_of) -> Awaitable[Any]:
+        """Have a prepared operation that hands out no claims committed; the awaitable gives a list of its result."""
+        operations = (operation,)
+        seconds = self._deadline if deadline is None else self._seconds(deadline)
+        if self._writer.has_room(operations):
+            return self._writer.enter(operations, seconds, convert=convert).future
+        return self._submit(operations, deadline, convert=convert)
+
+    def _dequeues(
+        self, entrypoint: str | Sequence[str] | None, batch_size: int, claim_timeout: Duration | None
+    ) -> tuple[Dequeue]:
+        """A dequeue, prepared. Workers ask for the same again and again, and get the same."""
+        key = (entrypoint, batch_size)
+        plain = claim_timeout is None and entrypoint.__class__ is str and batch_size.__class__ is int
+        if plain and key in self._prepared_dequeues:
+            return self._prepared_dequeues[key]
+        operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
+        if plain:
+            if len(self._prepared_dequeues) >= DEQUEUES_KEPT:
+                self._prepared_dequeues.clear()
+            self._prepared_dequeues[key] = (operation,)
+        return (operation,)
 
     async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:
         if not operations:
             return []
+        self._check_size(len(operations))
         prepared = [operation.prepared(self._preparation) for operation in operations]
-        return errors_of(await self._submit(prepared, deadline=deadline, atomic=False, convert=errors_of))
+        return errors_of(await self._submit(prepared, deadline, atomic=False, convert=errors_of))
+
+    def _check_size(self, *numbers: int) -> None:
+        """Refuse more operations, or more jobs in one, than the limit.
+
+        Raises:
+            InvalidJobError: there are more.
+        """
+        limit = self.options.limits.batch_size
+        if max(numbers) > limit:
+            raise InvalidJobError(
+                f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
+            )
 
     async def _submit(
         self,
         operations: Sequence[Operation],
-        *,
         deadline: Duration | None,
+        *,
         atomic: bool = True,
         wait: Duration | None = None,
-        convert: Callable[[list[Any]], Any] = list,
+        convert: Convert = list,
     ) -> list[Any]:
-        limit = self.options.limits.batch_size
-        if max(len(operations), *(len(operation.job_ids()) for operation in operations)) > limit:
-            raise InvalidJobError(
-                f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
-            )
-        seconds = self._seconds(deadline)
+        """Have prepared operations committed, in one commit, and return their results."""
+        seconds = self._deadline if deadline is None else self._seconds(deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
+        if not self._writer.has_room(operations):
+            seconds = await self._writer.find_room(seconds)
+        request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
         try:
-            results = await self._writer.submit(operations, atomic=atomic, deadline=seconds, wait=patience)
-        except JobNotFoundError as error:
-            self._note_lost(error)
+            return await request.future
+        except asyncio.CancelledError:
+            request.abandoned()
             raise
-        except UnknownOutcomeError as error:
-            error.returning(convert)
-            raise
-        for operation, result in zip(operations, results, strict=True):
-            self._note(operation, result)
-        return results
-
-    def _note(self, operation: Operation, result: Any) -> None:
-        """Remember the claims handed out and ended."""
-        now = self.options.clock.monotonic()
-        if isinstance(result, JobNotFoundError):
-            self._note_lost(result)
-        elif isinstance(operation, Dequeue):
-            self._claims.remember(result, now)
-        elif isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
-            self._claims.end(operation.job)
-        elif isinstance(operation, Heartbeat):
-            lost = {error.job_id for error in result}
-            for error in result:
-                self._note_lost(error)
-            for claim in operation.jobs:
-                if isinstance(claim, Claim) and claim.job_id not in lost:
-                    self._claims.confirm(claim, now)
-
-    def _note_lost(self, error: JobNotFoundError) -> None:
-        if isinstance(error, ClaimLostError) and error.attempt is not None:
-            claim = Claim(error.job_id, error.attempt)
-            error.ended_here = self._claims.was_ended(claim)
-            self._claims.forget(claim)
 
     async def _release_storage(self) -> None:
         if isinstance(self.storage, SupportsRelease):
@@ -144,21 +170,6 @@ class QueueBase:
 
     def _settings(self) -> dict[str, Any]:
         return dict(vars(self.options))
-
-
-def first_of(results: list[Any]) -> Any:
-    """What a call of one operation returns."""
-    return results[0]
-
-
-def nothing(results: list[Any]) -> None:
-    """What a call that returns nothing returns."""
-    return None
-
-
-def errors_of(results: list[Any]) -> list[Exception]:
-    """What a call of many operations returns that may fail one by one."""
-    return [result for result in results if isinstance(result, Exception)]
 
 
 def _rebuild(kind: type[QueueBase], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
@@ -17,13 +18,32 @@ Outcome = list[Any] | JQueueError
 """What one request got from one try: a result (or an error) for each operation, or the error that undid them all."""
 
 
+class Home(Protocol):
+    """Where requests come from: what they need of it once they are on their way."""
+
+    def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
+        """A caller gets this outcome now."""
+
+    def take_back(self, claims: Sequence[Claim]) -> None:
+        """Claims that nobody received go back to the queue."""
+
+    async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
+        """The results of a request whose outcome was unknown."""
+
+
 class Request:
     """One call: operations that go into one commit, and the future that its caller waits on.
 
-    Attributes:
+    Args:
         operations: prepared, in order.
+        future: what the caller waits on.
+        home: the writer that carries it.
         atomic: whether one refused operation undoes the others and is the caller's error.
+        convert: makes of the results what the caller's call returns, should its outcome become known only later.
+
+    Attributes:
         claims_jobs: whether it hands out claims.
+        due: when it expires, on the clock of the event loop, if nothing else sees to that.
         patient: whether an empty answer is no answer yet: the request waits for jobs.
         seen_empty: whether an empty answer was found in a state read after the call.
         open_tries: writes that carried it and whose fate is not known.
@@ -35,11 +55,11 @@ class Request:
 
     __slots__ = (
         "__weakref__",
-        "_on_orphans",
-        "_on_unknown",
-        "_timers",
+        "_convert",
+        "_home",
         "atomic",
         "claims_jobs",
+        "due",
         "future",
         "in_flight",
         "landed",
@@ -54,15 +74,21 @@ class Request:
     def __init__(
         self,
         operations: Sequence[Operation],
+        future: asyncio.Future[list[Any]],
+        home: Home,
         *,
-        atomic: bool,
-        on_orphans: Callable[[Sequence[Claim]], None],
-        on_unknown: Callable[[Request, float | None], Any],
+        atomic: bool = True,
+        convert: Callable[[list[Any]], Any] = list,
     ) -> None:
-        self.operations = tuple(operations)
+        self.operations = operations
+        self.future = future
         self.atomic = atomic
-        self.claims_jobs = any(operation.claims_jobs for operation in self.operations)
-        self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self.claims_jobs = (
+            operations[0].claims_jobs
+            if len(operations) == 1
+            else any(operation.claims_jobs for operation in operations)
+        )
+        self.due = math.inf
         self.patient = False
         self.seen_empty = False
         self.open_tries = 0
@@ -70,9 +96,8 @@ class Request:
         self.verdict: Verdict | None = None
         self.landed: Outcome | None = None
         self.last_error: BaseException | None = None
-        self._timers: list[asyncio.TimerHandle] = []
-        self._on_orphans = on_orphans
-        self._on_unknown = on_unknown
+        self._home = home
+        self._convert = convert
 
     @property
     def wanted(self) -> bool:
@@ -90,6 +115,9 @@ class Request:
 
     def perform(self, draft: Draft, now: datetime) -> Outcome:
         """Apply the operations. Refused ones leave the draft as it was; if atomic, so do the others."""
+        if len(self.operations) == 1:
+            result = perform(self.operations[0], draft, now)
+            return result if self.atomic and isinstance(result, JQueueError) else [result]
         savepoint = draft.savepoint()
         results = []
         for operation in self.operations:
@@ -100,19 +128,11 @@ class Request:
             results.append(result)
         return results
 
-    def limit(self, seconds: float, wait: float | None = None) -> None:
-        """Start its clocks: the deadline, and before it the end of its patience."""
-        loop = self.future.get_loop()
-        if wait is not None:
-            self.patient = True
-            self._timers.append(loop.call_later(wait, self.lose_patience))
-        self._timers.append(loop.call_later(seconds + (wait or 0.0), self.expire))
-
     def lose_patience(self) -> None:
         """The wait is over: an empty answer will do, and if one was found already, that is it."""
         self.patient = False
         if self.seen_empty and not self.in_flight and not self.open_tries:
-            self._resolve([[] for _ in self.operations])
+            self.settle([[] for _ in self.operations])
 
     def expire(self) -> None:
         """The deadline has passed."""
@@ -125,7 +145,10 @@ class Request:
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
         """The error that says that the outcome is not known, and how to find out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
-        return UnknownOutcomeError(what, cause, job_ids=ids, resolver=lambda timeout: self._on_unknown(self, timeout))
+        error = UnknownOutcomeError(
+            what, cause, job_ids=ids, resolver=lambda timeout: self._home.find_out(self, timeout)
+        )
+        return error.returning(self._convert)
 
     def deliver(self, outcome: Outcome) -> None:
         """An outcome that counts: committed, or found in a state read after the call."""
@@ -147,16 +170,17 @@ class Request:
     def settle(self, outcome: Outcome) -> None:
         """It is done: the outcome was committed, or needed no commit."""
         self.verdict, self.landed = Verdict.LANDED, outcome
-        if isinstance(outcome, JQueueError):
-            self.fail(outcome)
-        elif self.wanted:
-            self._resolve(outcome)
+        if not self.future.done():
+            self._home.note(self.operations, outcome)
+            if isinstance(outcome, JQueueError):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
         else:
             self.orphan(outcome)
 
     def fail(self, error: BaseException) -> None:
         """It ends with an error."""
-        self._stop_timers()
         if self.wanted:
             self.future.set_exception(error)
 
@@ -166,28 +190,12 @@ class Request:
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
             if claims:
-                self._on_orphans(claims)
+                self._home.take_back(claims)
 
-    async def wait(self) -> list[Any]:
-        """Wait for the results. If the waiter is cancelled in whatever moment, no claim is left with nobody."""
-        try:
-            return await self.future
-        except asyncio.CancelledError:
-            if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
-                self.orphan(self.future.result())
-            raise
-        finally:
-            self._stop_timers()
-
-    def _resolve(self, results: list[Any]) -> None:
-        self._stop_timers()
-        if self.wanted:
-            self.future.set_result(results)
-
-    def _stop_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+    def abandoned(self) -> None:
+        """Its waiter was cancelled, in whatever moment: no claim is left with nobody."""
+        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+            self.orphan(self.future.result())
 
 
 def is_empty(outcome: Outcome) -> bool:

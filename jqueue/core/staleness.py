@@ -8,7 +8,6 @@ an allowance for clocks that disagree. And a fresh process revokes nothing in it
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
@@ -21,12 +20,8 @@ LONGEST_GRACE = 10.0
 """Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """A claim as it was seen: as long as this stands still, nobody has confirmed it."""
-
-    attempt: int
-    heartbeat_at: datetime | None
+Sight = tuple[int, datetime | None]
+"""A claim as it was seen, by attempt and heartbeat: as long as both stand still, nobody has confirmed it."""
 
 
 class StaleWatch:
@@ -63,7 +58,7 @@ class StaleWatch:
                 self._seen.pop(job_id, None)
                 continue
             job = draft.jobs[job_id]
-            sight = Sight(job.attempt, job.heartbeat_at)
+            sight = job.attempt, job.heartbeat_at
             if job_id in self._seen and self._seen[job_id][0] == sight:
                 continue
             timeout = self._timeout(job.claim_timeout)
@@ -88,7 +83,7 @@ class StaleWatch:
         for entry in due:  # until they are seen to be revoked
             heapq.heappush(self._due, entry)
         sights = [(job_id, self._seen[job_id][0]) for _, job_id in sorted(due)]
-        return tuple((Claim(job_id, sight.attempt), sight.heartbeat_at) for job_id, sight in sights)
+        return tuple((Claim(job_id, attempt), heartbeat_at) for job_id, (attempt, heartbeat_at) in sights)
 
     def _timeout(self, claim_timeout: float | None) -> float:
         return self._default_timeout if claim_timeout is None else claim_timeout

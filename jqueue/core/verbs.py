@@ -23,6 +23,7 @@ from jqueue.domain.operations import (
     Purge,
     Redrive,
     RequeueStale,
+    new_job,
 )
 from jqueue.domain.stats import QueueStats, summarise
 from jqueue.ports.queue import Capabilities
@@ -84,22 +85,23 @@ class QueueVerbs(QueueBase):
             DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
             QueueFullError: there is no room.
         """
-        operation = Enqueue(
+        operation = new_job(
+            self._preparation,
             entrypoint,
             payload,
             priority,
-            job_id=job_id,
-            delay=delay,
-            run_at=run_at,
-            expires_at=expires_at,
-            max_attempts=max_attempts,
-            headers=headers,
-            unique_key=unique_key,
-            unique_for=unique_for,
-            on_conflict=on_conflict,
+            job_id,
+            delay,
+            run_at,
+            expires_at,
+            max_attempts,
+            headers,
+            unique_key,
+            unique_for,
+            on_conflict,
         )
-        job: Job = await self._one(operation, deadline)
-        return job
+        jobs: list[Job] = await self._one(operation, deadline)
+        return jobs[0]
 
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
         """Add many jobs in one commit, all or none of them.
@@ -131,10 +133,9 @@ class QueueVerbs(QueueBase):
         Returns:
             The claimed jobs; none if there were none.
         """
-        operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
-        jobs: list[Job]
-        [jobs] = await self._submit([operation], deadline=deadline, wait=wait, convert=first_of)
-        return jobs
+        operations = self._dequeues(entrypoint, batch_size, claim_timeout)
+        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=wait, convert=first_of)
+        return jobs[0]
 
     # Claims
 
@@ -149,7 +150,7 @@ class QueueVerbs(QueueBase):
             ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
             JobNotFoundError: there is no job with this bare id.
         """
-        await self._one(Ack(job_id), deadline)
+        await self._one(Ack(self._claims.find(job_id)), deadline)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         """Finish many jobs in one commit; returns the errors of those whose claim is lost, and finishes the others."""
@@ -179,7 +180,7 @@ class QueueVerbs(QueueBase):
             ClaimLostError: the claim is not current; nothing changed.
             JobNotFoundError: there is no job with this bare id.
         """
-        await self._one(Nack(job_id, delay, error, dead, charge), deadline)
+        await self._one(Nack(job_id, delay, error, dead, charge).prepared(self._preparation), deadline)
 
     async def nack_many(
         self,
@@ -203,7 +204,7 @@ class QueueVerbs(QueueBase):
             JobNotFoundError: there is no job with this bare id.
         """
         operation = Heartbeat((job_id,)).prepared(self._preparation)
-        await self._submit([operation], deadline=deadline, convert=nothing)
+        await self._one(operation, deadline, nothing)
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
@@ -212,7 +213,8 @@ class QueueVerbs(QueueBase):
         operation = Heartbeat(tuple(jobs), tolerant=True).prepared(self._preparation)
         if not operation.jobs:
             return []
-        [errors] = await self._submit([operation], deadline=deadline, convert=first_of)
+        self._check_size(len(operation.jobs))
+        [errors] = await self._one(operation, deadline)
         return list(errors)
 
     # Several things at once
@@ -231,9 +233,9 @@ class QueueVerbs(QueueBase):
                 raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
         if not operations:
             return []
-        return await self._submit(
-            [operation.prepared(self._preparation) for operation in operations], deadline=deadline
-        )
+        prepared = [operation.prepared(self._preparation) for operation in operations]
+        self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
+        return await self._submit(prepared, deadline)
 
     # Operators
 
@@ -244,8 +246,8 @@ class QueueVerbs(QueueBase):
             JobNotFoundError: it is not in the queue.
             JobStateError: it is in progress, or dead.
         """
-        job: Job = await self._one(Cancel(job_id), deadline)
-        return job
+        jobs: list[Job] = await self._one(Cancel(job_id).prepared(self._preparation), deadline)
+        return jobs[0]
 
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
@@ -257,8 +259,8 @@ class QueueVerbs(QueueBase):
             JobStateError: the one named is not dead.
             DuplicateJobError: a live job holds the unique key of the one named. Of many, such jobs stay dead.
         """
-        redriven: int = await self._one(Redrive(job_id, entrypoint), deadline)
-        return redriven
+        numbers: list[int] = await self._one(Redrive(job_id, entrypoint).prepared(self._preparation), deadline)
+        return numbers[0]
 
     async def purge(
         self,
@@ -269,16 +271,16 @@ class QueueVerbs(QueueBase):
         deadline: Duration | None = None,
     ) -> int:
         """Remove dead jobs for good (or queued ones, if asked), and return how many."""
-        purged: int = await self._one(Purge(status, entrypoint, older_than), deadline)
-        return purged
+        numbers: list[int] = await self._one(Purge(status, entrypoint, older_than).prepared(self._preparation), deadline)
+        return numbers[0]
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         """Revoke every claim that was not confirmed within `timeout`, whatever its own says; returns how many.
 
         An operator's order. The queues find stale claims by themselves when they dequeue.
         """
-        requeued: int = await self._one(RequeueStale(timeout), deadline)
-        return requeued
+        numbers: list[int] = await self._one(RequeueStale(timeout).prepared(self._preparation), deadline)
+        return numbers[0]
 
     # Looking
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jqueue.adapters.system import forks
+from jqueue.core.alarms import Alarms
+from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import CommitEngine
 from jqueue.core.pace import BATCH_WHILE_PACED
-from jqueue.core.requests import Request
+from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.models import Claim
@@ -33,6 +35,7 @@ class Writer:
 
     Args:
         engine: what commits.
+        claims: remembers those that callers get.
         batch_limit: the most requests in one commit, while the store takes as many commits as there are.
         max_pending: the most requests that may wait; more wait for room, and give up at their deadline.
         deadline: seconds that a call may take, if it doesn't say.
@@ -40,14 +43,22 @@ class Writer:
     """
 
     def __init__(
-        self, engine: CommitEngine, *, batch_limit: int, max_pending: int, deadline: float, longest_poll: float
+        self,
+        engine: CommitEngine,
+        claims: ClaimRegistry,
+        *,
+        batch_limit: int,
+        max_pending: int,
+        deadline: float,
+        longest_poll: float,
     ) -> None:
         self.engine = engine
+        self._claims = claims
         self.deadline = deadline
         self._batch_limit = batch_limit
         self._max_pending = max_pending
         self._longest_poll = longest_poll
-        self._pid = os.getpid()
+        self._forks = forks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin()
 
@@ -58,41 +69,79 @@ class Writer:
         self._room: deque[asyncio.Future[None]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Event = asyncio.Event()
+        self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
         self._started = 0.0
         self.closed: str | None = None
 
-    async def submit(
+    def has_room(self, operations: Sequence[Operation]) -> bool:
+        """Whether a call can be entered now. What keeps or ends a claim always can."""
+        full = len(self._pending) >= self._max_pending
+        return not (full and any(operation.needs_room for operation in operations))
+
+    def enter(
         self,
         operations: Sequence[Operation],
+        seconds: float,
         *,
         atomic: bool = True,
-        deadline: float | None = None,
         wait: float | None = None,
-    ) -> list[Any]:
-        """Have operations committed, in one commit, and return their results.
+        convert: Callable[[list[Any]], Any] = list,
+    ) -> Request:
+        """Have operations committed, in one commit; the future of the request gets their results.
 
         Args:
             operations: prepared.
+            seconds: by then the call has ended, besides `wait`.
             atomic: whether one refused operation undoes the others.
-            deadline: seconds that the call may take, besides `wait`.
             wait: seconds for which an empty answer is not good enough.
+            convert: see `Request`.
 
         Raises:
             QueueClosedError: the queue takes no calls now.
-            QueueFullError: the buffer had no room until the deadline.
-            JQueueError: the operations were refused, or the store failed.
         """
-        self._come_home()
+        loop = self._come_home()
         if self.closed is not None:
             raise QueueClosedError(self.closed)
-        seconds = self.deadline if deadline is None else deadline
-        if len(self._pending) >= self._max_pending and any(operation.needs_room for operation in operations):
-            seconds = await self._find_room(seconds)
-        request = self._request(operations, atomic=atomic)
-        request.limit(seconds, wait)
-        self._enter(request)
-        return await request.wait()
+        request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
+        now = loop.time()
+        if wait is not None:
+            request.patient = True
+            self._alarms.set(request, now + wait, Request.lose_patience)
+            self._alarms.set(request, now + wait + seconds, Request.expire)
+        elif seconds == self.deadline:
+            self._alarms.expire(request, now + seconds)
+        else:
+            self._alarms.set(request, now + seconds, Request.expire)
+        self._send(request)
+        return request
+
+    async def find_room(self, seconds: float) -> float:
+        """Wait until the buffer has room; returns the seconds that are left.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+            QueueFullError: there was none until then.
+        """
+        loop = self._come_home()
+        until = loop.time() + seconds
+        while len(self._pending) >= self._max_pending and self.closed is None:
+            room = loop.create_future()
+            self._room.append(room)
+            try:
+                async with asyncio.timeout_at(until):
+                    await room
+            except asyncio.CancelledError:
+                self._leave_room(room)
+                raise
+            except TimeoutError:
+                self._leave_room(room)
+                raise QueueFullError(
+                    f"{self._max_pending} calls are waiting for the store already, and none was done in time"
+                ) from None
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+        return max(0.0, until - loop.time())
 
     async def close(self, reason: str, deadline: float) -> None:
         """Take no more calls, finish what was called, hand back what nobody took; end by the deadline.
@@ -132,12 +181,12 @@ class Writer:
         """The results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
-            self._come_home()
-            fence = self._request([Fence()], atomic=True)
-            fence.limit(seconds)
-            self._enter(fence)  # closed or not: it belongs to a call that was made before
+            loop = self._come_home()
+            fence = Request([Fence()], loop.create_future(), self)
+            self._alarms.set(fence, loop.time() + seconds, Request.expire)
+            self._send(fence)  # closed or not: it belongs to a call that was made before
             try:
-                await fence.wait()
+                await fence.future
             except StorageError as error:
                 request.last_error = error
         if request.verdict is Verdict.LANDED:
@@ -151,27 +200,27 @@ class Writer:
 
     # Coming in
 
-    def _come_home(self) -> None:
-        """Notice a fork or another event loop: requests and locks of the old one mean nothing here."""
+    def _come_home(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Notice a fork or another loop: requests and locks of the old one mean nothing here."""
         loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
-            return
-        if self._pid == os.getpid() and self._loop is not None and self._loop.is_running():
+        if self._loop is loop and self._forks == forks():
+            return loop
+        if self._forks == forks() and self._loop is not None and self._loop.is_running():
             raise JQueueError("one queue object was used from two running event loops: make one for each")
-        moved, closed = self._loop is not None or self._pid != os.getpid(), self.closed
-        self._pid, self._loop = os.getpid(), loop
+        moved, closed = self._loop is not None or self._forks != forks(), self.closed
+        self._forks, self._loop = forks(), loop
         if moved:
             self._begin()
             self.closed = closed
             self.engine.reset()
+        return loop
 
-    def _request(self, operations: Sequence[Operation], *, atomic: bool) -> Request:
-        return Request(operations, atomic=atomic, on_orphans=self._take_back, on_unknown=self.find_out)
-
-    def _enter(self, request: Request) -> None:
+    def _send(self, request: Request) -> None:
         self._pending.append(request)
-        self._wake.set()
-        self._start()
+        if not self._wake.is_set():
+            self._wake.set()
+        if self._task is None or self._task.done():
+            self._start()
 
     def _start(self) -> None:
         """Have the task running."""
@@ -181,38 +230,23 @@ class Writer:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
-    async def _find_room(self, seconds: float) -> float:
-        """Wait until the buffer has room; returns the seconds that are left."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while len(self._pending) >= self._max_pending and self.closed is None:
-            room = loop.create_future()
-            self._room.append(room)
-            try:
-                async with asyncio.timeout_at(until):
-                    await room
-            except asyncio.CancelledError:
-                self._leave_room(room)
-                raise
-            except TimeoutError:
-                self._leave_room(room)
-                raise QueueFullError(
-                    f"{self._max_pending} calls are waiting for the store already, and none was done in time"
-                ) from None
-        if self.closed is not None:
-            raise QueueClosedError(self.closed)
-        return max(0.0, until - loop.time())
+    def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
+        """A caller gets this outcome now."""
+        self._claims.note(operations, outcome)
 
-    def _take_back(self, claims: Sequence[Claim]) -> None:
+    def take_back(self, claims: Sequence[Claim]) -> None:
         """Claims that nobody received: they go back with the next commit."""
-        self._enter(self._request_of_ours(HandBack(tuple(claims)), None))  # however long it takes
+        for claim in claims:
+            self._claims.forget(claim)
+        self._send(self._request_of_ours(HandBack(tuple(claims)), None))  # however long it takes
 
     def _request_of_ours(self, operation: Operation, deadline: float | None) -> Request:
         """A request that nobody waits for."""
-        request = self._request([operation], atomic=True)
+        loop = asyncio.get_running_loop()
+        request = Request([operation], loop.create_future(), self)
         request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         if deadline is not None:
-            request.limit(deadline)
+            self._alarms.set(request, loop.time() + deadline, Request.expire)
         return request
 
     # Going out
@@ -253,9 +287,10 @@ class Writer:
         batch: list[Request] = []
         while self._pending and len(batch) < limit:
             request = self._pending.popleft()
-            if request.wanted:
+            if not request.future.done():
                 batch.append(request)
-        self._give_room()
+        if self._room:
+            self._give_room()
         return batch
 
     def _leave_room(self, room: asyncio.Future[None]) -> None:
@@ -313,6 +348,8 @@ class Writer:
         if task is not self._task:
             return
         self._task = None
+        if not self._pending:
+            self._alarms.clear()  # nobody waits
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             if error is not None:

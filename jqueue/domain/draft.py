@@ -136,28 +136,41 @@ class Draft:
         hold = self.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
-    def next_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
-        """The next job to claim, or None: by priority, then by sequence. O(log n) for one entrypoint or for all."""
-        self._promote(now)
-        tops = [top for heap in self._heaps(entrypoints) if (top := heap.top()) is not None]
-        return self.jobs[min(tops)[-1]] if tops else None
+    def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
+        """The next job to claim, by priority, then by sequence; None if there is none. O(log n).
 
-    def _heaps(self, entrypoints: tuple[str, ...] | None) -> list[LazyHeap]:
-        if entrypoints is not None:
-            return [self._ready[name] for name in entrypoints if name in self._ready]
+        It leaves its place in the order: whoever takes it moves it.
+        """
+        self._now = now
+        if self._scheduled.entries:
+            self._promote(now)
+        if entrypoints is None:
+            heap = self._all_ready()
+        elif len(entrypoints) == 1:
+            heap = self._ready.get(entrypoints[0])
+        else:
+            heaps = [self._ready[name] for name in entrypoints if name in self._ready]
+            heap = min((each for each in heaps if each.top() is not None), key=LazyHeap.top, default=None)
+        entry = None if heap is None else heap.pop()
+        return None if entry is None else self.jobs[entry[-1]]
+
+    def _all_ready(self) -> LazyHeap:
+        """The order of all ready jobs, kept from the first time that somebody asks for it."""
         if self._ready_all is None:
-            self._ready_all = LazyHeap(self._is_ready, (entry for heap in self._ready.values() for entry in heap))
-        return [self._ready_all]
+            self._ready_all = LazyHeap(self._is_ready, (entry for heap in self._ready.values() for entry in heap.entries))
+        return self._ready_all
 
     def next_run_at(self) -> datetime | None:
         """When the next scheduled job becomes ready; None if none is scheduled."""
         top = self._scheduled.top()
         return None if top is None else top[0]
 
-    def expired(self, now: datetime) -> Iterable[Job]:
-        """Queued jobs whose time is over, one by one; each must be moved away before the next is asked for."""
-        while (top := self._expiring.top()) is not None and top[0] <= now:
-            yield self.jobs[top[-1]]
+    def expired(self, now: datetime) -> Job | None:
+        """A queued job whose time is over; None if there is none. It must be moved before the next is asked for."""
+        if not self._expiring.entries:
+            return None
+        top = self._expiring.top()
+        return self.jobs[top[-1]] if top is not None and top[0] <= now else None
 
     # What operations do
 
@@ -293,43 +306,45 @@ class Draft:
     def _index(self, job_id: str, job: Job) -> None:
         """Put a job in its places, out of the ones that it had. Heaps find out by themselves."""
         self.dirty[job_id] = None
-        before = self.jobs.pop(job_id, None) if job is _ABSENT else self.jobs.get(job_id)
+        jobs = self.jobs
+        before = jobs.pop(job_id, None) if job is _ABSENT else jobs.get(job_id)
         if before is not None:
-            self._count_queued(before, -1)
-            if before.status is JobStatus.IN_PROGRESS:
+            status = before.status
+            if status is JobStatus.QUEUED:
+                self._count_queued(before.entrypoint, -1)
+            elif status is JobStatus.IN_PROGRESS:
                 del self.claimed[job_id]
                 self.claims_moved[job_id] = None
             if before.unique_key is not None and self.keys.get(before.unique_key) == job_id:
                 del self.keys[before.unique_key]
         if job is _ABSENT:
             return
-        self.jobs[job_id] = job
-        self._count_queued(job, 1)
-        self._last_sequence = max(self._last_sequence, job.sequence)
-        if job.status is JobStatus.DEAD:
-            return
-        if job.unique_key is not None:
+        jobs[job_id] = job
+        status = job.status
+        if job.sequence > self._last_sequence:
+            self._last_sequence = job.sequence
+        if job.unique_key is not None and status is not JobStatus.DEAD:
             self.keys[job.unique_key] = job_id
-        if job.status is JobStatus.IN_PROGRESS:
+        if status is JobStatus.IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
-            return
-        if job.expires_at is not None:
-            self._expiring.push((job.expires_at, job_id))
-        if job.run_at is not None:
-            self._scheduled.push((job.run_at, job_id))
-        else:
-            self._push_ready(job)
-
-    def _count_queued(self, job: Job, change: int) -> None:
-        """Count the queued jobs of an entrypoint: with the last one its heap goes, or names would pile up."""
-        if job.status is JobStatus.QUEUED:
-            count = self._queued.get(job.entrypoint, 0) + change
-            if count:
-                self._queued[job.entrypoint] = count
+        elif status is JobStatus.QUEUED:
+            self._count_queued(job.entrypoint, 1)
+            if job.expires_at is not None:
+                self._expiring.push((job.expires_at, job_id))
+            if job.run_at is not None:
+                self._scheduled.push((job.run_at, job_id))
             else:
-                del self._queued[job.entrypoint]
-                self._ready.pop(job.entrypoint, None)
+                self._push_ready(job)
+
+    def _count_queued(self, entrypoint: str, change: int) -> None:
+        """Count the queued jobs of an entrypoint: with the last one its heap goes, or names would pile up."""
+        count = self._queued.get(entrypoint, 0) + change
+        if count:
+            self._queued[entrypoint] = count
+        else:
+            del self._queued[entrypoint]
+            self._ready.pop(entrypoint, None)
 
     def _push_ready(self, job: Job) -> None:
         if job.attempt >= LARGEST or job.failures >= LARGEST:
@@ -343,17 +358,19 @@ class Draft:
             self._ready_all.push(entry)
 
     def _promote(self, now: datetime) -> None:
-        self._now = now
         while (top := self._scheduled.top()) is not None and top[0] <= now:
             self._scheduled.pop()
             self._push_ready(self.jobs[top[-1]])
 
     def _is_ready(self, entry: Entry) -> bool:
-        job = self.jobs.get(entry[-1])
+        priority, sequence, entrypoint, job_id = entry
+        job = self.jobs.get(job_id)
         if (
             job is None
             or job.status is not JobStatus.QUEUED
-            or (job.priority, job.sequence, job.entrypoint) != entry[:3]
+            or job.sequence != sequence
+            or job.priority != priority
+            or job.entrypoint != entrypoint
         ):
             return False
         if job.run_at is None or job.run_at <= self._now:

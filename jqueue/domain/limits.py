@@ -29,7 +29,7 @@ VERSIONS_KEPT = 128
 """A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
 
 
-_dump = json.JSONEncoder(ensure_ascii=False).encode
+_quote = json.encoder.encode_basestring
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class Limits:
 
 def written_bytes(text: str) -> int:
     """How many bytes a text takes in the blob, with its quotes and its escapes."""
-    return len(_dump(text).encode())
+    quoted = _quote(text)
+    return len(quoted) if quoted.isascii() else len(quoted.encode())
 
 
 def check_name(what: str, value: object, limits: Limits) -> str:

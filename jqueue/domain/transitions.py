@@ -29,6 +29,8 @@ class Verb(StrEnum):
     REDRIVE = "redrive"
     PURGE = "purge"
 
+    __hash__ = str.__hash__  # see JobStatus
+
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
     (None, Verb.ENQUEUE): (QUEUED,),

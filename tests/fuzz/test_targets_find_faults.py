@@ -13,7 +13,7 @@ from jqueue.core import blob as blob_module
 from jqueue.core import codec, lines
 from jqueue.core.blob import Blob
 from jqueue.domain.draft import Draft
-from jqueue.domain.operations import Enqueue, Heartbeat
+from jqueue.domain.operations import Heartbeat, NewJob
 from tests.fuzz import __main__ as command
 from tests.fuzz import fuzzer
 from tests.fuzz.decode import decode_target
@@ -150,7 +150,7 @@ def beats_and_loses(self, draft, now):
 def adds_and_refuses(self, draft, now):
     draft.touch()
     draft.jobs.clear()
-    return Enqueue._job(self, draft, now)
+    return NewJob._job(self, draft, now)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def adds_and_refuses(self, draft, now):
         ("decode", Draft, "get", refuses_with_key_error),
         ("hand-edit", Draft, "get", refuses_with_key_error),
         ("hand-edit", Heartbeat, "change", beats_and_loses),
-        ("hand-edit", Enqueue, "change", adds_and_refuses),
+        ("hand-edit", NewJob, "change", adds_and_refuses),
         ("operations", Draft, "get", refuses_with_key_error),
-        ("operations", Enqueue, "change", adds_and_refuses),
+        ("operations", NewJob, "change", adds_and_refuses),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

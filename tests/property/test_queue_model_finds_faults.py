@@ -49,8 +49,8 @@ def nack_forgets_priority(patch):
 
 
 def dequeue_ignores_run_at(patch):
-    next_ready = Draft.next_ready
-    patch(Draft, "next_ready", lambda self, names, now: next_ready(self, names, now + timedelta(days=1)))
+    take_ready = Draft.take_ready
+    patch(Draft, "take_ready", lambda self, names, now: take_ready(self, names, now + timedelta(days=1)))
 
 
 def a_claim_frees_the_unique_key(patch):

@@ -251,7 +251,7 @@ def served_in_reverse(patch):
         sought = [job for job in ready if entrypoints is None or job.entrypoint in entrypoints]
         return max(sought, key=lambda job: job.sequence, default=None)
 
-    patch.setattr(Draft, "next_ready", newest)
+    patch.setattr(Draft, "take_ready", newest)
 
 
 def busy_while_it_waits(patch):

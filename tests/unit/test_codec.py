@@ -1,6 +1,7 @@
 """The wire format: what is written can be read, by people too, and what cannot be read is refused or set aside."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.models import LARGEST, CommitRecord, Job, JobStatus, KeyHold, QueueState
 from jqueue.domain.operations import Dequeue, Enqueue
+from jqueue.domain.operations.jobs import UNPREPARED
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -289,7 +291,8 @@ def test_an_id_of_ones_own_needs_an_attempt_that_can_grow():
     draft = Draft(FULL.model_copy(update={"attempt_floor": LARGEST}))
     with pytest.raises(InvalidJobError, match="without a job_id"):
         Enqueue("t", b"", job_id="new").change(draft, NOW)
-    assert 0 == Enqueue("t", b"", job_id="drawn", id_given=False).change(draft, NOW).attempt
+    drawing = replace(UNPREPARED, new_id=lambda: "drawn")
+    assert 0 == Enqueue("t", b"").prepared(drawing).change(draft, NOW).attempt
 
 
 def test_places_that_have_become_too_large_are_given_anew_in_their_order():

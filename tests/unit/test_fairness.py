@@ -66,7 +66,7 @@ def test_what_is_done_leaves_nothing_behind(names):
             assert isinstance(writer, Writer)
             assert (0, 0) == (len(draft._ready), len(writer._room))
             assert draft._ready_all is not None
-            assert len(draft._ready_all) < 200
+            assert len(draft._ready_all.entries) < 200
             assert 0 == len(queue._engine.watch._seen)
 
     asyncio.run(main())

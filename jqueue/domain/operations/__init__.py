@@ -5,7 +5,7 @@ Direct and broker differ only in how many of these go into one commit.
 
 from jqueue.domain.operations.base import Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, JobReference, Nack
-from jqueue.domain.operations.jobs import Dequeue, Enqueue, OnConflict
+from jqueue.domain.operations.jobs import Dequeue, Enqueue, NewJob, OnConflict, new_job
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Heartbeat",
     "JobReference",
     "Nack",
+    "NewJob",
     "OnConflict",
     "Operation",
     "Preparation",
@@ -25,5 +26,6 @@ __all__ = [
     "Redrive",
     "RequeueStale",
     "Sweep",
+    "new_job",
     "perform",
 ]

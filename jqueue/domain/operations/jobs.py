@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import ClassVar, Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal, NoReturn, get_args
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, check_time, to_seconds
@@ -19,20 +19,38 @@ from jqueue.domain.limits import (
     check_priority,
     written_bytes,
 )
-from jqueue.domain.models import COUNT_MAX, LARGEST, Claim, Job, JobStatus
+from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.transitions import Verb
 
 OnConflict = Literal["return", "raise", "replace"]
 """What an enqueue does when its unique key is taken."""
 
+_ON_CONFLICT = get_args(OnConflict)
+
 LINE_BYTES = 260
 """About what a job takes in the blob besides its texts and its payload."""
 
 
+_PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
+"""Every field of a job, most of them as they are when nobody says otherwise."""
+
+
+def _no_id() -> NoReturn:
+    raise InvalidJobError("an enqueue that is applied to a state needs a job_id")
+
+
+def _no_claim(job: object) -> NoReturn:
+    raise InvalidJobError("an enqueue has no claim")
+
+
+UNPREPARED = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), _no_id, _no_claim)
+"""For an `Enqueue` that is applied to a state as it is, by nobody's queue."""
+
+
 def drop_expired(draft: Draft, now: datetime) -> None:
     """Remove the queued jobs whose time is over."""
-    for job in draft.expired(now):
+    while (job := draft.expired(now)) is not None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
@@ -68,62 +86,116 @@ class Enqueue(Operation):
     unique_key: str | None = None
     unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
-    limits: Limits = field(default=Limits(), repr=False)
-    id_given: bool = field(default=True, repr=False)
 
-    def prepared(self, preparation: Preparation) -> Enqueue:
+    def prepared(self, preparation: Preparation) -> NewJob:
         """Checked, with an id, and durations in seconds."""
-        limits = preparation.limits
-        if self.delay is not None and self.run_at is not None:
-            raise InvalidJobError("give either delay or run_at, not both")
-        if self.on_conflict not in get_args(OnConflict):
-            raise InvalidJobError(f"on_conflict must be one of {get_args(OnConflict)}, got {shown(self.on_conflict)}")
-        if self.unique_for is not None and self.unique_key is None:
-            raise InvalidJobError("unique_for needs a unique_key")
-        return Enqueue(
-            entrypoint=check_name("entrypoint", self.entrypoint, limits),
-            payload=check_payload(self.payload, limits),
-            priority=check_priority(self.priority),
-            job_id=preparation.new_id() if self.job_id is None else check_name("job_id", self.job_id, limits),
-            delay=None if self.delay is None else to_seconds("delay", self.delay),
-            run_at=None if self.run_at is None else check_time("run_at", self.run_at),
-            expires_at=None if self.expires_at is None else check_time("expires_at", self.expires_at),
-            max_attempts=None
-            if self.max_attempts is None
-            else check_integer("max_attempts", self.max_attempts, 1, COUNT_MAX),
-            headers=check_headers(self.headers, limits),
-            unique_key=None if self.unique_key is None else check_name("unique_key", self.unique_key, limits),
-            unique_for=None if self.unique_for is None else to_seconds("unique_for", self.unique_for),
-            on_conflict=self.on_conflict,
-            limits=limits,
-            id_given=self.job_id is not None,
-        )
+        return new_job(preparation, **{field.name: getattr(self, field.name) for field in fields(self)})
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""
-        assert self.job_id is not None
+        return self.prepared(UNPREPARED).change(draft, now)
+
+    def job_ids(self) -> Sequence[str]:
+        """The id of the job to be."""
+        return () if self.job_id is None else (self.job_id,)
+
+
+def new_job(
+    preparation: Preparation,
+    entrypoint: str,
+    payload: bytes,
+    priority: int = 0,
+    job_id: str | None = None,
+    delay: Duration | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    max_attempts: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    unique_key: str | None = None,
+    unique_for: Duration | None = None,
+    on_conflict: OnConflict = "return",
+) -> NewJob:
+    """An enqueue, checked and completed: see `Enqueue`.
+
+    Raises:
+        InvalidJobError: an argument is wrong.
+    """
+    limits = preparation.limits
+    if delay is not None and run_at is not None:
+        raise InvalidJobError("give either delay or run_at, not both")
+    if on_conflict not in _ON_CONFLICT:
+        raise InvalidJobError(f"on_conflict must be one of {_ON_CONFLICT}, got {shown(on_conflict)}")
+    if unique_for is not None and unique_key is None:
+        raise InvalidJobError("unique_for needs a unique_key")
+    values: dict[str, Any] = {
+        **_PLAIN,
+        "id": preparation.new_id() if job_id is None else check_name("job_id", job_id, limits),
+        "entrypoint": check_name("entrypoint", entrypoint, limits),
+        "payload": check_payload(payload, limits),
+    }
+    if priority.__class__ is not int or priority:
+        values["priority"] = check_priority(priority)
+    if run_at is not None:
+        values["run_at"] = check_time("run_at", run_at).astimezone(UTC)
+    if expires_at is not None:
+        values["expires_at"] = check_time("expires_at", expires_at).astimezone(UTC)
+    if max_attempts is not None:
+        values["max_attempts"] = check_integer("max_attempts", max_attempts, 1, COUNT_MAX)
+    if headers is not None:
+        values["headers"] = check_headers(headers, limits)
+    if unique_key is not None:
+        values["unique_key"] = check_name("unique_key", unique_key, limits)
+    if unique_for is not None:
+        values["unique_for"] = to_seconds("unique_for", unique_for)
+    seconds = None if delay is None else to_seconds("delay", delay)
+    return NewJob(values, job_id is not None, seconds, on_conflict, limits.enqueue_bytes)
+
+
+class NewJob(Operation):
+    """An `Enqueue` that is ready to be tried: the fields of the job that it will add, but for its time and its place.
+
+    Args:
+        values: one for each field of `Job`.
+        id_given: whether the caller has chosen the id.
+        delay: seconds from its commit until it may be claimed; None if `values` say when.
+        on_conflict: see `Enqueue`.
+        enqueue_bytes: the size up to which the blob takes new jobs.
+    """
+
+    __slots__ = ("_delay", "_enqueue_bytes", "_id_given", "_on_conflict", "_values")
+
+    def __init__(
+        self, values: dict[str, Any], id_given: bool, delay: float | None, on_conflict: OnConflict, enqueue_bytes: int
+    ) -> None:
+        self._values = values
+        self._id_given = id_given
+        self._delay = delay
+        self._on_conflict = on_conflict
+        self._enqueue_bytes = enqueue_bytes
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Add the job, unless its id or its key says that it is there already."""
         drop_expired(draft, now)  # or the new job would be taken for one that nobody will ever get
-        if self.job_id in draft.jobs:
-            return draft.jobs[self.job_id]
-        if self.job_id in draft.finished:
-            return self._finished(self.job_id, draft, now)
-        if self.job_id in draft.aside_keys:
-            raise InvalidJobError(f"job id {self.job_id!r} belongs to a line of the blob that cannot be read")
-        if self.id_given and draft.attempt_floor >= LARGEST:
+        job_id, unique_key = self._values["id"], self._values["unique_key"]
+        if job_id in draft.jobs:
+            return draft.jobs[job_id]
+        if job_id in draft.finished:
+            return self._finished(job_id, draft, now)
+        if job_id in draft.aside_keys:
+            raise InvalidJobError(f"job id {job_id!r} belongs to a line of the blob that cannot be read")
+        if self._id_given and draft.attempt_floor >= LARGEST:
             raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")
-        if self.unique_key is not None:
-            holder = draft.key_holder(self.unique_key, now)
-            if holder is not None and self.on_conflict != "replace":
-                return self._taken(self.unique_key, holder, draft, now)
+        if unique_key is not None:
+            holder = draft.key_holder(unique_key, now)
+            if holder is not None and self._on_conflict != "replace":
+                return self._taken(unique_key, holder, draft, now)
             if holder is not None:
-                self._replace(self.unique_key, holder, draft)
-        size = self.stored_bytes()
-        limit = self.limits.enqueue_bytes
-        if draft.base_bytes + draft.added_bytes + size > limit:
+                self._replace(unique_key, holder, draft)
+        size, taken = self.stored_bytes(), draft.base_bytes + draft.added_bytes
+        if taken + size > self._enqueue_bytes:
             raise QueueFullError(
-                f"no room for a job of {size} bytes: the jobs take {draft.base_bytes + draft.added_bytes} of the "
-                f"{limit} bytes that enqueue may use. Let workers catch up, purge dead jobs, or raise "
-                "Limits(blob_bytes=...)"
+                f"no room for a job of {size} bytes: the jobs take {taken} of the {self._enqueue_bytes} bytes that "
+                "enqueue may use. Let workers catch up, purge dead jobs, or raise Limits(blob_bytes=...)"
             )
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
@@ -132,48 +204,37 @@ class Enqueue(Operation):
 
     def job_ids(self) -> Sequence[str]:
         """The id of the job to be."""
-        return () if self.job_id is None else (self.job_id,)
+        return (self._values["id"],)
 
     def stored_bytes(self) -> int:
         """About how many bytes the job takes in the blob."""
-        names = (self.entrypoint, self.job_id, self.unique_key, *(self.headers or {}), *(self.headers or {}).values())
-        return LINE_BYTES + len(self.payload) * 4 // 3 + sum(written_bytes(name) + 4 for name in names if name)
+        values = self._values
+        size = LINE_BYTES + len(values["payload"]) * 4 // 3
+        size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
+        if values["unique_key"] is not None:
+            size += written_bytes(values["unique_key"]) + 4
+        for name, text in values["headers"].items():
+            size += written_bytes(name) + written_bytes(text) + 8
+        return size
 
     def _job(self, draft: Draft, now: datetime) -> Job:
-        assert self.job_id is not None
-        return Job(
-            id=self.job_id,
-            entrypoint=self.entrypoint,
-            payload=self.payload,
-            priority=self.priority,
-            created_at=now,
-            sequence=draft.next_sequence(),
-            attempt=draft.attempt_floor if self.id_given else 0,
-            max_attempts=self.max_attempts,
-            run_at=self.run_at if self.delay is None else now + timedelta(seconds=to_seconds("delay", self.delay)),
-            expires_at=self.expires_at,
-            headers=self.headers or {},
-            unique_key=self.unique_key,
-            unique_for=None if self.unique_for is None else to_seconds("unique_for", self.unique_for),
-        )
+        values = {**self._values, "created_at": now, "sequence": draft.next_sequence()}
+        if self._delay is not None:
+            values["run_at"] = now + timedelta(seconds=self._delay)
+        if self._id_given:
+            values["attempt"] = draft.attempt_floor
+        return trusted_job(values)
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:
         """What there is to say of a job that was acked and is gone: its id, and that it is completed."""
-        return Job(
-            id=job_id,
-            entrypoint=self.entrypoint,
-            payload=self.payload,
-            priority=self.priority,
-            created_at=now,
-            attempt=draft.finished.get(job_id, 0),
-            headers=self.headers or {},
-            unique_key=self.unique_key,
-            status=JobStatus.COMPLETED,
-        )
+        attempt = draft.finished.get(job_id, 0)
+        status = JobStatus.COMPLETED
+        given = {name: self._values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}
+        return trusted_job({**_PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
 
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
         live = draft.jobs.get(holder)
-        if self.on_conflict == "raise":
+        if self._on_conflict == "raise":
             reason = f"it is {live.status}" if live is not None else "it was acked, and keeps the key for a while"
             raise DuplicateJobError(key, holder, reason)
         return live if live is not None else self._finished(holder, draft, now)
@@ -219,14 +280,10 @@ class Dequeue(Operation):
 
     def prepared(self, preparation: Preparation) -> Dequeue:
         """Checked, with the entrypoints as a tuple and the timeout in seconds."""
-        limits, names = preparation.limits, self.entrypoints
-        if names is not None:
-            names = sought_names(names)
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
-        return replace(
-            self,
-            entrypoints=names,
-            batch_size=check_integer("batch_size", self.batch_size, 0, limits.batch_size),
+        return Dequeue(
+            None if self.entrypoints is None else sought_names(self.entrypoints),
+            batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
             claim_timeout=to_seconds("claim_timeout", timeout),
         )
 
@@ -235,10 +292,7 @@ class Dequeue(Operation):
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         drop_expired(draft, now)
         claimed: list[Job] = []
-        while len(claimed) < self.batch_size:
-            ready = draft.next_ready(self.entrypoints, now)
-            if ready is None:
-                break
+        while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
             job = ready.evolve(
                 status=JobStatus.IN_PROGRESS,
                 attempt=ready.attempt + 1,
