@@ -336,6 +336,9 @@ class CommitEngine:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
+            self.cycle.write(self.clock.monotonic() - started)
+            self.blob.settle(header, len(content))
+            self.etag = etag  # last: should the line above ever fail, the next read finds the commit
         except BaseException as error:
             self.open.append(sent)
             for request, _ in outcomes:
@@ -347,9 +350,6 @@ class CommitEngine:
             else:
                 self.watch.failed()
             raise
-        self.cycle.write(self.clock.monotonic() - started)
-        self.blob.settle(header, len(content))
-        self.etag = etag  # last: should the line above ever fail, the next read finds the commit
         self.existed, self.queue_id = True, queue
         self.commits += 1
         self.pace.landed(self.writer_id, header.commits)
