@@ -6,9 +6,21 @@ Reading again parses only the lines not seen before; writing encodes only the jo
 from __future__ import annotations
 
 import logging
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 
-from jqueue.core.codec import FinishedTexts, ParsedBlob, encode_header, join_blob, read_state, take_whole
+from jqueue.core.codec import (
+    FinishedTexts,
+    ParsedBlob,
+    encode_header,
+    join_blob,
+    reading_state,
+    split_lines,
+    take_whole,
+)
 from jqueue.core.lines import encode_asides, encode_job, read_line, set_twins_aside
+from jqueue.core.pages import SEPARATOR, Page, Pages
+from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.models import Job, QueueState, SetAside
@@ -19,81 +31,94 @@ WARNINGS = 5
 """So many lines are named in the log, when many cannot be read."""
 
 
+@dataclass(slots=True)
+class _Read:
+    """What the lines of a blob say.
+
+    Attributes:
+        runs: the lines in order: pages known before, and lines by job id.
+        jobs: the jobs on lines not known before.
+        set_aside: what is no job.
+        twins: second lines of ids that stand twice.
+        ids: those on lines outside of pages known before.
+    """
+
+    runs: list[Page | dict[str, bytes]]
+    jobs: list[Job]
+    set_aside: list[SetAside]
+    twins: list[tuple[str, bytes]]
+    ids: set[str]
+
+
 class Blob:
     """A draft and its lines, kept in step.
 
+    What takes long is a generator that yields between slices of it, so that the event loop gets a turn.
+
     Attributes:
         draft: the state, open for change.
+        pages: the lines of its jobs, as they stand in the store, or stood in a write that did not land.
         lines_parsed: how many lines have been parsed, ever; for tests that count.
         lines_encoded: how many lines have been encoded, ever.
     """
 
     def __init__(self) -> None:
         self.draft = Draft()
+        self.pages = Pages()
         self.lines_parsed = 0
         self.lines_encoded = 0
-        self._lines: dict[str, bytes] = {}
         self._finished = FinishedTexts()
         self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
         """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
-        draft = self.draft
-        known = {line: job_id for job_id, line in self._lines.items() if job_id not in draft.dirty}
-        unreadable = {aside.line: aside for aside in draft.set_aside}
-        lines: dict[str, bytes] = {}
-        set_aside = list(parsed.set_aside)
-        twins: list[tuple[str, bytes]] = []
-        changed = list(parsed.jobs)
-        for line in parsed.lines:
-            job_id = known.get(line)
-            if job_id is None:
-                found = unreadable.get(line) or self._parse(line)
-                if isinstance(found, SetAside):
-                    if take_whole(parsed, found):
-                        return self.adopt(parsed, size)
-                    set_aside.append(found)
-                    continue
-                job_id = found.id
-                if job_id not in lines:
-                    changed.append(found)
-            if job_id in lines:
-                twins.append((job_id, line))
-            else:
-                lines[job_id] = line
-        present = lines.keys() | {job.id for job in parsed.jobs}
-        draft.take_header(parsed.header)
-        draft.load([job for job in changed if job.sequence], [job_id for job_id in draft.jobs if job_id not in present])
-        placed = [job.evolve(sequence=draft.next_sequence()) for job in changed if not job.sequence]
-        draft.load(placed)
-        renumbered = draft.renumber()
-        draft.set_aside = (*set_aside, *set_twins_aside(twins, lines, set_aside))
-        draft.measure(size - parsed.header_bytes)
-        self._lines = lines
-        draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
-        self._warn(unreadable)
+        exhaust(self.adopting(parsed, size))
+
+    def adopting(self, parsed: ParsedBlob, size: int) -> Slices[None]:
+        """`adopt`, in slices. If it is not carried through, the draft is of no use any more."""
+        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
+        if parsed.data:
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+        read = yield from self._reading(parsed, runs)
+        if read is None:  # an id stands both in a page that was found and elsewhere: line by line, then
+            read = yield from self._reading(parsed, [SEPARATOR.join(parsed.lines)])
+            assert read is not None
+        yield from self._take_over(parsed, read, size)
 
     def encode(self, header: QueueState) -> bytes:
         """The bytes of the draft under a new header."""
-        draft, lines = self.draft, self._lines
-        for job_id in draft.dirty:
+        return exhaust(self.encoding(header))
+
+    def encoding(self, header: QueueState) -> Slices[bytes]:
+        """`encode`, in slices."""
+        draft, pages = self.draft, self.pages
+        for number, job_id in enumerate(list(draft.dirty), 1):
             job = draft.jobs.get(job_id)
             if job is None:
-                lines.pop(job_id, None)
+                pages.drop(job_id)
             else:
-                lines[job_id] = encode_job(job)
+                pages.put(job_id, encode_job(job))
                 self.lines_encoded += 1
+            if number % LINES_PER_SLICE == 0:
+                yield
         draft.dirty.clear()
-        asides = encode_asides(draft.set_aside)
         first = encode_header(header, self._finished)
         self._header_bytes = len(first)
-        return join_blob(first, [*lines.values(), *asides] if asides else lines.values())
+        return join_blob(first, [*pages.texts(), *encode_asides(draft.set_aside)])
 
     def look(self, parsed: ParsedBlob) -> QueueState:
         """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
-        draft = self.draft
-        known = {line: draft.jobs[job_id] for job_id, line in self._lines.items() if job_id not in draft.dirty}
-        return read_state(parsed, known)
+        return exhaust(self.looking(parsed))
+
+    def looking(self, parsed: ParsedBlob) -> Slices[QueueState]:
+        """`look`, in slices. Meanwhile, the draft may go on."""
+        jobs = self.draft.jobs
+        runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+        if parsed.data and all(isinstance(run, Page) or not split_lines(run) for run in runs):
+            known = [jobs[job_id] for run in runs if isinstance(run, Page) for job_id in run.ids]
+            return parsed.header.model_copy(update={"jobs": tuple(known)})
+        known_lines = {line: jobs[job_id] for job_id, line in self._trusted_lines()}
+        return (yield from reading_state(parsed, known_lines))
 
     def settle(self, header: QueueState, size: int) -> None:
         """The draft under this header was committed, as so many bytes."""
@@ -101,11 +126,79 @@ class Blob:
         self.draft.settle()
         self.draft.measure(size - self._header_bytes)
 
+    def _reading(self, parsed: ParsedBlob, runs: list[Page | bytes]) -> Slices[_Read | None]:
+        """Read the lines between the pages that were found; None if one of their ids is in such a page too."""
+        unreadable = {aside.line: aside for aside in self.draft.set_aside}
+        found_pages = {run for run in runs if isinstance(run, Page)}
+        known = {line: job_id for job_id, line in self._trusted_lines(found_pages)}
+        settled = {job_id for page in found_pages for job_id in page.ids} if len(found_pages) < len(runs) else set()
+        read = _Read([], [], list(parsed.set_aside), [], set())
+        count = 0
+        for run in runs:
+            if isinstance(run, Page):
+                read.runs.append(run)
+                continue
+            lines: dict[str, bytes] = {}
+            for line in split_lines(run):
+                count += 1
+                if count % LINES_PER_SLICE == 0:
+                    yield
+                job_id = known.get(line)
+                if job_id is None:
+                    found = unreadable.get(line) or self._parse(line)
+                    if isinstance(found, SetAside):
+                        if take_whole(parsed, found):
+                            return (yield from self._reading(parsed, [SEPARATOR.join(parsed.raw_lines)]))
+                        read.set_aside.append(found)
+                        continue
+                    job_id = found.id
+                    if job_id not in read.ids:
+                        read.jobs.append(found)
+                if job_id in settled:
+                    return None
+                if job_id in read.ids:
+                    read.twins.append((job_id, line))
+                else:
+                    read.ids.add(job_id)
+                    lines[job_id] = line
+            read.runs.append(lines)
+        return read
+
+    def _take_over(self, parsed: ParsedBlob, read: _Read, size: int) -> Slices[None]:
+        """Change the draft and the lines to what was read."""
+        draft, pages, jobs = self.draft, self.pages, [*parsed.jobs, *read.jobs]
+        unreadable = {aside.line for aside in draft.set_aside}
+        kept = {run for run in read.runs if isinstance(run, Page)}
+        present = read.ids | {job.id for job in parsed.jobs}
+        gone = [job_id for page in pages.without(kept) for job_id in page.ids]
+        removed = [job_id for job_id in (*gone, *draft.dirty) if job_id not in present and job_id in draft.jobs]
+        pages.replace(read.runs)
+        draft.take_header(parsed.header)
+        draft.load([], dict.fromkeys(removed))
+        for first in range(0, len(jobs), LINES_PER_SLICE):
+            if first:
+                yield
+            draft.load(job for job in jobs[first : first + LINES_PER_SLICE] if job.sequence)
+        placed = [job.evolve(sequence=draft.next_sequence()) for job in jobs if not job.sequence]
+        draft.load(placed)
+        renumbered = draft.renumber()
+        draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))
+        draft.measure(size - parsed.header_bytes)
+        draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
+        self._warn(unreadable)
+
+    def _trusted_lines(self, but: Container[Page] = ()) -> Iterator[tuple[str, bytes]]:
+        """The lines from which the jobs of the draft were read, or were written, with their ids."""
+        dirty = self.draft.dirty
+        for page in self.pages:
+            if page not in but:
+                yield from ((job_id, line) for job_id, line in page.lines.items() if job_id not in dirty)
+
     def _parse(self, line: bytes) -> Job | SetAside:
         self.lines_parsed += 1
         return read_line(line)
 
-    def _warn(self, before: dict[bytes, SetAside]) -> None:
+    def _warn(self, before: Container[bytes]) -> None:
         found = [aside for aside in self.draft.set_aside if aside.line not in before]
         for aside in found[:WARNINGS]:
             logger.warning("job %s cannot be read and was set aside: %s", shown(aside.key), aside.reason)

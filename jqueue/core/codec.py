@@ -34,6 +34,8 @@ from jqueue.core.lines import (
     read_line,
     set_twins_aside,
 )
+from jqueue.core.pages import SEPARATOR
+from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import PLACES, renumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
@@ -43,7 +45,9 @@ KNOWN_CRITICAL: frozenset[str] = frozenset()
 """The critical features that this version knows. It refuses a blob that names another."""
 
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
-EDGES = b" \t\r\n\v\f,"
+NEWLINE = ord("\n")
+WHITESPACE = b" \t\r\n\v\f"
+EDGES = WHITESPACE + b","
 """What may stand around a line without being a part of it."""
 
 JOBS_HERE = "jobs, one on each line"
@@ -59,21 +63,31 @@ class ParsedBlob:
 
     Attributes:
         header: the state without its jobs.
-        lines: the text of each job, without the comma behind it.
         jobs: jobs read already, where the blob had to be read whole.
         set_aside: lines known to be unreadable.
         legacy: whether it has the shape of jqueue 1.0.0.
         header_bytes: how many bytes of the blob stand before its lines; 0 if it was read whole.
-        whole: the blob itself, where it was cut into lines although it may have another layout.
+        data: the blob itself, where its lines stand in it as they are.
+        first: where in it the first line begins.
+        end: where the last one has ended.
+        may_be_whole: whether it may have another layout, although it can be cut into lines.
     """
 
     header: QueueState
-    lines: list[bytes] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     legacy: bool = False
     header_bytes: int = 0
-    whole: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)
+    first: int = 0
+    end: int = 0
+    may_be_whole: bool = False
+    raw_lines: list[bytes] = field(default_factory=list, repr=False)
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The text of each job, without the comma behind it."""
+        return split_lines(self.data[self.first : self.end]) if self.data else self.raw_lines
 
 
 def encode(state: QueueState) -> bytes:
@@ -90,7 +104,7 @@ def decode(data: bytes) -> QueueState:
     """
     if not data:
         return QueueState()
-    return read_state(parse_blob(data), {})
+    return exhaust(reading_state(parse_blob(data), {}))
 
 
 class FinishedTexts:
@@ -137,8 +151,17 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
-    """The whole blob."""
-    return b"".join((header, b"\n", b",\n".join(lines), b"\n", JOBS_CLOSE, b"\n"))
+    """The whole blob, from its header and its lines, or runs of lines that are joined already."""
+    parts = list(lines) or [b""]
+    parts[0] = header + b"\n" + parts[0]
+    parts[-1] += b"\n" + JOBS_CLOSE + b"\n"
+    return SEPARATOR.join(parts)
+
+
+def split_lines(part: bytes) -> list[bytes]:
+    """The lines of a part of a blob."""
+    lines = [line.strip(EDGES) for line in part.split(b"\n")]
+    return [line for line in lines if line]
 
 
 def parse_blob(data: bytes) -> ParsedBlob:
@@ -148,9 +171,9 @@ def parse_blob(data: bytes) -> ParsedBlob:
         InvalidBlobError: the bytes are not a queue that this version can read.
     """
     end_of_header = data.find(b"\n")
-    head, body = data[:end_of_header].rstrip(), data[end_of_header + 1 :].rstrip()
-    closing = body[body.rfind(b"\n") + 1 :].strip()  # on a line of its own: a job with headers ends in }} too
-    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or closing != JOBS_CLOSE:
+    head = data[:end_of_header].rstrip()
+    end = _end_of_lines(data, end_of_header + 1)
+    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or end < 0:
         return _parse_whole(data)
     try:
         header = from_json(head.removesuffix(JOBS_OPEN) + f'"{JOBS_HERE}": {{}}}}'.encode(), allow_inf_nan=False)
@@ -158,12 +181,30 @@ def parse_blob(data: bytes) -> ParsedBlob:
         return _parse_whole(data)
     if header.pop(JOBS_HERE, None) != {} or "jobs" in header:
         return _parse_whole(data)
-    lines = [line.strip(EDGES) for line in body[: -len(JOBS_CLOSE)].split(b"\n")]
-    parsed = ParsedBlob(QueueState(), [line for line in lines if line], header_bytes=end_of_header + 1, whole=data)
+    first = end_of_header + 1
+    parsed = ParsedBlob(QueueState(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
     written_by_us = "queue" in header  # if not, the rest of the header may stand behind the jobs
     if written_by_us or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
         parsed.header = _read_header(header)
     return parsed
+
+
+def _end_of_lines(data: bytes, first: int) -> int:
+    """Where the last line has ended; -1 if the jobs are not closed on a line of their own."""
+    closing = len(data)
+    while closing > first and data[closing - 1] in WHITESPACE:
+        closing -= 1
+    closing -= len(JOBS_CLOSE)
+    if closing < first or not data.startswith(JOBS_CLOSE, closing):
+        return -1
+    end = closing
+    while end > first and data[end - 1] in WHITESPACE and data[end - 1] != NEWLINE:
+        end -= 1
+    if end > first and data[end - 1] != NEWLINE:  # a job with headers ends in }} too
+        return -1
+    while end > first and data[end - 1] in EDGES:
+        end -= 1
+    return end
 
 
 def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
@@ -175,41 +216,43 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     Raises:
         InvalidBlobError: it is JSON, but not a queue that this version can read.
     """
-    if not parsed.whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
+    if not parsed.may_be_whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
-    data, parsed.whole = parsed.whole, b""
+    data, parsed.may_be_whole = parsed.data, False
     if b",\n," in data or JOBS_OPEN + b"\n," in data:  # as we write what is no JSON: then the whole is none either
         return False
     try:
         whole = _take_apart(load_json(data), data)
     except (ValueError, RecursionError):
         return False
-    parsed.header, parsed.lines, parsed.header_bytes = whole.header, whole.lines, 0
+    parsed.header, parsed.raw_lines, parsed.data, parsed.header_bytes = whole.header, whole.raw_lines, b"", 0
     return True
 
 
-def read_state(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> QueueState:
-    """The state of a blob that was taken apart.
+def reading_state(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> Slices[QueueState]:
+    """The state of a blob that was taken apart, in slices.
 
     Args:
         parsed: the blob.
         known: lines read before, and what they are.
     """
-    jobs, set_aside = read_jobs(parsed, known)
+    jobs, set_aside = yield from _reading_jobs(parsed, known)
     return parsed.header.model_copy(update={"jobs": tuple(jobs), "set_aside": tuple(set_aside)})
 
 
-def read_jobs(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> tuple[list[Job], list[SetAside]]:
+def _reading_jobs(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> Slices[tuple[list[Job], list[SetAside]]]:
     """Read every line of a blob that was taken apart, but those that are known."""
     jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
     twins = []
-    for line in parsed.lines:
+    for number, line in enumerate(parsed.lines, 1):
+        if number % LINES_PER_SLICE == 0:
+            yield
         job = known.get(line)
         if job is None:
             found = read_line(line)
             if isinstance(found, SetAside):
                 if take_whole(parsed, found):
-                    return read_jobs(parsed, known)
+                    return (yield from _reading_jobs(parsed, known))
                 set_aside.append(found)
                 continue
             job = found
@@ -260,7 +303,7 @@ def _take_apart(content: Any, data: bytes) -> ParsedBlob:
         raise InvalidBlobError(_unreadable(data, what)) from None
     if isinstance(jobs, list):
         return _parse_legacy(content, jobs)
-    return ParsedBlob(_read_header(content), [raw_line(key, fields) for key, fields in jobs.items()])
+    return ParsedBlob(_read_header(content), raw_lines=[raw_line(key, fields) for key, fields in jobs.items()])
 
 
 def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:

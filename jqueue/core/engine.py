@@ -23,6 +23,7 @@ from jqueue.core.blob import Blob
 from jqueue.core.codec import ParsedBlob, parse_blob
 from jqueue.core.pace import Backoff, Courtesy, CycleTime, WritePace
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
+from jqueue.core.slices import in_turns
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.draft import bytes_taken
@@ -189,7 +190,7 @@ class CommitEngine:
             self.watch.failed()
             raise
         self.cycle.read(self.clock.monotonic() - started)
-        moved = found is not None and self._adopt(*found)
+        moved = found is not None and await self._adopt(*found)
         if moved:
             self.pace.moved()
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
@@ -229,7 +230,7 @@ class CommitEngine:
         if etag is None:
             return QueueState(), 0, 0
         parsed = self._parse(data, queue_id)
-        state = self.blob.look(parsed)
+        state = await in_turns(self.blob.looking(parsed))
         return state, len(data), bytes_taken(len(data) - parsed.header_bytes, state.holds)
 
     def pause_due(self, busy: float) -> float:
@@ -243,7 +244,7 @@ class CommitEngine:
         data, etag = await self.storage.read()
         return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
 
-    def _adopt(self, data: bytes, etag: str | None) -> bool:
+    async def _adopt(self, data: bytes, etag: str | None) -> bool:
         """Take over what was read. Returns whether the object is another than the one known."""
         if etag is None and data:
             raise StorageFatalError("the storage adapter returned content without an etag")
@@ -260,7 +261,12 @@ class CommitEngine:
                 self.draft.version,
                 parsed.header.version,
             )
-        self.blob.adopt(parsed, len(data))
+        try:
+            await in_turns(self.blob.adopting(parsed, len(data)))
+        except BaseException:  # half of it was taken over
+            self.blob = Blob()
+            self.draft, self.etag, self.loaded = self.blob.draft, None, False
+            raise
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open}
@@ -329,7 +335,7 @@ class CommitEngine:
         commit = CommitId(self.writer_id, self.sequence, self.draft.version)
         queue = self.draft.queue or self.entropy.new_id()
         header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
-        content = self.blob.encode(header)
+        content = await in_turns(self.blob.encoding(header))
         sent = Try(commit, tuple(outcomes))
         started = self.pace.sent = self.clock.monotonic()
         try:
@@ -410,3 +416,4 @@ class CommitEngine:
             request.in_flight = False
             unsure = "it was sent, and it cannot be said whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_tries else error)
+

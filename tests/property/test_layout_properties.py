@@ -185,7 +185,7 @@ def versions(draw):
             data = data.replace(b'"entrypoint"', b'"entry"', 1)
         elif damage == "twice" and present:
             line = codec.parse_blob(data).lines[0]
-            data = data.replace(line, line + b",\n" + line.replace(b'"priority": ', b'"priority": 1'), 1)
+            data = data.replace(line, line + b",\n" + line.replace(b'"sequence": ', b'"sequence": 1'), 1)
         found.append(data)
     return found
 

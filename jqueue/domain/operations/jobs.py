@@ -28,7 +28,7 @@ OnConflict = Literal["return", "raise", "replace"]
 
 _ON_CONFLICT = get_args(OnConflict)
 
-LINE_BYTES = 260
+LINE_BYTES = 240
 """About what a job takes in the blob besides its texts and its payload."""
 
 
