@@ -58,10 +58,10 @@ class ClaimRegistry:
         if isinstance(outcome, JQueueError):
             self._note_lost(outcome)
             return
-        for operation, result in zip(operations, outcome, strict=True):
+        for place, operation in enumerate(operations):
             note = self._notes.get(operation.__class__)
             if note is not None:
-                note(operation, result)
+                note(operation, outcome[place])
 
     def _note_dequeue(self, operation: Dequeue, jobs: list[Job]) -> None:
         self.remember(jobs, self._clock.monotonic())

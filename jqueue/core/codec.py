@@ -111,21 +111,23 @@ class FinishedTexts:
     """The finished jobs as text, encoded once: from one commit to the next, some are added and the oldest dropped."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[str, int]] = []
+        self._ids: list[str] = []
+        self._attempts: list[int] = []
         self._texts: list[str] = []
 
     def encode(self, finished: Mapping[str, int]) -> str:
         """The table as a JSON object."""
-        entries = list(finished.items())
+        ids, attempts = list(finished), list(finished.values())
         known: list[str] = []
-        if entries and entries[0] in self._entries:
-            dropped = self._entries.index(entries[0])
-            common = len(self._entries) - dropped
-            if entries[:common] == self._entries[dropped:]:
+        if ids and ids[0] in self._ids:
+            dropped = self._ids.index(ids[0])
+            common = len(self._ids) - dropped
+            if ids[:common] == self._ids[dropped:] and attempts[:common] == self._attempts[dropped:]:
                 known = self._texts[dropped:]
-        added = [f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in entries[len(known) :]]
-        self._entries, self._texts = entries, known + added
-        return f"{{{', '.join(self._texts)}}}"
+        added = zip(ids[len(known) :], attempts[len(known) :], strict=True)
+        known += [f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in added]
+        self._ids, self._attempts, self._texts = ids, attempts, known
+        return f"{{{', '.join(known)}}}"
 
 
 def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> bytes:

@@ -60,8 +60,8 @@ class Draft:
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
-        state = state or QueueState()
-        self.take_header(state)
+        state = QueueState() if state is None else state
+        self.take_header(state.model_copy(update={"finished": dict(state.finished), "holds": dict(state.holds)}))
         self.set_aside = state.set_aside
         self.jobs: dict[str, Job] = {}
         self.claimed: dict[str, None] = {}
@@ -253,14 +253,14 @@ class Draft:
     # Opening and closing
 
     def take_header(self, header: QueueState) -> None:
-        """Take over everything but the jobs and the lines set aside. Cannot be undone."""
+        """Take over everything but the jobs and the lines set aside, tables and all. Cannot be undone."""
         self.version = header.version
         self.queue = header.queue
         self.critical = header.critical
-        self.commits: dict[str, CommitRecord] = dict(header.commits)
+        self.commits: Mapping[str, CommitRecord] = header.commits
         self.evicted_through = header.evicted_through
-        self.finished: dict[str, int] = dict(header.finished)
-        self.holds: dict[str, KeyHold] = dict(header.holds)
+        self.finished: dict[str, int] = header.finished  # type: ignore[assignment] # ours from now on
+        self.holds: dict[str, KeyHold] = header.holds  # type: ignore[assignment]
         self.attempt_floor = header.attempt_floor
         self.extra = header.extra
 
