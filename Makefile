@@ -8,6 +8,8 @@
 # CYCLES=...  how many processes `make kill` kills at random moments
 # SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
+# ROWS=... which rows `make bench` runs, PEERS=... against whom (or none), RUNS=... how many times each; OUT=... where the
+#             figures go, a JSON file
 
 PYTHON ?=
 VENV ?= .venv
@@ -19,6 +21,10 @@ FAULTS ?=
 CYCLES ?= 5000
 SECONDS ?= 60
 STORE ?= seaweedfs
+ROWS ?=
+PEERS ?=
+RUNS ?= 5
+OUT ?= benchmarks/results.json
 
 VERSIONS := 3.11 3.12 3.13
 BIN := $(VENV)/bin
@@ -28,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full test-all simulate kill soak fuzz lint format check constraints clean
+.PHONY: help run setup test test-full test-all simulate kill soak fuzz bench lint format check constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +78,10 @@ fuzz: $(STAMP) ## fuzz all that a stranger's bytes and arguments reach
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
+bench: $(STAMP) ## measure the queue: against its first release, other queues, and what disk and network allow
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[bench]"
+	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS)) --runs $(RUNS) --out $(OUT)
+
 lint: $(STAMP) ## check style, format, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -113,12 +123,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,s3,gcs,azure,cli,fuzz]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,s3,gcs,azure,cli,fuzz,bench]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt
 	@rm -rf .venv-constraints
 
 clean: ## remove environments, caches and built files
-	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .fuzz
+	rm -rf .venv .venv-* build dist benchmarks/.work .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,120 @@
+"""How soon a job starts in an idle queue: from the call of enqueue until a waiting dequeue has returned it.
+
+The consumer waits in the same broker, or in a process of its own that polls. Clocks need not be compared: all processes
+of a machine share the monotonic one. Beside it stands the time of a bare conditional put to the same store.
+
+Arguments: samples, other_process, poll_interval, payload_bytes, and those of the storage. The consumer is this program
+again, with `consumer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from statistics import median
+from typing import Any
+
+from round_trip import seconds_of_a_put
+from shared import ENTRYPOINT, arguments, count_writes, report, storage_of
+
+from jqueue import BrokerQueue
+
+WAIT = 60
+QUIET = 0.3
+"""Seconds after which a queue is idle again; a random share of the poll interval is added, so that no phase is kept."""
+
+
+def queue_of(given: dict[str, Any], storage: Any) -> Any:
+    """A broker with the poll interval that was asked for."""
+    return BrokerQueue(storage, poll_interval=given["poll_interval"])
+
+
+async def until_idle(given: dict[str, Any]) -> None:
+    """Wait for a moment that has nothing to do with the last poll."""
+    await asyncio.sleep(QUIET + random.random() * given["poll_interval"])
+
+
+async def same_broker(given: dict[str, Any], queue: Any) -> list[float]:
+    """Seconds to the start, when the consumer waits in the broker that the job is given to."""
+    taken = []
+    for _ in range(given["samples"]):
+        waiting = asyncio.create_task(queue.dequeue(ENTRYPOINT, wait=WAIT))
+        await until_idle(given)
+        start = time.monotonic()
+        enqueueing = asyncio.create_task(queue.enqueue(ENTRYPOINT, b"x"))
+        [job] = await waiting
+        taken.append(time.monotonic() - start)
+        await enqueueing
+        await queue.ack(job)
+    return taken
+
+
+async def consume(given: dict[str, Any]) -> None:
+    """The consumer in another process: print the seconds that each job took to get here."""
+    async with queue_of(given, storage_of(given)) as queue:
+        await queue.stats()
+        print("ready", flush=True)
+        for _ in range(given["samples"]):
+            [job] = await queue.dequeue(ENTRYPOINT, wait=WAIT)
+            seconds = time.monotonic() - float(job.payload)
+            await queue.ack(job)
+            print(seconds, flush=True)
+
+
+async def other_process(given: dict[str, Any], queue: Any) -> tuple[list[float], list[float]]:
+    """Seconds to the start in another process, and the part of it until enqueue had returned."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, json.dumps({**given, "consumer": True}), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    taken, enqueueing = [], []
+    try:
+        await child.stdout.readline()
+        for _ in range(given["samples"]):
+            await until_idle(given)
+            start = time.monotonic()
+            await queue.enqueue(ENTRYPOINT, repr(start).encode())
+            enqueueing.append(time.monotonic() - start)
+            taken.append(float(await child.stdout.readline()))
+    finally:
+        if child.returncode is None:
+            try:
+                await asyncio.wait_for(child.wait(), 5)
+            except TimeoutError:
+                child.kill()
+                await child.wait()
+    return taken, enqueueing
+
+
+async def measure(given: dict[str, Any]) -> dict[str, float]:
+    """Medians in milliseconds, and the same in round trips of the store."""
+    storage = storage_of(given)
+    async with queue_of(given, storage) as queue:
+        writes = count_writes(storage)
+        [job] = (await asyncio.gather(queue.dequeue(ENTRYPOINT, wait=WAIT), queue.enqueue(ENTRYPOINT, b"x")))[0]
+        await queue.ack(job)
+        figures: dict[str, float] = {}
+        if given["other_process"]:
+            taken, enqueueing = await other_process(given, queue)
+            figures["enqueue_milliseconds"] = 1000 * median(enqueueing)
+        else:
+            taken = await same_broker(given, queue)
+    trip = await seconds_of_a_put(given, writes.bytes // writes.commits)
+    return {
+        **figures,
+        "start_milliseconds": 1000 * median(taken),
+        "longest_start_milliseconds": 1000 * max(taken),
+        "round_trip_milliseconds": 1000 * trip,
+        "round_trips": median(taken) / trip,
+        "round_trips_without_poll": (median(taken) - given["poll_interval"]) / trip,
+    }
+
+
+if __name__ == "__main__":
+    if arguments().get("consumer"):
+        asyncio.run(consume(arguments()))
+    else:
+        report(asyncio.run(measure(arguments())))

@@ -1,0 +1,29 @@
+"""What a store allows: the time of a bare conditional put, with one client and nothing else under way."""
+
+from __future__ import annotations
+
+import os
+import time
+from statistics import median
+from typing import Any
+
+from aiobotocore.session import get_session
+
+WARM_UP = 3
+PUTS = 15
+
+
+async def seconds_of_a_put(given: dict[str, Any], size: int, puts: int = PUTS) -> float:
+    """The median of so many conditional puts of this size, one after the other, each on the etag of the last."""
+    content = os.urandom(size)
+    place = {"Bucket": given["bucket"], "Key": f"{given['key']}-bare"}
+    taken: list[float] = []
+    async with get_session().create_client("s3", endpoint_url=given["url"], region_name=given["region"]) as client:
+        condition = {"IfNoneMatch": "*"}
+        for _ in range(WARM_UP + puts):
+            start = time.perf_counter()
+            answer = await client.put_object(**place, Body=content, **condition)
+            taken.append(time.perf_counter() - start)
+            condition = {"IfMatch": answer["ETag"]}
+        await client.delete_object(**place)
+    return median(taken[WARM_UP:])

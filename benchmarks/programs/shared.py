@@ -1,0 +1,162 @@
+"""What our programs share: their arguments, their storage, and the work of the queue that they measure.
+
+They run jqueue and its first release alike, so they use only what both have, and import nothing else of the project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jqueue import InMemoryStorage, LocalFileSystemStorage
+
+ENTRYPOINT = "work"
+STANDING_PRIORITY = 10
+"""Standing jobs have the entrypoint of the others, and are served after them: a dequeue has to pass them by."""
+
+SETTING_UP_SECONDS = 600
+"""A deadline for calls that are not measured: ten thousand jobs at once take the first release a while."""
+
+CHUNK = 10_000
+
+
+def arguments() -> dict[str, Any]:
+    """What the program was called with."""
+    found: dict[str, Any] = json.loads(sys.argv[1])
+    return found
+
+
+def report(figures: dict[str, float]) -> None:
+    """Print the result, as the last line."""
+    print(json.dumps(figures))
+
+
+def is_first_release() -> bool:
+    """Whether this is jqueue 1.0.0, which knows no deadlines, no waiting and no batches."""
+    from importlib.metadata import version
+
+    return version("jqueue") == "1.0.0"
+
+
+def storage_of(given: dict[str, Any]) -> Any:
+    """The storage that the arguments name: "memory", "file" or "s3"."""
+    kind = given["storage"]
+    if kind == "memory":
+        return InMemoryStorage()
+    if kind == "file":
+        return LocalFileSystemStorage(Path(given["folder"]) / "queue.json")
+    from jqueue.adapters.storage.s3 import S3Storage  # the name that both releases have
+
+    # The credentials are in the environment, where both releases look for them.
+    return S3Storage(given["bucket"], given["key"], endpoint_url=given["url"], region_name=given["region"])
+
+
+@dataclass(slots=True)
+class Writes:
+    """What went to a storage."""
+
+    commits: int = 0
+    bytes: int = 0
+
+
+def count_writes(storage: Any) -> Writes:
+    """Count the successful writes of a storage from now on."""
+    writes = Writes()
+    write = storage.write
+
+    async def counted(content: bytes, *positional: Any, **named: Any) -> Any:
+        etag = await write(content, *positional, **named)
+        writes.commits += 1
+        writes.bytes += len(content)
+        return etag
+
+    storage.write = counted
+    return writes
+
+
+async def fill(queue: Any, depth: int, payload: bytes, priority: int = STANDING_PRIORITY) -> None:
+    """Enqueue so many jobs, in as few commits as the release can."""
+    if is_first_release():
+        for start in range(0, depth, CHUNK):
+            count = min(CHUNK, depth - start)
+            await asyncio.gather(*(queue.enqueue(ENTRYPOINT, payload, priority) for _ in range(count)))
+        return
+    from jqueue import Enqueue
+
+    size = max(1, min(CHUNK, (8 << 20) // (len(payload) + 1)))
+    for start in range(0, depth, size):
+        jobs = [Enqueue(ENTRYPOINT, payload, priority) for _ in range(min(size, depth - start))]
+        await queue.enqueue_many(jobs, deadline=SETTING_UP_SECONDS)
+
+
+@dataclass(slots=True)
+class Rate:
+    """How much was done in how long."""
+
+    operations: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Operations in a second."""
+        return self.operations / self.seconds
+
+
+async def cycle(queue: Any, payload: bytes) -> int:
+    """Enqueue a job, claim one and ack it: three operations. Returns how many were done."""
+    await queue.enqueue(ENTRYPOINT, payload)
+    jobs = await queue.dequeue(ENTRYPOINT)
+    if not jobs:
+        raise RuntimeError("a queue with jobs gave none")
+    await queue.ack(jobs[0].id)
+    return 3
+
+
+async def work_for(seconds: float, in_flight: int, step: Callable[[], Awaitable[int]]) -> Rate:
+    """Have so many workers repeat a step for a while, each at least once, and end with the step that it is in."""
+    start = time.perf_counter()
+    end = start + seconds
+
+    async def worker() -> int:
+        done = await step()
+        while time.perf_counter() < end:
+            done += await step()
+        return done
+
+    operations = sum(await asyncio.gather(*(worker() for _ in range(in_flight))))
+    return Rate(operations, time.perf_counter() - start)
+
+
+def bare_commits(folder: str, size: int, seconds: float) -> Rate:
+    """What the disk allows: write a temporary file, flush it, rename it into place, flush the folder."""
+    content = os.urandom(1 << 16) * (size // (1 << 16) + 1)
+    content = content[:size]
+    path, temporary = Path(folder, "bare"), Path(folder, "bare.tmp")
+    done = 0
+    start = time.perf_counter()
+    while done == 0 or time.perf_counter() - start < seconds:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        done += 1
+    elapsed = time.perf_counter() - start
+    path.unlink()
+    return Rate(done, elapsed)

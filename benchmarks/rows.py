@@ -1,0 +1,332 @@
+"""Every row of the benchmarks: what is measured, against whom, and what is to come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.contest import (
+    FIRST_RELEASE,
+    OURS,
+    Contestant,
+    Line,
+    Measure,
+    Need,
+    Row,
+    against,
+    alone,
+    first_release,
+    ours,
+)
+from benchmarks.figures import Target
+from benchmarks.peers import PEERS, Peer
+
+PAYLOAD = 64
+NO_FLUSH = "no fsync"
+DEPTHS = {0: 5, 1_000: 12, 10_000: 50}
+"""How many jobs stand in the queue, and how many times as fast as the first release ours is to be."""
+
+GROWTH = {64: 100_000, 1_024: 10_000, 16_384: 1_000}
+"""Sizes of payloads, and the depth up to which their queue fits the limit of 64 MiB."""
+
+DEPTHS_OF_GROWTH = (0, 10, 100, 1_000, 10_000, 100_000)
+POLL = 0.25
+LONG = 600
+"""Seconds that the first release may take where it is known to be slow."""
+
+
+def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
+    """Every row, in the order of the table.
+
+    Args:
+        peers: the names of those that take part; None for all.
+    """
+    chosen = [peer for name, peer in PEERS.items() if peers is None or name in peers]
+    return [
+        *depth_rows(),
+        file_row([peer for peer in chosen if peer.needs != "s3"]),
+        *commits_rows(),
+        seaweedfs_row([peer for peer in chosen if peer.needs == "s3"]),
+        *latency_rows(),
+        *idle_rows(),
+        *fair_rows(),
+        stalls_row(),
+        direct_row(),
+        memory_row(),
+        *growth_rows(),
+    ]
+
+
+def depth_rows() -> list[Row]:
+    """A broker under load, over standing jobs."""
+    rows = []
+    for storage in ("memory", "file"):
+        for depth, target in DEPTHS.items():
+            given = depth_arguments(storage, depth)
+            note = NO_FLUSH if storage == "file" else ""
+            rows.append(
+                Row(
+                    "depth",
+                    f"broker, {storage}, 200 in flight, depth {depth:,}",
+                    (ours("depth", given), first_release("depth", given, note=note)),
+                    (against("operations_per_second", FIRST_RELEASE, Target(">=", target), "operations/s"),),
+                )
+            )
+    return rows
+
+
+def depth_arguments(storage: str, depth: int, in_flight: int = 200, seconds: float = 2.0) -> dict[str, Any]:
+    """What the program of [depth] is told."""
+    return {
+        "storage": storage,
+        "depth": depth,
+        "in_flight": in_flight,
+        "seconds": seconds,
+        "warm_seconds": 0.3,
+        "payload_bytes": PAYLOAD,
+    }
+
+
+def file_row(peers: Sequence[Peer]) -> Row:
+    """Two thousand jobs on a file, against every peer."""
+    given = {"storage": "file", "jobs": 2_000, "in_flight": 100, "payload_bytes": PAYLOAD}
+    return Row(
+        "file",
+        "2,000 jobs on a file, one by one, 100 in flight",
+        (ours("phases", given), first_release("phases", given, note=NO_FLUSH), *map(peer_contestant, peers)),
+        (
+            against("enqueue_per_second", FIRST_RELEASE, None, "enqueue/s"),
+            against("work_per_second", FIRST_RELEASE, Target(">=", 40), "claim + ack/s"),
+            against("jobs_per_second", FIRST_RELEASE, None, "jobs/s"),
+            *(against("jobs_per_second", peer.name, Target(">", 1), "jobs/s") for peer in peers),
+        ),
+    )
+
+
+def commits_rows() -> list[Row]:
+    """How much of what the disk allows the queue makes of it."""
+    lines = (
+        Line(
+            "commits/s, against bare writes, fsyncs and renames of the same bytes",
+            Measure(OURS, "commits_per_second"),
+            Measure(OURS, "bare_commits_per_second"),
+            Target(">=", 0.7),
+        ),
+        alone("bytes_per_commit", None, "bytes in a commit"),
+    )
+    return [
+        Row(
+            "commits",
+            f"commits on a file, depth {depth:,}",
+            (ours("commits", {"depth": depth, "in_flight": 4, "seconds": 2.0, "payload_bytes": PAYLOAD}),),
+            lines,
+        )
+        for depth in (0, 300, 10_000)
+    ]
+
+
+def seaweedfs_row(peers: Sequence[Peer]) -> Row:
+    """Two thousand jobs on an object store without any distance."""
+    given = {"storage": "s3", "jobs": 2_000, "in_flight": 100, "payload_bytes": PAYLOAD}
+    return Row(
+        "seaweedfs",
+        "2,000 jobs on SeaweedFS, one by one, 100 in flight",
+        (
+            ours("phases", given, needs="s3"),
+            first_release("phases", given, needs="s3"),
+            *map(peer_contestant, peers),
+        ),
+        (
+            against("enqueue_per_second", FIRST_RELEASE, None, "enqueue/s"),
+            against("work_per_second", FIRST_RELEASE, Target(">=", 30), "claim + ack/s"),
+            against("jobs_per_second", FIRST_RELEASE, None, "jobs/s"),
+            *(against("jobs_per_second", peer.name, Target(">", 1), "jobs/s") for peer in peers),
+        ),
+    )
+
+
+def latency_rows() -> list[Row]:
+    """A broker under load on a store that is 50 ms away."""
+    rows = []
+    for depth, target in {0: 2.5, 10_000: 25}.items():
+        given = {**depth_arguments("s3", depth, in_flight=500, seconds=3.0), "warm_seconds": 0}
+        rows.append(
+            Row(
+                "latency",
+                f"broker, SeaweedFS 50 ms away, 500 in flight, depth {depth:,}",
+                (
+                    ours("depth", {**given, "round_trip": True}, needs="far s3"),
+                    first_release("depth", given, needs="far s3", timeout=LONG),
+                ),
+                (
+                    against("operations_per_second", FIRST_RELEASE, Target(">=", target), "operations/s"),
+                    Line(
+                        "commits/s, against bare conditional puts of the same bytes",
+                        Measure(OURS, "commits_per_second"),
+                        Measure(OURS, "bare_puts_per_second"),
+                        Target(">=", 0.9),
+                    ),
+                ),
+            )
+        )
+    return rows
+
+
+def idle_rows() -> list[Row]:
+    """How soon a job starts in an idle queue, 50 ms away."""
+    common = {"storage": "s3", "samples": 20}
+    same = {**common, "other_process": False, "poll_interval": 1.0}
+    other = {**common, "other_process": True, "poll_interval": POLL}
+    start = Line(
+        "ms to the start, against a bare conditional put",
+        Measure(OURS, "start_milliseconds"),
+        Measure(OURS, "round_trip_milliseconds"),
+        Target("<=", 1.2),
+    )
+    return [
+        Row("idle", "start of a job, consumer in the same broker", (ours("idle", same, needs="far s3"),), (start,)),
+        Row(
+            "idle",
+            f"start of a job, consumer in another process that polls every {POLL:g} s",
+            (ours("idle", other, needs="far s3"),),
+            (
+                replace(start, target=None),
+                alone(
+                    "round_trips_without_poll", Target("<=", 2.5), "round trips to the start, less the poll interval"
+                ),
+                alone("enqueue_milliseconds", None, "ms that the enqueue itself took"),
+            ),
+        ),
+    ]
+
+
+def fair_rows() -> list[Row]:
+    """Eight brokers in eight processes, against one."""
+    single = "one process"
+    needs: dict[str, Need | None] = {"file": None, "s3": "far s3"}
+    places = {"file": "a file", "s3": "SeaweedFS 50 ms away"}
+    rows = []
+    for storage, need in needs.items():
+        given = {"storage": storage, "in_flight": 25, "seconds": 5.0, "payload_bytes": PAYLOAD}
+        rows.append(
+            Row(
+                "fair",
+                f"8 processes on {places[storage]}, 25 in flight each",
+                (
+                    ours("fair", {**given, "processes": 8}, needs=need),
+                    ours("fair", {**given, "processes": 1}, name=single, needs=need),
+                ),
+                (
+                    against("operations_per_second", single, Target(">=", 0.5), "operations/s of all"),
+                    alone("most_over_least", Target("<=", 3), "operations of the busiest over those of the slowest"),
+                    alone("errors", Target("<=", 0), "errors that reached a caller"),
+                ),
+            )
+        )
+    return rows
+
+
+def stalls_row() -> Row:
+    """How long the event loop stands still."""
+    given = {"depth": 10_000, "in_flight": 200, "seconds": 5.0, "payload_bytes": PAYLOAD, "repeats": 10}
+    phases = {
+        "work": "200 in flight",
+        "open": "the first opening",
+        "reload": "a reload after another's commit",
+        "read_state": "read_state()",
+        "stats": "stats()",
+    }
+    return Row(
+        "stalls",
+        "delays of the event loop, 10,000 jobs in a file, against a thread that writes",
+        (ours("stalls", given),),
+        tuple(
+            Line(
+                f"ms, {what}, {words}",
+                Measure(OURS, f"{phase}_{figure}"),
+                Measure(OURS, f"control_{figure}"),
+                Target("<=", target),
+                is_control=True,
+            )
+            for phase, what in phases.items()
+            for figure, words, target in (("p99", "99th percentile", 10), ("longest", "longest", 25))
+        ),
+    )
+
+
+def direct_row() -> Row:
+    """A queue without a broker."""
+    given = {"depth": 1_000, "seconds": 2.0, "warm_seconds": 0.3, "payload_bytes": PAYLOAD}
+    return Row(
+        "direct",
+        "DirectQueue, memory, one call after the other, depth 1,000",
+        (ours("direct", given), first_release("direct", given)),
+        (against("operations_per_second", FIRST_RELEASE, Target(">=", 10), "operations/s"),),
+    )
+
+
+def memory_row() -> Row:
+    """The memory of a hundred thousand jobs at rest."""
+    given = {"jobs": 100_000, "payload_bytes": PAYLOAD}
+    resident, traced = {**given, "traced": False}, {**given, "traced": True}
+    counted = f"{OURS}, tracemalloc"
+    kept = "keeps no copy but of its last batch"
+    return Row(
+        "memory",
+        "broker on a file at rest, 100,000 jobs",
+        (
+            ours("memory", resident),
+            ours("memory", traced, name=counted),
+            first_release("memory", resident, note=kept, timeout=LONG),
+        ),
+        (
+            Line(
+                "bytes for a job, resident",
+                Measure(OURS, "bytes_per_job"),
+                Measure(FIRST_RELEASE, "bytes_per_job"),
+                Target("<=", 1_024),
+                is_control=True,
+            ),
+            alone("bytes_per_job", Target("<=", 1_024), "bytes for a job, by tracemalloc", counted),
+        ),
+        most_runs=2,
+    )
+
+
+def growth_rows() -> list[Row]:
+    """How operations become slower as the queue grows; `plot` draws it."""
+    return [
+        Row(
+            "growth",
+            f"broker, {storage}, 200 in flight, payloads of {payload:,} bytes",
+            tuple(growth_contestant(storage, payload, depth) for depth in DEPTHS_OF_GROWTH if depth <= deepest),
+            tuple(line for depth in DEPTHS_OF_GROWTH if depth <= deepest for line in growth_lines(storage, depth)),
+            most_runs=3,
+        )
+        for storage in ("memory", "file")
+        for payload, deepest in GROWTH.items()
+    ]
+
+
+def growth_contestant(storage: str, payload: int, depth: int) -> Contestant:
+    """Ours, at one depth; on a file also the limit that the disk sets."""
+    given = {**depth_arguments(storage, depth, seconds=1.0), "payload_bytes": payload, "limit": storage == "file"}
+    return ours("depth", given, name=f"depth {depth:,}")
+
+
+def growth_lines(storage: str, depth: int) -> tuple[Line, ...]:
+    """Operations per second at one depth, beside the limit, and the bytes that they cost."""
+    name = f"depth {depth:,}"
+    limit = Measure(name, "limit_operations_per_second") if storage == "file" else None
+    what = f"operations/s, {name}" + (", against bare writes of the same bytes for every 200" if limit else "")
+    return (
+        Line(what, Measure(name, "operations_per_second"), limit),
+        alone("bytes_per_operation", None, f"bytes written for an operation, {name}", name),
+    )
+
+
+def peer_contestant(peer: Peer) -> Contestant:
+    """A peer, as its program runs it."""
+    given = {"jobs": peer.jobs, "payload_bytes": PAYLOAD, "in_flight": 100}
+    return Contestant(peer.name, peer.requirements.stem, peer.program, given, peer.needs, peer.note, is_peer=True)
