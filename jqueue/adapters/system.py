@@ -7,7 +7,6 @@ import random
 import time
 from datetime import UTC, datetime
 
-
 IDS_DRAWN = 64
 """So many ids are drawn from the operating system at a time."""
 

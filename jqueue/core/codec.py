@@ -36,9 +36,9 @@ from jqueue.core.lines import (
 )
 from jqueue.core.pages import SEPARATOR
 from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
-from jqueue.domain.draft import PLACES, renumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.places import PLACES, renumbered
 
 FORMAT = 2
 KNOWN_CRITICAL: frozenset[str] = frozenset()

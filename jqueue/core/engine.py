@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from jqueue.core.pace import Backoff, Courtesy, CycleTime, WritePace
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.slices import in_turns
 from jqueue.core.staleness import StaleWatch
+from jqueue.core.tries import OpenTries, Try, answer
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.draft import bytes_taken
 from jqueue.domain.errors import (
@@ -49,19 +49,8 @@ logger = logging.getLogger("jqueue")
 TRANSIENT = (StorageError, OSError, TimeoutError)
 """What is worth another try, unless it is a StorageFatalError."""
 
-TRIES_KEPT = 256
-"""How many writes of unknown fate are remembered for callers that have left."""
-
 OPERATIONS_PER_SLICE = 256
 """After so many operations the event loop gets a turn."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Try:
-    """One write, sent: what it is recognised by, and what each request got if it landed."""
-
-    commit: CommitId
-    outcomes: tuple[tuple[Request, Outcome], ...]
 
 
 class CommitEngine:
@@ -110,7 +99,7 @@ class CommitEngine:
         self.draft = self.blob.draft
         self.etag: str | None = None
         self.loaded = False
-        self.open: list[Try] = []
+        self.tries = OpenTries()
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
         self.watch = StaleWatch(self.claim_timeout)
@@ -137,7 +126,7 @@ class CommitEngine:
         fresh, conflicts = False, 0
         refusal: Exception | None = None
         self.draft.rollback()
-        must_read = read_first or not self.loaded or bool(self.open)
+        must_read = read_first or not self.loaded or bool(self.tries.open)
         while pending := [request for request in requests if request.wanted]:
             try:
                 if must_read:
@@ -150,7 +139,7 @@ class CommitEngine:
                     if self.draft.changed:
                         await self._write(outcomes)
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                        self._answer(outcomes)
+                        answer(outcomes)
                     else:
                         self._undo(outcomes)
                         must_read = True
@@ -269,9 +258,9 @@ class CommitEngine:
             raise
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
-        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open}
+        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.tries.open}
         self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
-        self._close(verdicts)
+        self.tries.close(verdicts)
         return True
 
     def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
@@ -344,22 +333,20 @@ class CommitEngine:
                 raise StorageError("the storage adapter returned no etag for a write")
             self.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
-            self.etag = etag  # last: should the line above ever fail, the next read finds the commit
+            self.pace.landed(self.writer_id, header.commits)
+            self.existed, self.queue_id = True, queue
+            self.etag = etag  # last: should a line above ever fail, the next read finds the commit
         except BaseException as error:
-            self.open.append(sent)
-            for request, _ in outcomes:
-                request.open_tries += 1
+            self.tries.add(sent)
             self._undo(outcomes)
-            self._forget_old_tries()
+            self.tries.forget_old()
             if isinstance(error, CASConflictError):
                 self.cycle.write(self.clock.monotonic() - started)
             else:
                 self.watch.failed()
             raise
-        self.existed, self.queue_id = True, queue
         self.commits += 1
-        self.pace.landed(self.writer_id, header.commits)
-        self._close(dict.fromkeys(self.open, Verdict.NOT_DONE), landed=sent)
+        self.tries.close(dict.fromkeys(self.tries.open, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -371,44 +358,10 @@ class CommitEngine:
         for request, _ in outcomes:
             request.in_flight = False
 
-    def _answer(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
-        """Deliver what needed no commit, or what one commit carried."""
-        for request, outcome in outcomes:
-            request.in_flight = False
-            request.deliver(outcome)
-
-    def _close(self, verdicts: Mapping[Try, Verdict], landed: Try | None = None) -> None:
-        """Writes whose fate is known: deliver the ones that landed, and release the requests of the others.
-
-        Args:
-            verdicts: what became of writes that were open.
-            landed: a write that was never open: its answer was a clean success.
-        """
-        if verdicts:
-            self.open = [sent for sent in self.open if sent not in verdicts]
-            for sent in verdicts:
-                for request, _ in sent.outcomes:
-                    request.open_tries -= 1
-        if landed is not None:
-            self._answer(landed.outcomes)
-        for sent, verdict in verdicts.items():
-            if verdict is Verdict.LANDED:
-                self._answer(sent.outcomes)
-        for sent, verdict in verdicts.items():
-            if verdict is not Verdict.LANDED:
-                for request, _ in sent.outcomes:
-                    request.release(verdict)
-
-    def _forget_old_tries(self) -> None:
-        """While no write gets through, tries pile up: the oldest that nobody waits for are of no use any more."""
-        old = [sent for sent in self.open[:-TRIES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)]
-        if old:
-            self._close(dict.fromkeys(old, Verdict.UNKNOWABLE))
-
     def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
         """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""
-        if isinstance(refusal, StorageFatalError) and self.open:
-            self._close({self.open[-1]: Verdict.NOT_DONE})
+        if isinstance(refusal, StorageFatalError) and self.tries.open:
+            self.tries.close({self.tries.open[-1]: Verdict.NOT_DONE})
         self._fail(pending, refusal)
 
     def _fail(self, pending: Sequence[Request], error: Exception) -> None:
@@ -416,4 +369,3 @@ class CommitEngine:
             request.in_flight = False
             unsure = "it was sent, and it cannot be said whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_tries else error)
-

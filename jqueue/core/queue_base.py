@@ -15,7 +15,6 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
 
-
 DEQUEUES_KEPT = 256
 """So many dequeues are kept, prepared."""
 

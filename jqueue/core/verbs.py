@@ -13,7 +13,6 @@ from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     Ack,
     Cancel,
-    Dequeue,
     Enqueue,
     Heartbeat,
     JobReference,
@@ -271,7 +270,9 @@ class QueueVerbs(QueueBase):
         deadline: Duration | None = None,
     ) -> int:
         """Remove dead jobs for good (or queued ones, if asked), and return how many."""
-        numbers: list[int] = await self._one(Purge(status, entrypoint, older_than).prepared(self._preparation), deadline)
+        numbers: list[int] = await self._one(
+            Purge(status, entrypoint, older_than).prepared(self._preparation), deadline
+        )
         return numbers[0]
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:

@@ -340,7 +340,7 @@ class Writer:
 
     def _owes_an_answer(self) -> bool:
         """Whether writes are open that may have made claims for somebody who has left."""
-        return any(request.claims_jobs for sent in self.engine.open for request, _ in sent.outcomes)
+        return any(request.claims_jobs for sent in self.engine.tries.open for request, _ in sent.outcomes)
 
     # Ending
 

@@ -7,11 +7,12 @@ any change since a savepoint. To its user it is as good as a value: what is roll
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.job_table import JobTable, place_of, unpacked
 from jqueue.domain.models import (
     LARGEST,
     Claim,
@@ -22,6 +23,7 @@ from jqueue.domain.models import (
     QueueState,
     SetAside,
 )
+from jqueue.domain.places import PLACES, renumbered
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.transitions import Verb, check
 
@@ -30,18 +32,8 @@ UNNAMED_CLAIM = (
 )
 _ABSENT: Any = object()
 
-PLACES = 2**52
-"""Where a sequence number is larger than this, all are given anew: there is no end to their growth."""
-
 HOLD_BYTES = 80
 """About what a key that is held takes in the blob besides its text."""
-
-
-def renumbered(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs with sequence numbers from 1 on, in the same order. Those that shared a number still do."""
-    jobs = list(jobs)
-    places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
-    return [job.evolve(sequence=places[job.sequence]) for job in jobs]
 
 
 class Draft:
@@ -63,7 +55,7 @@ class Draft:
         state = QueueState() if state is None else state
         self.take_header(state.model_copy(update={"finished": dict(state.finished), "holds": dict(state.holds)}))
         self.set_aside = state.set_aside
-        self.jobs: dict[str, Job] = {}
+        self.jobs = JobTable()
         self.claimed: dict[str, None] = {}
         self.keys: dict[str, str] = {}
         self.dirty: dict[str, None] = {}
@@ -73,7 +65,7 @@ class Draft:
         self._last_sequence = 0
         self._now = datetime.min.replace(tzinfo=UTC)
         self._changed = False
-        self._journal: list[tuple[dict[str, Any], str, Any]] = []
+        self._journal: list[tuple[MutableMapping[str, Any], str, Any]] = []
         self._queued: dict[str, int] = {}
         self._ready: dict[str, LazyHeap] = {}
         self._ready_all: LazyHeap | None = None
@@ -114,10 +106,11 @@ class Draft:
         if claim.attempt == 0:
             self.get(claim.job_id)
             raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM)
-        job = self.jobs.get(claim.job_id)
-        if job is None:
+        entry = self.jobs.entries.get(claim.job_id)
+        if entry is None:
             gone = "it was acked" if claim.job_id in self.finished else "the job is no longer in the queue"
             raise ClaimLostError(*claim, gone)
+        job = unpacked(claim.job_id, entry)
         if job.status is not JobStatus.IN_PROGRESS:
             raise ClaimLostError(*claim, f"the job is {job.status}")
         if job.attempt != claim.attempt:
@@ -145,19 +138,21 @@ class Draft:
         if self._scheduled.entries:
             self._promote(now)
         if entrypoints is None:
-            heap = self._all_ready()
+            entry = self._all_ready().pop()
         elif len(entrypoints) == 1:
             heap = self._ready.get(entrypoints[0])
+            entry = None if heap is None else heap.pop()
         else:
             heaps = [self._ready[name] for name in entrypoints if name in self._ready]
-            heap = min((each for each in heaps if each.top() is not None), key=LazyHeap.top, default=None)
-        entry = None if heap is None else heap.pop()
+            tops = [(top, heap) for heap in heaps if (top := heap.top()) is not None]
+            entry = min(tops)[1].pop() if tops else None  # no two tops are equal: they end in the id
         return None if entry is None else self.jobs[entry[-1]]
 
     def _all_ready(self) -> LazyHeap:
         """The order of all ready jobs, kept from the first time that somebody asks for it."""
         if self._ready_all is None:
-            self._ready_all = LazyHeap(self._is_ready, (entry for heap in self._ready.values() for entry in heap.entries))
+            entries = [entry for heap in self._ready.values() for entry in heap.entries]
+            self._ready_all = LazyHeap(self._is_ready, entries)
         return self._ready_all
 
     def next_run_at(self) -> datetime | None:
@@ -187,19 +182,19 @@ class Draft:
         self._changed = True
         if after is None:
             assert job is not None
-            self._set(job.id, _ABSENT)
+            self._set(job.id, _ABSENT, job)
             if status is not JobStatus.COMPLETED and job.attempt > self.attempt_floor:
                 self.note_floor(job.attempt)
         else:
-            self._set(after.id, after)
+            self._set(after.id, after, job)
 
-    def note(self, table: dict[str, Any], key: str, value: Any) -> None:
+    def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of `finished` or `holds`."""
         self._changed = True
         self._journal.append((table, key, table.get(key, _ABSENT)))
         table[key] = value
 
-    def forget(self, table: dict[str, Any], key: str) -> None:
+    def forget(self, table: MutableMapping[str, Any], key: str) -> None:
         """Drop an entry of a table."""
         if key in table:
             self._changed = True
@@ -249,6 +244,7 @@ class Draft:
         """Make every change since the last `settle` permanent: it was committed."""
         self._journal.clear()
         self._changed = False
+        self.jobs.pack()
 
     # Opening and closing
 
@@ -299,15 +295,23 @@ class Draft:
 
     # The indexes
 
-    def _set(self, job_id: str, job: Job) -> None:
-        self._journal.append((self.jobs, job_id, self.jobs.get(job_id, _ABSENT)))
-        self._index(job_id, job)
+    def _set(self, job_id: str, job: Job, before: Job | None) -> None:
+        self._journal.append((self.jobs, job_id, _ABSENT if before is None else before))
+        self._index(job_id, job, before)
 
-    def _index(self, job_id: str, job: Job) -> None:
-        """Put a job in its places, out of the ones that it had. Heaps find out by themselves."""
+    def _index(self, job_id: str, job: Job, before: Job | None = None) -> None:
+        """Put a job in its places, out of the ones that it had. Heaps find out by themselves.
+
+        Args:
+            job_id: its id.
+            job: as it shall be; _ABSENT if it leaves.
+            before: as it is, if the caller knows it.
+        """
         self.dirty[job_id] = None
-        jobs = self.jobs
-        before = jobs.pop(job_id, None) if job is _ABSENT else jobs.get(job_id)
+        if before is None:
+            before = self.jobs.get(job_id)
+        if job is _ABSENT:
+            self.jobs.entries.pop(job_id, None)
         if before is not None:
             status = before.status
             if status is JobStatus.QUEUED:
@@ -319,7 +323,7 @@ class Draft:
                 del self.keys[before.unique_key]
         if job is _ABSENT:
             return
-        jobs[job_id] = job
+        self.jobs[job_id] = job
         status = job.status
         if job.sequence > self._last_sequence:
             self._last_sequence = job.sequence
@@ -364,10 +368,14 @@ class Draft:
 
     def _is_ready(self, entry: Entry) -> bool:
         priority, sequence, entrypoint, job_id = entry
-        job = self.jobs.get(job_id)
+        found = self.jobs.entries.get(job_id)
+        if found is None:
+            return False
+        if found.__class__ is tuple and (place := place_of(found)) is not None:
+            return place == entry[:3]
+        job = unpacked(job_id, found)
         if (
-            job is None
-            or job.status is not JobStatus.QUEUED
+            job.status is not JobStatus.QUEUED
             or job.sequence != sequence
             or job.priority != priority
             or job.entrypoint != entrypoint

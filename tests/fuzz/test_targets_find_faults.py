@@ -22,7 +22,7 @@ from tests.fuzz.seeds import CORPUS, blobs, corpus, seeds
 from tests.fuzz.targets import TARGETS, found
 
 real_encode_job, real_encode_header, real_parse_blob = lines.encode_job, codec.encode_header, codec.parse_blob
-real_read_line, real_from_json, real_adopt, real_encode = lines.read_line, from_json, Blob.adopt, Blob.encode
+real_read_line, real_from_json, real_adopt, real_encoding = lines.read_line, from_json, Blob.adopt, Blob.encoding
 
 INPUTS = {name: seeds(name) + [Random(number).randbytes(200) for number in range(200)] for name in TARGETS}
 """Made before anything is planted."""
@@ -122,11 +122,11 @@ def test_a_blob_without_an_end_that_is_read_is_found(monkeypatch, inputs):
 
 @pytest.mark.parametrize("target", ["decode", "hand-edit"])
 def test_lines_that_are_not_written_back_are_found(monkeypatch, target):
-    def encode(self, header):
+    def encoding(self, header):
         self.draft.set_aside = ()
-        return real_encode(self, header)
+        return real_encoding(self, header)
 
-    monkeypatch.setattr(Blob, "encode", encode)
+    monkeypatch.setattr(Blob, "encoding", encoding)
     assert_found(target)
 
 

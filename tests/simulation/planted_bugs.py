@@ -145,7 +145,7 @@ def abandoned_attempt_forgotten(patch):
     commit = CommitEngine.commit
 
     async def forgetful(self, requests, *, read_first=False):
-        self.open = [sent for sent in self.open if any(request.wanted for request, _ in sent.outcomes)]
+        self.tries.open = [sent for sent in self.tries.open if any(request.wanted for request, _ in sent.outcomes)]
         await commit(self, requests, read_first=read_first)
 
     patch.setattr(CommitEngine, "commit", forgetful)
@@ -227,13 +227,13 @@ def finished_jobs_forgotten(patch):
 
 def unreadable_lines_dropped(patch):
     """What cannot be read as a job is not written back."""
-    encode = Blob.encode
+    encoding = Blob.encoding
 
     def tidy(self, header):
         self.draft.set_aside = ()
-        return encode(self, header)
+        return encoding(self, header)
 
-    patch.setattr(Blob, "encode", tidy)
+    patch.setattr(Blob, "encoding", tidy)
 
 
 def unknown_fields_dropped(patch):

@@ -57,7 +57,7 @@ class Ack(Operation):
         """Remove the job, and remember that it was finished by this attempt."""
         claim = self.job
         assert isinstance(claim, Claim)
-        if claim.job_id not in draft.jobs and draft.finished.get(claim.job_id) == claim.attempt:
+        if claim.job_id not in draft.jobs.entries and draft.finished.get(claim.job_id) == claim.attempt:
             return
         job = draft.held(claim)
         draft.move(job, Verb.ACK, None, JobStatus.COMPLETED)

@@ -177,7 +177,7 @@ class NewJob(Operation):
         """Add the job, unless its id or its key says that it is there already."""
         drop_expired(draft, now)  # or the new job would be taken for one that nobody will ever get
         job_id, unique_key = self._values["id"], self._values["unique_key"]
-        if job_id in draft.jobs:
+        if job_id in draft.jobs.entries:
             return draft.jobs[job_id]
         if job_id in draft.finished:
             return self._finished(job_id, draft, now)

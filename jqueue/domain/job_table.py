@@ -1,0 +1,108 @@
+"""Jobs by id: those that were touched lately as they are, the many that only wait in a third of the memory.
+
+A `Job` is a model with a dictionary of its own. A packed job is a tuple of nothing but texts, bytes, numbers and
+times: small, and passed over by Python's garbage collector, which would otherwise look at each of them again and again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from jqueue.domain.models import Job, JobStatus, trusted_job
+
+KEPT_WHOLE = 2048
+"""So many jobs are not packed: those that came, or changed, last."""
+
+NAMES_KEPT = 1024
+"""So many entrypoints are kept once, for all jobs that have them."""
+
+Packed = tuple[Any, ...]
+"""Entrypoint, payload, status, priority, creation, sequence, attempt, failures, and a tuple of what else it says."""
+
+_FIRST = ("entrypoint", "payload", "status", "priority", "created_at", "sequence", "attempt", "failures")
+_OTHERS = {name: field.get_default() for name, field in Job.model_fields.items() if name not in (*_FIRST, "id")}
+_STATUSES = {str(status): status for status in JobStatus}
+
+
+def unpacked(job_id: str, entry: Job | Packed) -> Job:
+    """The job that an entry of the table stands for."""
+    if entry.__class__ is not tuple:
+        return entry  # type: ignore[return-value]
+    *first, others, extra = entry
+    values = {"id": job_id, **_OTHERS, **dict(zip(_FIRST, first, strict=True)), **dict(others)}
+    values["status"] = _STATUSES[values["status"]]
+    return trusted_job(values, dict(extra))
+
+
+def place_of(packed: Packed) -> tuple[int, int, str] | None:
+    """The priority, the sequence and the entrypoint of a packed job that waits for nothing but its turn.
+
+    None if it is not queued, or says more than most do: then it has to be unpacked.
+    """
+    entrypoint, _, status, priority, _, sequence, _, _, others, _ = packed
+    return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
+
+
+class JobTable(MutableMapping[str, Job]):
+    """Jobs by id, in the order in which they came.
+
+    Attributes:
+        entries: the table, of jobs and packed jobs. To be read, with `unpacked`, by who must be quick.
+    """
+
+    __slots__ = ("_names", "_whole", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Job | Packed] = {}
+        self._whole: deque[str] = deque()
+        self._names: dict[str, str] = {}
+
+    def __getitem__(self, job_id: str) -> Job:
+        return unpacked(job_id, self.entries[job_id])
+
+    def __setitem__(self, job_id: str, job: Job) -> None:
+        self.entries[job_id] = job
+        self._whole.append(job_id)
+
+    def __delitem__(self, job_id: str) -> None:
+        del self.entries[job_id]
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def pack(self) -> None:
+        """Pack jobs that nobody has touched for a while, if there are many. Those in progress are never packed."""
+        whole, entries = self._whole, self.entries
+        while len(whole) > KEPT_WHOLE:
+            job_id = whole.popleft()
+            entry = entries.get(job_id)
+            if isinstance(entry, Job) and entry.status is not JobStatus.IN_PROGRESS:
+                entries[job_id] = self._packed(entry)
+
+    def _packed(self, job: Job) -> Packed:
+        values = job.__dict__
+        if len(self._names) >= NAMES_KEPT:
+            self._names.clear()
+        entrypoint = self._names.setdefault(job.entrypoint, job.entrypoint)
+        others = tuple((name, values[name]) for name, default in _OTHERS.items() if values[name] != default)
+        extra = tuple((job.__pydantic_extra__ or {}).items())
+        return (
+            entrypoint,
+            job.payload,
+            str(job.status.value),
+            job.priority,
+            job.created_at,
+            job.sequence,
+            job.attempt,
+            job.failures,
+            others,
+            extra,
+        )
