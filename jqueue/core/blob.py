@@ -23,6 +23,7 @@ from jqueue.core.pages import SEPARATOR, Page, Pages
 from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
+from jqueue.domain.job_table import unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
 
 logger = logging.getLogger("jqueue")
@@ -91,13 +92,13 @@ class Blob:
 
     def encoding(self, header: QueueState) -> Slices[bytes]:
         """`encode`, in slices."""
-        draft, pages = self.draft, self.pages
+        draft, pages, entries = self.draft, self.pages, self.draft.jobs.entries
         for number, job_id in enumerate(list(draft.dirty), 1):
-            job = draft.jobs.get(job_id)
-            if job is None:
+            entry = entries.get(job_id)
+            if entry is None:
                 pages.drop(job_id)
             else:
-                pages.put(job_id, encode_job(job))
+                pages.put(job_id, encode_job(unpacked(job_id, entry)))
                 self.lines_encoded += 1
             if number % LINES_PER_SLICE == 0:
                 yield

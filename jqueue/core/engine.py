@@ -26,7 +26,6 @@ from jqueue.core.slices import in_turns
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tries import OpenTries, Try, answer
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
-from jqueue.domain.draft import bytes_taken
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -36,7 +35,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
     shown,
 )
-from jqueue.domain.limits import VERSIONS_KEPT
+from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
@@ -127,7 +126,7 @@ class CommitEngine:
         refusal: Exception | None = None
         self.draft.rollback()
         must_read = read_first or not self.loaded or bool(self.tries.open)
-        while pending := [request for request in requests if request.wanted]:
+        while pending := [request for request in requests if not request.future.done()]:
             try:
                 if must_read:
                     await self.refresh()

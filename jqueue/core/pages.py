@@ -105,9 +105,11 @@ class Pages:
             if not self._pages or len(self._pages[-1]) >= LINES_IN_PAGE:
                 self._pages.append(Page({}))
             page = self._of[job_id] = self._pages[-1]
-        self._open.pop(page, None)
-        self._open[page] = None  # the last one opened
-        page.open()[job_id] = line
+        if page._text is not None or page not in self._open:  # else it was opened since the last commit
+            self._open.pop(page, None)
+            self._open[page] = None  # the last one opened
+            page.open()
+        page._lines[job_id] = line  # type: ignore[index]
 
     def drop(self, job_id: str) -> None:
         """Remove the line of a job, if it has one."""

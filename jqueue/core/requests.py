@@ -117,7 +117,7 @@ class Request:
         """Apply the operations. Refused ones leave the draft as it was; if atomic, so do the others."""
         if len(self.operations) == 1:
             result = perform(self.operations[0], draft, now)
-            return result if self.atomic and isinstance(result, JQueueError) else [result]
+            return result if isinstance(result, JQueueError) and self.atomic else [result]
         savepoint = draft.savepoint()
         results = []
         for operation in self.operations:

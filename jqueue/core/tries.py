@@ -28,7 +28,10 @@ def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
     """Deliver what needed no commit, or what one commit carried."""
     for request, outcome in outcomes:
         request.in_flight = False
-        request.deliver(outcome)
+        if request.patient:
+            request.deliver(outcome)
+        else:
+            request.settle(outcome)
 
 
 class OpenTries:

@@ -7,7 +7,6 @@ queues share it; they differ in how many requests go into one commit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from jqueue.core.alarms import Alarms
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import CommitEngine
 from jqueue.core.pace import BATCH_WHILE_PACED
-from jqueue.core.requests import Outcome, Request
+from jqueue.core.requests import Request
+from jqueue.core.room import Room
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.models import Claim
@@ -53,6 +53,7 @@ class Writer:
         longest_poll: float,
     ) -> None:
         self.engine = engine
+        self.note = claims.note
         self._claims = claims
         self.deadline = deadline
         self._batch_limit = batch_limit
@@ -66,8 +67,10 @@ class Writer:
         self._pending: deque[Request] = deque()
         self._carried: list[Request] = []
         self._waiting: list[Request] = []
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = Room(self._max_pending, self._pending)
         self._task: asyncio.Task[None] | None = None
+        self._running = False  # whether the task will look for what is pending once more
+        self._resting = False  # whether it waits for something to be pending
         self._wake: asyncio.Event = asyncio.Event()
         self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
@@ -76,8 +79,7 @@ class Writer:
 
     def has_room(self, operations: Sequence[Operation]) -> bool:
         """Whether a call can be entered now. What keeps or ends a claim always can."""
-        full = len(self._pending) >= self._max_pending
-        return not (full and any(operation.needs_room for operation in operations))
+        return len(self._pending) < self._max_pending or not any(operation.needs_room for operation in operations)
 
     def enter(
         self,
@@ -125,17 +127,11 @@ class Writer:
         """
         loop = self._come_home()
         until = loop.time() + seconds
-        while len(self._pending) >= self._max_pending and self.closed is None:
-            room = loop.create_future()
-            self._room.append(room)
+        while self._room.is_full() and self.closed is None:
             try:
                 async with asyncio.timeout_at(until):
-                    await room
-            except asyncio.CancelledError:
-                self._leave_room(room)
-                raise
+                    await self._room.wait()
             except TimeoutError:
-                self._leave_room(room)
                 raise QueueFullError(
                     f"{self._max_pending} calls are waiting for the store already, and none was done in time"
                 ) from None
@@ -217,9 +213,9 @@ class Writer:
 
     def _send(self, request: Request) -> None:
         self._pending.append(request)
-        if not self._wake.is_set():
+        if self._resting:
             self._wake.set()
-        if self._task is None or self._task.done():
+        if not self._running:
             self._start()
 
     def _start(self) -> None:
@@ -227,12 +223,9 @@ class Writer:
         if self._task is not None and self._task.done():
             self._ended(self._task)  # before another one begins
         if self._task is None:
+            self._running = True
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
-
-    def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
-        """A caller gets this outcome now."""
-        self._claims.note(operations, outcome)
 
     def take_back(self, claims: Sequence[Claim]) -> None:
         """Claims that nobody received: they go back with the next commit."""
@@ -252,10 +245,15 @@ class Writer:
     # Going out
 
     async def _run(self) -> None:
+        try:
+            await self._carry_all()
+        finally:
+            self._running = False
+
+    async def _carry_all(self) -> None:
         loop = asyncio.get_running_loop()
         fenced = False
         while True:
-            self._wake.clear()
             await self._keep_pace()
             batch = self._take_batch()
             self._waiting = [request for request in self._waiting if request.wanted]
@@ -276,10 +274,20 @@ class Writer:
     async def _keep_pace(self) -> None:
         """While the store would refuse a write, let calls gather for the next. A queue that is left tries at once."""
         while self._pending and self.closed is None and (pause := self.engine.pace.pause()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait until a call comes in, or the queue is closed. Returns whether it was so within so many seconds."""
+        self._wake.clear()
+        self._resting = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._resting = False
+        return True
 
     def _take_batch(self) -> list[Request]:
         """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
@@ -289,30 +297,14 @@ class Writer:
             request = self._pending.popleft()
             if not request.future.done():
                 batch.append(request)
-        if self._room:
-            self._give_room()
+        self._room.let_in()
         return batch
-
-    def _leave_room(self, room: asyncio.Future[None]) -> None:
-        """One that waited has left: out of the line, or if it was its turn already, the next one's."""
-        if room in self._room:
-            self._room.remove(room)
-        self._give_room()
-
-    def _give_room(self) -> None:
-        """Wake as many of those that wait for room as there is room for."""
-        free = self._max_pending - len(self._pending)
-        while free > 0 and self._room:
-            room = self._room.popleft()
-            if not room.done():
-                room.set_result(None)
-                free -= 1
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
         self._carried = requests
         self._started = asyncio.get_running_loop().time()
         await self.engine.commit(requests, read_first=read_first)
-        self._waiting = [request for request in requests if request.wanted]
+        self._waiting = [request for request in requests if not request.future.done()]
         self._carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
 
@@ -327,12 +319,9 @@ class Writer:
         due = self.engine.draft.next_run_at()
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         polling = self._poll <= until_due
-        try:
-            async with asyncio.timeout(min(self._poll, until_due)):
-                await self._wake.wait()
+        if await self._rest(min(self._poll, until_due)):
             return
-        except TimeoutError:
-            await self._carry(self._waiting, read_first=polling)
+        await self._carry(self._waiting, read_first=polling)
         if self.engine.draft.version == version:
             self._poll = min(self._longest_poll, self._poll * POLL_GROWTH)
         else:
@@ -370,7 +359,4 @@ class Writer:
                     request.fail(StorageError("the queue's writer failed, and nothing was done", error))
                 else:
                     request.fail(DeadlineExceededError("the queue was closed, and nothing was done"))
-        for room in self._room:
-            if not room.done():
-                room.set_result(None)
-        self._room.clear()
+        self._room.let_all_go()

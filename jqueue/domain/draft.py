@@ -13,6 +13,7 @@ from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
 from jqueue.domain.job_table import JobTable, place_of, unpacked
+from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import (
     LARGEST,
     Claim,
@@ -25,15 +26,12 @@ from jqueue.domain.models import (
 )
 from jqueue.domain.places import PLACES, renumbered
 from jqueue.domain.ready import Entry, LazyHeap
-from jqueue.domain.transitions import Verb, check
+from jqueue.domain.transitions import TRANSITIONS, Verb
 
 UNNAMED_CLAIM = (
     "this queue object did not hand it out, handed out several, or it was ended already; pass the Job from dequeue"
 )
 _ABSENT: Any = object()
-
-HOLD_BYTES = 80
-"""About what a key that is held takes in the blob besides its text."""
 
 
 class Draft:
@@ -177,16 +175,22 @@ class Draft:
             verb: what is being done to it.
             after: the job as it shall be; None if it leaves the queue.
             status: where the table says that it goes; None and COMPLETED leave the queue.
+
+        Raises:
+            AssertionError: the table does not have this change: an operation is wrong, not its caller.
         """
-        check(None if job is None else job.status, verb, status)
+        before = None if job is None else job.status
+        if status not in TRANSITIONS.get((before, verb), ()):
+            raise AssertionError(f"illegal transition: {before} --{verb}--> {status}")
         self._changed = True
-        if after is None:
-            assert job is not None
-            self._set(job.id, _ABSENT, job)
+        if after is not None:
+            self._journal.append((self.jobs, after.id, _ABSENT if job is None else job))
+            self._index(after.id, after, job)
+        elif job is not None:
+            self._journal.append((self.jobs, job.id, job))
+            self._index(job.id, _ABSENT, job)
             if status is not JobStatus.COMPLETED and job.attempt > self.attempt_floor:
                 self.note_floor(job.attempt)
-        else:
-            self._set(after.id, after, job)
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of `finished` or `holds`."""
@@ -295,10 +299,6 @@ class Draft:
 
     # The indexes
 
-    def _set(self, job_id: str, job: Job, before: Job | None) -> None:
-        self._journal.append((self.jobs, job_id, _ABSENT if before is None else before))
-        self._index(job_id, job, before)
-
     def _index(self, job_id: str, job: Job, before: Job | None = None) -> None:
         """Put a job in its places, out of the ones that it had. Heaps find out by themselves.
 
@@ -308,10 +308,11 @@ class Draft:
             before: as it is, if the caller knows it.
         """
         self.dirty[job_id] = None
-        if before is None:
-            before = self.jobs.get(job_id)
+        entries = self.jobs.entries
+        if before is None and job_id in entries:
+            before = unpacked(job_id, entries[job_id])
         if job is _ABSENT:
-            self.jobs.entries.pop(job_id, None)
+            entries.pop(job_id, None)
         if before is not None:
             status = before.status
             if status is JobStatus.QUEUED:
@@ -393,8 +394,3 @@ class Draft:
     def _is_expiring(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
         return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
-
-
-def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold]) -> int:
-    """What counts against the limit of enqueue: the lines of the jobs, and the keys held for jobs that are gone."""
-    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
+from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
 
 ERROR_BYTES = 2048
 """A stored error is cut at so many bytes, as the blob writes it."""
@@ -24,6 +24,9 @@ WRITERS_KEPT = 256
 
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
+
+HOLD_BYTES = 80
+"""About what a key that is held takes in the blob besides its text."""
 
 VERSIONS_KEPT = 128
 """A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
@@ -160,3 +163,8 @@ def cut_error(error: object) -> str:
     if written_bytes(text) <= most:
         return text
     return text[: bisect_right(range(len(text)), most, key=lambda size: written_bytes(text[:size])) - 1]
+
+
+def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold]) -> int:
+    """What counts against the limit of enqueue: the lines of the jobs, and the keys held for jobs that are gone."""
+    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds)

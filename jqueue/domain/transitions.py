@@ -49,16 +49,6 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
 """(from, verb) -> the statuses it may lead to. None is "not in the queue"; a completed job is not in it either."""
 
 
-def check(before: JobStatus | None, verb: Verb, after: JobStatus | None) -> None:
-    """Assert that the table has this change.
-
-    Raises:
-        AssertionError: it has not: an operation is wrong, not its caller.
-    """
-    if after not in TRANSITIONS.get((before, verb), ()):
-        raise AssertionError(f"illegal transition: {before} --{verb}--> {after}")
-
-
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
     name: dict[JobStatus | None, str] = {None: "[*]"}
