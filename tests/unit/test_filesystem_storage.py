@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,13 +71,13 @@ async def test_a_relative_path_stays_what_it_was_when_the_process_moves(tmp_path
 
 
 async def test_a_call_goes_to_one_thread_once(storage, monkeypatch):
-    hops, to_thread = [], asyncio.to_thread
+    hops, submit = [], ThreadPoolExecutor.submit
 
-    def count_hop(*call):
+    def count_hop(executor, *call):
         hops.append(call)
-        return to_thread(*call)
+        return submit(executor, *call)
 
-    monkeypatch.setattr(asyncio, "to_thread", count_hop)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", count_hop)
     etag = await storage.write(b"first")
     await storage.write(b"second", etag)
     await storage.read()
@@ -221,8 +222,8 @@ async def test_an_edit_during_a_read_has_it_read_again(storage, path, monkeypatc
     await storage.write(b"before")
     edits = [b"second", b"first"]
 
-    def read_and_edit(descriptor):
-        content = read_all(descriptor)
+    def read_and_edit(descriptor, size):
+        content = read_all(descriptor, size)
         if edits:
             edit_in_place(path, edits.pop())
         return content
@@ -235,7 +236,7 @@ async def test_an_edit_during_a_read_has_it_read_again(storage, path, monkeypatc
 
 async def test_a_file_that_never_stands_still_is_an_error(storage, path, monkeypatch):
     await storage.write(b"before")
-    monkeypatch.setattr(filesystem, "read_all", lambda _: edit_in_place(path, b"edited"))
+    monkeypatch.setattr(filesystem, "read_all", lambda *_: edit_in_place(path, b"edited"))
     with pytest.raises(StorageError, match="changes while it is read"):
         await storage.read()
 

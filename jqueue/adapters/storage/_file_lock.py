@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from jqueue.adapters.storage._posix_files import give_to_owner_of, open_file
 from jqueue.adapters.system import SystemClock
@@ -53,7 +52,7 @@ class FileLock:
     def token(self) -> str:
         """The token as it is now, without the lock; "" when there is none."""
         try:
-            descriptor = open_file(self._path, os.O_RDONLY)
+            descriptor, _ = open_file(self._path, os.O_RDONLY)
         except FileNotFoundError:
             return ""
         try:
@@ -61,31 +60,20 @@ class FileLock:
         finally:
             os.close(descriptor)
 
-    @contextmanager
-    def held(self) -> Iterator[HeldLock]:
-        """Hold the lock.
+    def acquire(self) -> HeldLock:
+        """Take the lock, to be given back by `with`.
 
         Raises:
             StorageError: somebody else held it for too long.
             StorageFatalError: the sidecar is not ours, or nothing that can be locked.
             OSError: the system refused.
         """
-        descriptor = self._acquire()
-        try:
-            yield HeldLock(self._path, descriptor)
-        finally:
-            # Closing is not enough: a process forked meanwhile has a copy of the descriptor, and the lock with it.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-    def _acquire(self) -> int:
+        if (held := self._try_to_acquire()) is not None:
+            return held
         clock = SystemClock()
         deadline = clock.monotonic() + self._timeout
         pause = _FIRST_PAUSE
         while True:
-            descriptor = self._try_to_acquire()
-            if descriptor is not None:
-                return descriptor
             left = deadline - clock.monotonic()
             if left <= 0:
                 raise StorageError(
@@ -95,15 +83,17 @@ class FileLock:
                 )
             time.sleep(min(left, pause / 2 + self._entropy.jitter(pause / 2)))
             pause = min(pause * 2, _LONGEST_PAUSE)
+            if (held := self._try_to_acquire()) is not None:
+                return held
 
-    def _try_to_acquire(self) -> int | None:
-        descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT)
+    def _try_to_acquire(self) -> HeldLock | None:
+        descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = HeldLock(self._path, descriptor)
+            held = HeldLock(self._path, descriptor, status)
             if held.is_in_place():
-                held.check_ours()
-                return descriptor
+                held.read_token()
+                return held
         except BlockingIOError:
             pass
         except BaseException:
@@ -114,11 +104,29 @@ class FileLock:
 
 
 class HeldLock:
-    """What only the holder of the lock may do. Made by `FileLock.held`."""
+    """What only the holder of the lock may do. Made by `FileLock.acquire`.
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    Attributes:
+        token: that of the last write that began.
+    """
+
+    def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._status = status  # while the file is open, no other one can have its inode
+        self.token = ""
+
+    def __enter__(self) -> HeldLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            # Closing is not enough: a process forked meanwhile has a copy of the descriptor, and the lock with it.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(self._descriptor)
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to the file that is locked: if somebody removed it, we exclude nobody."""
@@ -126,21 +134,18 @@ class HeldLock:
             found = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, os.fstat(self._descriptor))
+        return os.path.samestat(found, self._status)
 
-    def check_ours(self) -> None:
-        """Refuse, with a StorageFatalError, to overwrite a file that holds something else than our token."""
+    def read_token(self) -> None:
+        """Learn the token, and refuse, with a StorageFatalError, a file that holds something else."""
         line = _first_line(self._descriptor)
-        # A power cut may have left less than a line, or zeros.
-        if line.strip(b"\0") and not _MARK.startswith(line[: len(_MARK)]):
+        if line.startswith(_MARK):
+            self.token = _parse(line)
+        elif line.strip(b"\0") and not _MARK.startswith(line):  # a power cut may have left less than a line, or zeros
             raise StorageFatalError(
                 f"{self._path!r} is needed for a lock, but is somebody else's file: it would be overwritten. "
                 "Move it away, or give the queue another path"
             )
-
-    def token(self) -> str:
-        """The token of the last write that began."""
-        return _parse(_first_line(self._descriptor))
 
     def set_token(self, token: str) -> None:
         """Announce a write, before what it writes can be seen.

@@ -8,8 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from jqueue.domain.errors import StorageError, StorageFatalError
 
@@ -22,6 +21,8 @@ except ImportError:  # Windows
 # by name because Windows, where this module is only imported, lacks them.
 _ALWAYS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync leaves the content in the cache of the disk
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link, and links are not followed; give the path of the file itself",
@@ -57,23 +58,22 @@ _ADVICE = {
 }
 
 
-@contextmanager
-def errors_as_storage_errors(doing: str, path: str) -> Iterator[None]:
-    """Turn what the system says into a StorageError that says what was being done, where, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else path
-        number = error.errno or 0
-        if number in _REFUSALS:
-            reason = _REFUSALS[number].format(user=_user(), folder=os.path.dirname(path))
-            raise StorageFatalError(f"Could not {doing}: {where!r}: {reason}", error) from error
-        advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
-        raise StorageError(f"Could not {doing}: {where!r}{advice}", error) from error
+def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
+    """What the system says, as a StorageError that says what was being done, where, and what to do."""
+    where = error.filename if isinstance(error.filename, str) else path
+    number = error.errno or 0
+    if number in _REFUSALS:
+        reason = _REFUSALS[number].format(user=_user(), folder=os.path.dirname(path))
+        return StorageFatalError(f"Could not {doing}: {where!r}: {reason}", error)
+    advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
+    return StorageError(f"Could not {doing}: {where!r}{advice}", error)
 
 
-def open_file(path: str, flags: int) -> int:
+def open_file(path: str, flags: int) -> tuple[int, os.stat_result]:
     """Open a regular file, mode 0600 if that creates it, following no link and waiting for nobody.
+
+    Returns:
+        The descriptor, and what the system knew of the file as it was opened.
 
     Raises:
         StorageFatalError: there is something else than a regular file.
@@ -81,11 +81,17 @@ def open_file(path: str, flags: int) -> int:
     """
     descriptor = os.open(path, flags | _ALWAYS, 0o600)
     try:
-        check_kind(path, os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        check_kind(path, status)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, status
+
+
+def create_file(path: str) -> int:
+    """Create a file, mode 0600, and open it for writing. Nothing may be there: so it needs no look at what it is."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o600)
 
 
 def file_status(path: str) -> os.stat_result | None:
@@ -112,23 +118,29 @@ def check_kind(path: str, status: os.stat_result) -> None:
 
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of it, however little the system takes at a time."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    written = os.write(descriptor, content)
+    if written < len(content):
+        rest = memoryview(content)[written:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
 
 
-def read_all(descriptor: int) -> bytes:
-    """Read to the end of the file."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        return file.readall()
+def read_all(descriptor: int, size: int) -> bytes:
+    """Read to the end of a file that had that size a moment ago: in one call, if it still has it."""
+    content = os.read(descriptor, size + 1)  # one more, so that less than all of it is the end
+    if len(content) == size:
+        return content
+    parts = [content]
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def flush(descriptor: int) -> None:
     """Have the disk, and not only the system, hold what was written."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync leaves the content in the cache of the disk
-    if full is not None:
+    if _FULL_FLUSH is not None:
         try:
-            fcntl.fcntl(descriptor, full)
+            fcntl.fcntl(descriptor, _FULL_FLUSH)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise  # a real failure, which fsync might not report a second time
@@ -137,14 +149,9 @@ def flush(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-@contextmanager
-def open_folder(path: str) -> Iterator[int]:
-    """The descriptor of a folder, to flush it with."""
-    descriptor = os.open(path, _FOLDER)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def open_folder(path: str) -> int:
+    """Open a folder, to flush it with."""
+    return os.open(path, _FOLDER)
 
 
 def flush_folder(descriptor: int) -> None:
@@ -164,13 +171,16 @@ def create_folder(path: str) -> None:
     create_folder(above)
     with suppress(FileExistsError):
         os.mkdir(path)
-    with open_folder(above) as descriptor:
+    descriptor = open_folder(above)
+    try:
         flush_folder(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:
     """Root that mends a user's queue leaves the user its owner, who could not open it any more otherwise."""
-    if os.geteuid() == 0 and status.st_uid != 0:
+    if status.st_uid != 0 and os.geteuid() == 0:
         with suppress(OSError):  # in a container, root may not be allowed to; then it stays root's
             os.fchown(descriptor, status.st_uid, status.st_gid)
 

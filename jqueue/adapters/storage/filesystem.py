@@ -13,7 +13,6 @@ It needs POSIX file locks and a local file system: over a network, neither locks
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
 import re
@@ -23,8 +22,9 @@ from typing import Any
 
 from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
 from jqueue.adapters.storage._posix_files import (
+    as_storage_error,
+    create_file,
     create_folder,
-    errors_as_storage_errors,
     file_status,
     flush,
     flush_folder,
@@ -34,6 +34,7 @@ from jqueue.adapters.storage._posix_files import (
     read_all,
     write_all,
 )
+from jqueue.adapters.storage._threads import in_a_thread
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
@@ -74,6 +75,7 @@ class LocalFileSystemStorage:
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
         self._file = str(self._path.absolute())
         self._folder, self._name = os.path.split(self._file)
+        self._temporary = os.path.join(self._folder, f".{self._name}.")
         self._entropy = SystemEntropy() if entropy is None else entropy
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
@@ -98,7 +100,7 @@ class LocalFileSystemStorage:
             StorageFatalError: permission is refused, or there is a link, a folder or a pipe instead of a file.
             StorageError: the system failed.
         """
-        return await asyncio.to_thread(self._read)
+        return await in_a_thread(self._read)
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
         """Return None while the file's etag is still `etag`, and otherwise what `read` returns.
@@ -107,7 +109,7 @@ class LocalFileSystemStorage:
             StorageFatalError: as for `read`.
             StorageError: the system failed.
         """
-        return await asyncio.to_thread(self._read_if_changed, etag)
+        return await in_a_thread(self._read_if_changed, etag)
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write the file if it is still the one that `if_match` names, and return its new etag.
@@ -122,7 +124,8 @@ class LocalFileSystemStorage:
             StorageError: the disk is full, the lock was not to be had, or the system failed. The old content is
                 still there, unless the message says otherwise.
         """
-        return await asyncio.to_thread(self._write, bytes(content), if_match)
+        replaced: list[int] = []
+        return await in_a_thread(self._write, bytes(content), if_match, replaced, close_last=replaced)
 
     def store_time(self) -> datetime:
         """The machine's clock, UTC: all who use the file share it."""
@@ -137,7 +140,7 @@ class LocalFileSystemStorage:
             StorageFatalError: as for `read`; or the sidecar is not ours.
             StorageError: the lock was not to be had, or the system failed.
         """
-        await asyncio.to_thread(self._remove)
+        await in_a_thread(self._remove)
 
     def beside(self, suffix: str) -> LocalFileSystemStorage:
         """Another file in the same folder, whose name ends in this suffix.
@@ -150,12 +153,14 @@ class LocalFileSystemStorage:
         return LocalFileSystemStorage(f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy)
 
     def _read(self) -> tuple[bytes, str | None]:
-        with errors_as_storage_errors("read the queue file", self._file):
+        try:
             for _ in range(_READS_WITHOUT_LOCK):
                 if (found := self._read_once()) is not None:
                     return found
-            with self._lock.held():
+            with self._lock.acquire():
                 found = self._read_once()
+        except OSError as error:
+            raise as_storage_error(error, "read the queue file", self._file) from error
         if found is None:
             raise StorageError(f"{self._file!r} changes while it is read, by something that does not take its lock")
         return found
@@ -167,65 +172,91 @@ class LocalFileSystemStorage:
         write is yet to land makes an etag that fits the old file, and no longer fits once the new one is there.
         """
         try:
-            descriptor = open_file(self._file, os.O_RDONLY)
+            descriptor, before = open_file(self._file, os.O_RDONLY)
         except FileNotFoundError:
             return b"", None
         try:
-            etag_before = _etag("", os.fstat(descriptor))
-            content = read_all(descriptor)
+            content = read_all(descriptor, before.st_size)
             token = self._lock.token()
             status = file_status(self._file)  # while the file is open, no other one can have its inode
         finally:
             os.close(descriptor)
-        if status is None or _etag("", status) != etag_before:
+        if status is None or not _same(status, before):
             return None
         return content, _etag(token, status)
 
     def _read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        with errors_as_storage_errors("look at the queue file", self._file):
+        try:
             # The token comes last: if it is still the etag's, nobody has replaced the file that was seen before it.
             status = file_status(self._file)
             if status is not None and _etag(self._lock.token(), status) == etag:
                 return None
+        except OSError as error:
+            raise as_storage_error(error, "look at the queue file", self._file) from error
         return self._read()
 
-    def _write(self, content: bytes, if_match: str | None) -> str:
-        with errors_as_storage_errors("write the queue file", self._file):
+    def _write(self, content: bytes, if_match: str | None, replaced: list[int]) -> str:
+        """Write, and leave the replaced file open, as the descriptor in that list.
+
+        As long as it is open, the system keeps its blocks: freeing them takes a large part of a rename, and can wait
+        until the answer is on its way. And no other file can have its inode.
+        """
+        try:
             # Before the lock, which would create a sidecar beside nothing, or beside what is no file.
             if (file_status(self._file) is None) != (if_match is None):
                 raise CASConflictError(self._describe_conflict(if_match))
             if if_match is None:
                 create_folder(self._folder)
-            with open_folder(self._folder) as folder:
-                with self._lock.held() as lock:
+            folder = open_folder(self._folder)
+            try:
+                with self._lock.acquire() as lock:
                     self._remove_leftovers()
-                    status = file_status(self._file)
-                    current = None if status is None else _etag(lock.token(), status)
+                    status = self._open_current(replaced)
+                    current = None if status is None else _etag(lock.token, status)
                     if current != if_match:
                         raise CASConflictError(self._describe_conflict(if_match))
                     etag = self._replace(content, status, lock)
                 self._flush_rename(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise as_storage_error(error, "write the queue file", self._file) from error
         return etag
 
+    def _open_current(self, opened: list[int]) -> os.stat_result | None:
+        try:
+            descriptor, status = open_file(self._file, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        except PermissionError:  # it may be replaced all the same
+            return file_status(self._file)
+        opened.append(descriptor)
+        return status
+
     def _remove(self) -> None:
-        with errors_as_storage_errors("remove the queue file", self._file):
+        try:
             # Before the lock, which would create a sidecar beside nothing.
             if file_status(self._file) is None and file_status(self._sidecar) is None:
                 return
-            with open_folder(self._folder) as folder:
-                with self._lock.held() as lock:
+            folder = open_folder(self._folder)
+            try:
+                with self._lock.acquire() as lock:
                     self._remove_leftovers()
                     if file_status(self._file) is not None:
                         os.unlink(self._file)
                     if lock.is_in_place():  # the last thing done under it: who waits for it takes a new one
                         os.unlink(self._sidecar)
                 flush_folder(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise as_storage_error(error, "remove the queue file", self._file) from error
 
     def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock) -> str:
         """Put the content in the place of the file whose status is given, and return the new etag."""
         token = self._entropy.new_id()
-        temporary = os.path.join(self._folder, f".{self._name}.{_NOT_IN_A_NAME.sub('_', token)}.tmp")
-        descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        temporary = f"{self._temporary}{_NOT_IN_A_NAME.sub('_', token)}.tmp"
+        descriptor = create_file(temporary)
         try:
             if replaced is not None:
                 give_to_owner_of(replaced, descriptor)
@@ -248,7 +279,7 @@ class LocalFileSystemStorage:
         if not lock.is_in_place():
             raise CASConflictError(f"The lock file of {self._file!r} was removed during a write; nothing was written")
         status = file_status(self._file)
-        if (status and _etag("", status)) != (replaced and _etag("", replaced)):
+        if status is not replaced and (status is None or replaced is None or not _same(status, replaced)):
             raise CASConflictError(f"{self._file!r} was changed without its lock during a write; nothing was written")
 
     def _flush_rename(self, folder: int) -> None:
@@ -280,6 +311,16 @@ class LocalFileSystemStorage:
         if expected is None:
             return f"{self._file!r} exists already, and a write without an etag only creates"
         return f"{self._file!r} is not the one with etag {expected!r} any more: somebody changed it; read it again"
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether it is the same file, as it was: whether a token makes the same etag with both."""
+    return (one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) == (
+        other.st_ino,
+        other.st_size,
+        other.st_mtime_ns,
+        other.st_ctime_ns,
+    )
 
 
 def _etag(token: str, status: os.stat_result) -> str:
