@@ -31,7 +31,7 @@ def storage(path):
 
 
 def threads_of_ours():
-    return [thread for thread in threading.enumerate() if thread.name == "jqueue-file"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("jqueue-storage")]
 
 
 class Gate:
@@ -178,22 +178,6 @@ async def test_an_error_is_gone_when_it_has_been_dealt_with(storage):
         assert error() is None, "it, and the content with it, would stay until the next collection of garbage"
     finally:
         gc.enable()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_finds_no_idle_thread(storage, path):
-    etag = asyncio.run(storage.write(b"first"))
-    child = os.fork()
-    if child == 0:
-        try:
-            assert not threads_of_ours()
-            asyncio.run(storage.write(b"second", etag))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert not threads_of_ours()
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert b"second" == asyncio.run(storage.read())[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -67,6 +67,7 @@ class S3:
 
     def __init__(self, error, head=None):
         self.error, self.head, self.calls = error, head, []
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
 
     def client(self, *args, **options):
         return nullcontext(self)

@@ -1,4 +1,4 @@
-"""The threads that wait for the disk, so that no event loop has to.
+"""The threads that wait for the disk, or do what takes long, so that no event loop has to.
 
 They are not those of the event loop, which the handlers of jobs may hold all.
 """
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 def _begin() -> None:
     """A forked child has none of its parent's threads."""
     global _threads
-    _threads = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="jqueue-file")
+    _threads = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="jqueue-storage")
 
 
 _threads: concurrent.futures.ThreadPoolExecutor
