@@ -14,13 +14,14 @@ from jqueue.core.codec import (
     ParsedBlob,
     encode_header,
     join_blob,
+    place_unplaced,
     reading_state,
     split_lines,
     take_whole,
 )
 from jqueue.core.lines import encode_asides, encode_job, read_line, set_twins_aside
 from jqueue.core.pages import SEPARATOR, Page, Pages
-from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
+from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job_table import unpacked
@@ -113,13 +114,22 @@ class Blob:
 
     def looking(self, parsed: ParsedBlob) -> Slices[QueueState]:
         """`look`, in slices. Meanwhile, the draft may go on."""
-        jobs = self.draft.jobs
-        runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
-        if parsed.data and all(isinstance(run, Page) or not split_lines(run) for run in runs):
-            known = [jobs[job_id] for run in runs if isinstance(run, Page) for job_id in run.ids]
-            return parsed.header.model_copy(update={"jobs": tuple(known)})
-        known_lines = {line: jobs[job_id] for job_id, line in self._trusted_lines()}
-        return (yield from reading_state(parsed, known_lines))
+        entries = dict(self.draft.jobs.entries)
+        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
+        if parsed.data:
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+        ids = {run: list(run.ids) for run in runs if isinstance(run, Page)}
+        read = yield from self._reading(parsed, runs)
+        if read is None:
+            return (yield from reading_state(parsed))
+        jobs, new = list(parsed.jobs), {job.id: job for job in read.jobs}
+        for run in read.runs:
+            for job_id in ids[run] if isinstance(run, Page) else run:
+                jobs.append(new[job_id] if job_id in new else unpacked(job_id, entries[job_id]))
+                if len(jobs) % JOBS_PER_SLICE == 0:
+                    yield
+        set_aside = (*read.set_aside, *set_twins_aside(read.twins, [job.id for job in jobs], read.set_aside))
+        return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": set_aside})
 
     def settle(self, header: QueueState, size: int) -> None:
         """The draft under this header was committed, as so many bytes."""

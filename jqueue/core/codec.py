@@ -104,7 +104,7 @@ def decode(data: bytes) -> QueueState:
     """
     if not data:
         return QueueState()
-    return exhaust(reading_state(parse_blob(data), {}))
+    return exhaust(reading_state(parse_blob(data)))
 
 
 class FinishedTexts:
@@ -231,39 +231,25 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     return True
 
 
-def reading_state(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> Slices[QueueState]:
-    """The state of a blob that was taken apart, in slices.
-
-    Args:
-        parsed: the blob.
-        known: lines read before, and what they are.
-    """
-    jobs, set_aside = yield from _reading_jobs(parsed, known)
-    return parsed.header.model_copy(update={"jobs": tuple(jobs), "set_aside": tuple(set_aside)})
-
-
-def _reading_jobs(parsed: ParsedBlob, known: Mapping[bytes, Job]) -> Slices[tuple[list[Job], list[SetAside]]]:
-    """Read every line of a blob that was taken apart, but those that are known."""
+def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
+    """The state of a blob that was taken apart, in slices."""
     jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
     twins = []
     for number, line in enumerate(parsed.lines, 1):
         if number % LINES_PER_SLICE == 0:
             yield
-        job = known.get(line)
-        if job is None:
-            found = read_line(line)
-            if isinstance(found, SetAside):
-                if take_whole(parsed, found):
-                    return (yield from _reading_jobs(parsed, known))
-                set_aside.append(found)
-                continue
-            job = found
-        if job.id in seen:
-            twins.append((job.id, line))
+        found = read_line(line)
+        if isinstance(found, SetAside):
+            if take_whole(parsed, found):
+                return (yield from reading_state(parsed))
+            set_aside.append(found)
+        elif found.id in seen:
+            twins.append((found.id, line))
         else:
-            seen.add(job.id)
-            jobs.append(job)
-    return place_unplaced(jobs), [*set_aside, *set_twins_aside(twins, seen, set_aside)]
+            seen.add(found.id)
+            jobs.append(found)
+    set_aside += set_twins_aside(twins, seen, set_aside)
+    return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": tuple(set_aside)})
 
 
 def place_unplaced(jobs: list[Job]) -> list[Job]:

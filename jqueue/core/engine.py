@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 
 from jqueue.core.blob import Blob
 from jqueue.core.codec import ParsedBlob, parse_blob
-from jqueue.core.pace import Backoff, Courtesy, CycleTime, WritePace
+from jqueue.core.pace import Backoff, CycleTime, WritePace
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
 from jqueue.core.slices import in_turns
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tries import OpenTries, Try, answer
+from jqueue.core.turns import Turns
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -103,7 +104,7 @@ class CommitEngine:
         self.sequence = 0
         self.watch = StaleWatch(self.claim_timeout)
         self.cycle = CycleTime()
-        self.courtesy = Courtesy()
+        self.turns = Turns(self.clock)
         self.pace = WritePace(self.clock, self.entropy)
 
     def now(self) -> datetime:
@@ -131,6 +132,9 @@ class CommitEngine:
                 if must_read:
                     await self.refresh()
                     fresh, must_read = True, False
+                    if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
+                        must_read = True
+                        await asyncio.sleep(seconds)
                 elif refusal is not None:
                     self._refuse(pending, refusal)
                 else:
@@ -149,7 +153,7 @@ class CommitEngine:
                 must_read = True
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
-                await backoff.conflict(self.cycle.seconds, self.writer_id, self.draft.commits, self.now().timestamp())
+                await backoff.conflict(self.cycle.seconds)
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
@@ -181,6 +185,7 @@ class CommitEngine:
         moved = found is not None and await self._adopt(*found)
         if moved:
             self.pace.moved()
+        self.turns.read(self.draft.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
@@ -220,11 +225,6 @@ class CommitEngine:
         parsed = self._parse(data, queue_id)
         state = await in_turns(self.blob.looking(parsed))
         return state, len(data), bytes_taken(len(data) - parsed.header_bytes, state.holds)
-
-    def pause_due(self, busy: float) -> float:
-        """The pause that this writer owes the others after a commit that took so many seconds."""
-        now = self.now().timestamp()
-        return self.courtesy.earn(busy, self.writer_id, self.draft.commits, now, self.cycle.seconds)
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:
@@ -333,6 +333,7 @@ class CommitEngine:
             self.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
             self.pace.landed(self.writer_id, header.commits)
+            self.turns.landed(self.writer_id, header.commits, self.cycle.seconds)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: should a line above ever fail, the next read finds the commit
         except BaseException as error:

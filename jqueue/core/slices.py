@@ -15,6 +15,9 @@ Slices: TypeAlias = Generator[None, None, Result]
 LINES_PER_SLICE = 256
 """After so many lines read or written there is a turn for others: some milliseconds."""
 
+JOBS_PER_SLICE = 1024
+"""After so many jobs looked at there is a turn for others."""
+
 
 def exhaust(slices: Slices[Result]) -> Result:
     """Carry it through at once."""

@@ -74,7 +74,6 @@ class Writer:
         self._wake: asyncio.Event = asyncio.Event()
         self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
-        self._started = 0.0
         self.closed: str | None = None
 
     def has_room(self, operations: Sequence[Operation]) -> bool:
@@ -251,7 +250,6 @@ class Writer:
             self._running = False
 
     async def _carry_all(self) -> None:
-        loop = asyncio.get_running_loop()
         fenced = False
         while True:
             await self._keep_pace()
@@ -259,9 +257,10 @@ class Writer:
             self._waiting = [request for request in self._waiting if request.wanted]
             if batch:
                 # who waits longest is served first
-                await self._carry([*self._waiting, *batch], read_first=self.engine.pace.shared)
+                pace = self.engine.pace
+                read_first = pace.shared if pace.interval else self.engine.turns.begin()
+                await self._carry([*self._waiting, *batch], read_first=read_first)
                 self._poll = SHORTEST_POLL
-                await self._be_courteous(loop)
                 fenced = False
             elif self._waiting:
                 await self._watch()
@@ -272,8 +271,12 @@ class Writer:
                 return
 
     async def _keep_pace(self) -> None:
-        """While the store would refuse a write, let calls gather for the next. A queue that is left tries at once."""
-        while self._pending and self.closed is None and (pause := self.engine.pace.pause()) > 0:
+        """While the store would refuse a write, or it is the others' turn, let calls gather for the next.
+
+        A queue that is left tries at once.
+        """
+        pace = self.engine.pace if self.engine.pace.interval else self.engine.turns
+        while self._pending and self.closed is None and (pause := pace.pause()) > 0:
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> bool:
@@ -302,16 +305,10 @@ class Writer:
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
         self._carried = requests
-        self._started = asyncio.get_running_loop().time()
         await self.engine.commit(requests, read_first=read_first)
         self._waiting = [request for request in requests if not request.future.done()]
         self._carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
-
-    async def _be_courteous(self, loop: asyncio.AbstractEventLoop) -> None:
-        pause = self.engine.pause_due(loop.time() - self._started)
-        if pause and self._pending:
-            await asyncio.sleep(pause)
 
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""

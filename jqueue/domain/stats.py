@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -65,42 +64,60 @@ def summarise(state: QueueState, now: datetime, size: int, taken: int, limits: L
         taken: bytes of it that count against the limit of enqueue.
         limits: what the queue accepts.
     """
-    groups: dict[str, list[Job]] = {}
+    tallies: dict[str, _Tally] = {}
     for job in state.jobs:
-        groups.setdefault(job.entrypoint, []).append(job)
+        tally = tallies.get(job.entrypoint)
+        if tally is None:
+            tally = tallies[job.entrypoint] = _Tally()
+        tally.count(job, now)
     warnings = []
     if taken > WARN_SHARE * limits.enqueue_bytes:
         share = taken / limits.enqueue_bytes
         warnings.append(f"the blob is {share:.0%} full: {taken} of {limits.enqueue_bytes} bytes")
     if state.set_aside:
         warnings.append(f"{len(state.set_aside)} lines cannot be read as jobs: {state.set_aside[0].reason}, …")
-    depth, scheduled, in_progress, dead, oldest = _figures(state.jobs, now)
+    oldest = min((tally.oldest for tally in tallies.values() if tally.oldest is not None), default=None)
     return QueueStats(
-        depth=depth,
-        scheduled=scheduled,
-        in_progress=in_progress,
-        dead=dead,
-        oldest_ready_age=oldest,
+        depth=sum(tally.ready for tally in tallies.values()),
+        scheduled=sum(tally.scheduled for tally in tallies.values()),
+        in_progress=sum(tally.in_progress for tally in tallies.values()),
+        dead=sum(tally.dead for tally in tallies.values()),
+        oldest_ready_age=_age(oldest, now),
         version=state.version,
         size=size,
         size_limit=limits.enqueue_bytes,
         unreadable=len(state.set_aside),
-        entrypoints={name: EntrypointStats(*_figures(jobs, now)) for name, jobs in sorted(groups.items())},
+        entrypoints={name: tally.figures(now) for name, tally in sorted(tallies.items())},
         warnings=tuple(warnings),
     )
 
 
-def _figures(jobs: Iterable[Job], now: datetime) -> tuple[int, int, int, int, timedelta | None]:
-    counts: Counter[str] = Counter()
+@dataclass(slots=True)
+class _Tally:
+    """The jobs of one entrypoint, counted."""
+
+    ready: int = 0
+    scheduled: int = 0
+    in_progress: int = 0
+    dead: int = 0
     oldest: datetime | None = None
-    for job in jobs:
-        if job.status is not JobStatus.QUEUED:
-            counts[job.status] += 1
+
+    def count(self, job: Job, now: datetime) -> None:
+        if job.status is JobStatus.IN_PROGRESS:
+            self.in_progress += 1
+        elif job.status is JobStatus.DEAD:
+            self.dead += 1
         elif job.run_at is not None and job.run_at > now:
-            counts["scheduled"] += 1
+            self.scheduled += 1
         elif job.expires_at is None or job.expires_at > now:
-            counts["ready"] += 1
+            self.ready += 1
             since = job.run_at or job.created_at
-            oldest = since if oldest is None or since < oldest else oldest
-    age = None if oldest is None else max(timedelta(), now - oldest)
-    return counts["ready"], counts["scheduled"], counts[JobStatus.IN_PROGRESS], counts[JobStatus.DEAD], age
+            if self.oldest is None or since < self.oldest:
+                self.oldest = since
+
+    def figures(self, now: datetime) -> EntrypointStats:
+        return EntrypointStats(self.ready, self.scheduled, self.in_progress, self.dead, _age(self.oldest, now))
+
+
+def _age(since: datetime | None, now: datetime) -> timedelta | None:
+    return None if since is None else max(timedelta(), now - since)

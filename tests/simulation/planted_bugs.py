@@ -12,9 +12,9 @@ import pytest
 from jqueue.core import engine, requests
 from jqueue.core.blob import Blob
 from jqueue.core.engine import CommitEngine
-from jqueue.core.pace import Courtesy
 from jqueue.core.requests import Request
 from jqueue.core.staleness import StaleWatch
+from jqueue.core.turns import Turns
 from jqueue.core.writer import Writer
 from jqueue.domain.commits import Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
@@ -214,7 +214,7 @@ def answered_before_the_answer(patch):
 
 def writer_that_never_yields(patch):
     """A continuous writer leaves no room for the others."""
-    patch.setattr(Courtesy, "earn", lambda self, *_: 0.0)
+    patch.setattr(Turns, "landed", lambda self, *_: None)
 
 
 def finished_jobs_forgotten(patch):
