@@ -202,9 +202,12 @@ class S3Storage(RemoteStorage[Any]):
         """Where credentials come from: the session that was given, or one of our own."""
         if self.session:
             return self.session
-        core = AioSession()
-        core.register_component("data_loader", _models(core.get_config_variable("data_path")))
-        return aioboto3.Session(botocore_session=core, region_name=self.region_name, **self._credentials)
+        core = AioSession(profile=self._credentials["profile_name"])
+        models = _models(core.get_config_variable("data_path"))
+        core.register_component("data_loader", models)
+        session = aioboto3.Session(botocore_session=core, region_name=self.region_name, **self._credentials)
+        models.search_paths[:] = dict.fromkeys(models.search_paths)  # each session adds its own, the same one
+        return session
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
