@@ -304,7 +304,7 @@ PLANTED = [
     Planted(eviction_unsaid, {1, 2, 3, 4}, 100),
     Planted(claim_not_checked, {1, 2, 5, 9}, 50),
     Planted(attempt_reset_by_redrive, {4, 5}, 100),
-    Planted(attempts_of_gone_jobs_forgotten, {4}, 500),
+    Planted(attempts_of_gone_jobs_forgotten, {4}, 1500),
     Planted(heartbeats_after_the_sweep, {6}, 500),
     Planted(foreign_timeout, {6}, 50),
     Planted(moved_heartbeat_ignored, {6}, 50),

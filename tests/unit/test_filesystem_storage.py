@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,14 @@ async def test_a_relative_path_stays_what_it_was_when_the_process_moves(tmp_path
 
 
 async def test_a_call_goes_to_one_thread_once(storage, monkeypatch):
-    hops, submit = [], ThreadPoolExecutor.submit
+    loop = asyncio.get_running_loop()
+    hops, run_in_executor = [], loop.run_in_executor
 
-    def count_hop(executor, *call):
+    def count_hop(*call):
         hops.append(call)
-        return submit(executor, *call)
+        return run_in_executor(*call)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", count_hop)
+    monkeypatch.setattr(loop, "run_in_executor", count_hop)
     etag = await storage.write(b"first")
     await storage.write(b"second", etag)
     await storage.read()

@@ -15,13 +15,34 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
+class _Threads(concurrent.futures.ThreadPoolExecutor):
+    """A pool that leaves with each call the future that its thread fills: the event loop shows only its own."""
+
+    def submit(self, call: Any, /, *_: Any, **__: Any) -> Any:
+        call.future = super().submit(call)
+        return call.future
+
+
+class _Call:
+    __slots__ = ("_arguments", "_work", "future")
+
+    future: concurrent.futures.Future[Any]
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._work = work
+        self._arguments = arguments
+
+    def __call__(self) -> Any:
+        return self._work(*self._arguments)
+
+
 def _begin() -> None:
     """A forked child has none of its parent's threads."""
     global _threads
-    _threads = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="jqueue-storage")
+    _threads = _Threads(thread_name_prefix="jqueue-storage")
 
 
-_threads: concurrent.futures.ThreadPoolExecutor
+_threads: _Threads
 _begin()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)
@@ -35,19 +56,23 @@ async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: 
         arguments: of it.
         close_last: the descriptors that it puts here are closed when the answer is on its way.
     """
-    call = _threads.submit(work, *arguments)
-    answer = asyncio.wrap_future(call)
+    loop = asyncio.get_running_loop()
+    call = _Call(work, arguments)
+    answer = loop.run_in_executor(_threads, call)
+    future = call.future
+    del call.future  # an error leads here, and to the call, by its traceback; neither must lead to the error
     if close_last is not None:
-        call.add_done_callback(lambda _: _close_all(close_last))  # in that thread, after it has sent the answer
+        future.add_done_callback(lambda _: _close_all(close_last))  # in that thread, after it has sent the answer
     try:
-        return await answer
+        result: Result = await answer
+        return result
     except asyncio.CancelledError:
-        if not call.done():  # `asyncio.run` does not return before what was begun is done
+        if not future.done():  # `asyncio.run` does not return before what was begun is done
             with suppress(RuntimeError):
-                asyncio.get_running_loop().run_in_executor(None, concurrent.futures.wait, [call])
+                loop.run_in_executor(None, concurrent.futures.wait, [future])
         raise
     finally:
-        del call, answer  # an error leads here by its traceback, and must not lead to itself
+        del answer, future
 
 
 def _close_all(descriptors: list[int]) -> None:
