@@ -24,7 +24,7 @@ from jqueue.core.pages import SEPARATOR, Page, Pages
 from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
-from jqueue.domain.job_table import unpacked
+from jqueue.domain.job_table import Packed, packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
 
 logger = logging.getLogger("jqueue")
@@ -39,17 +39,45 @@ class _Read:
 
     Attributes:
         runs: the lines in order: pages known before, and lines by job id.
-        jobs: the jobs on lines not known before.
+        jobs: the jobs on lines not known before, packed.
         set_aside: what is no job.
         twins: second lines of ids that stand twice.
         ids: those on lines outside of pages known before.
     """
 
     runs: list[Page | dict[str, bytes]]
-    jobs: list[Job]
+    jobs: dict[str, Packed]
     set_aside: list[SetAside]
     twins: list[tuple[str, bytes]]
     ids: set[str]
+
+
+@dataclass(slots=True)
+class Sight:
+    """What is to be seen in a blob: a state that is not yet made of models.
+
+    Attributes:
+        header: the state without its jobs.
+        set_aside: the lines that cannot be read as jobs.
+        entries: the jobs by id, some of them packed.
+    """
+
+    header: QueueState
+    set_aside: tuple[SetAside, ...]
+    entries: dict[str, Job | Packed]
+
+    def jobs(self) -> Iterator[Job]:
+        """The jobs, one by one, in the order of the blob."""
+        return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
+
+    def freezing(self) -> Slices[QueueState]:
+        """The state as a value, in slices."""
+        jobs = []
+        for job in self.jobs():
+            jobs.append(job)
+            if len(jobs) % JOBS_PER_SLICE == 0:
+                yield
+        return self.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": self.set_aside})
 
 
 class Blob:
@@ -110,10 +138,10 @@ class Blob:
 
     def look(self, parsed: ParsedBlob) -> QueueState:
         """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
-        return exhaust(self.looking(parsed))
+        return exhaust(exhaust(self.looking(parsed)).freezing())
 
-    def looking(self, parsed: ParsedBlob) -> Slices[QueueState]:
-        """`look`, in slices. Meanwhile, the draft may go on."""
+    def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
+        """What is to be seen in a blob, beside the draft, in slices. Meanwhile, the draft may go on."""
         entries = dict(self.draft.jobs.entries)
         runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
         if parsed.data:
@@ -121,15 +149,14 @@ class Blob:
         ids = {run: list(run.ids) for run in runs if isinstance(run, Page)}
         read = yield from self._reading(parsed, runs)
         if read is None:
-            return (yield from reading_state(parsed))
-        jobs, new = list(parsed.jobs), {job.id: job for job in read.jobs}
+            state = yield from reading_state(parsed)
+            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
+        found: dict[str, Job | Packed] = {job.id: job for job in parsed.jobs}
         for run in read.runs:
             for job_id in ids[run] if isinstance(run, Page) else run:
-                jobs.append(new[job_id] if job_id in new else unpacked(job_id, entries[job_id]))
-                if len(jobs) % JOBS_PER_SLICE == 0:
-                    yield
-        set_aside = (*read.set_aside, *set_twins_aside(read.twins, [job.id for job in jobs], read.set_aside))
-        return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": set_aside})
+                found[job_id] = read.jobs.get(job_id) or entries[job_id]
+        set_aside = (*read.set_aside, *set_twins_aside(read.twins, found, read.set_aside))
+        return Sight(parsed.header, set_aside, found)
 
     def settle(self, header: QueueState, size: int) -> None:
         """The draft under this header was committed, as so many bytes."""
@@ -143,7 +170,8 @@ class Blob:
         found_pages = {run for run in runs if isinstance(run, Page)}
         known = {line: job_id for job_id, line in self._trusted_lines(found_pages)}
         settled = {job_id for page in found_pages for job_id in page.ids} if len(found_pages) < len(runs) else set()
-        read = _Read([], [], list(parsed.set_aside), [], set())
+        read = _Read([], {}, list(parsed.set_aside), [], set())
+        names: dict[str, str] = {}
         count = 0
         for run in runs:
             if isinstance(run, Page):
@@ -164,7 +192,7 @@ class Blob:
                         continue
                     job_id = found.id
                     if job_id not in read.ids:
-                        read.jobs.append(found)
+                        read.jobs[job_id] = packed(found, names)
                 if job_id in settled:
                     return None
                 if job_id in read.ids:
@@ -177,7 +205,7 @@ class Blob:
 
     def _take_over(self, parsed: ParsedBlob, read: _Read, size: int) -> Slices[None]:
         """Change the draft and the lines to what was read."""
-        draft, pages, jobs = self.draft, self.pages, [*parsed.jobs, *read.jobs]
+        draft, pages = self.draft, self.pages
         unreadable = {aside.line for aside in draft.set_aside}
         kept = {run for run in read.runs if isinstance(run, Page)}
         present = read.ids | {job.id for job in parsed.jobs}
@@ -186,11 +214,17 @@ class Blob:
         pages.replace(read.runs)
         draft.take_header(parsed.header)
         draft.load([], dict.fromkeys(removed))
-        for first in range(0, len(jobs), LINES_PER_SLICE):
-            if first:
+        draft.load(parsed.jobs)
+        unplaced: list[Job] = []
+        for number, (job_id, entry) in enumerate(read.jobs.items(), 1):
+            job = unpacked(job_id, entry)
+            if job.sequence:
+                draft.load([job])
+            else:
+                unplaced.append(job)
+            if number % LINES_PER_SLICE == 0:
                 yield
-            draft.load(job for job in jobs[first : first + LINES_PER_SLICE] if job.sequence)
-        placed = [job.evolve(sequence=draft.next_sequence()) for job in jobs if not job.sequence]
+        placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
         draft.load(placed)
         renumbered = draft.renumber()
         draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from jqueue.core.blob import Blob
+from jqueue.core.blob import Blob, Sight
 from jqueue.core.codec import ParsedBlob, parse_blob
 from jqueue.core.pace import Backoff, CycleTime, WritePace
 from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
@@ -189,8 +189,8 @@ class CommitEngine:
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
-    async def look(self, deadline: float) -> tuple[QueueState, int, int]:
-        """The state as it is now, its bytes, and how many of them count against the limit: a read of its own.
+    async def look(self, deadline: float) -> tuple[Sight, int, int]:
+        """What there is now, its bytes, and how many of them count against the limit: a read of its own.
 
         Args:
             deadline: seconds within which it must succeed.
@@ -221,10 +221,10 @@ class CommitEngine:
         if etag is None and existed:
             raise self._gone()
         if etag is None:
-            return QueueState(), 0, 0
+            return Sight(QueueState(), (), {}), 0, 0
         parsed = self._parse(data, queue_id)
-        state = await in_turns(self.blob.looking(parsed))
-        return state, len(data), bytes_taken(len(data) - parsed.header_bytes, state.holds)
+        sight = await in_turns(self.blob.looking(parsed))
+        return sight, len(data), bytes_taken(len(data) - parsed.header_bytes, sight.header.holds)
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from jqueue.core.queue_base import QueueBase, first_of, nothing
+from jqueue.core.slices import JOBS_PER_SLICE, in_turns
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job, JobStatus, QueueState
@@ -24,7 +26,7 @@ from jqueue.domain.operations import (
     RequeueStale,
     new_job,
 )
-from jqueue.domain.stats import QueueStats, summarise
+from jqueue.domain.stats import Census, QueueStats
 from jqueue.ports.queue import Capabilities
 
 
@@ -291,10 +293,15 @@ class QueueVerbs(QueueBase):
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
-        state, _, _ = await self._engine.look(self._seconds(deadline))
-        return state
+        sight, _, _ = await self._engine.look(self._seconds(deadline))
+        return await in_turns(sight.freezing())
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
-        state, size, taken = await self._engine.look(self._seconds(deadline))
-        return summarise(state, self._engine.now(), size, taken, self.options.limits)
+        sight, size, taken = await self._engine.look(self._seconds(deadline))
+        census = Census(self._engine.now())
+        for number, job in enumerate(sight.jobs(), 1):
+            census.count(job)
+            if number % JOBS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return census.figures(sight.header.version, sight.set_aside, size, taken, self.options.limits)

@@ -26,6 +26,21 @@ _OTHERS = {name: field.get_default() for name, field in Job.model_fields.items()
 _STATUSES = {str(status): status for status in JobStatus}
 
 
+def packed(job: Job, names: dict[str, str]) -> Packed:
+    """A job, small.
+
+    Args:
+        job: the job; its id is not part of it.
+        names: entrypoints seen before; all jobs that have one share it.
+    """
+    values = job.__dict__
+    entrypoint = names.setdefault(job.entrypoint, job.entrypoint)
+    others = tuple((name, values[name]) for name, default in _OTHERS.items() if values[name] != default)
+    extra = tuple((job.__pydantic_extra__ or {}).items())
+    first = (job.payload, str(job.status.value), job.priority, job.created_at, job.sequence, job.attempt, job.failures)
+    return (entrypoint, *first, others, extra)
+
+
 def unpacked(job_id: str, entry: Job | Packed) -> Job:
     """The job that an entry of the table stands for."""
     if entry.__class__ is not tuple:
@@ -85,24 +100,6 @@ class JobTable(MutableMapping[str, Job]):
             job_id = whole.popleft()
             entry = entries.get(job_id)
             if isinstance(entry, Job) and entry.status is not JobStatus.IN_PROGRESS:
-                entries[job_id] = self._packed(entry)
-
-    def _packed(self, job: Job) -> Packed:
-        values = job.__dict__
-        if len(self._names) >= NAMES_KEPT:
-            self._names.clear()
-        entrypoint = self._names.setdefault(job.entrypoint, job.entrypoint)
-        others = tuple((name, values[name]) for name, default in _OTHERS.items() if values[name] != default)
-        extra = tuple((job.__pydantic_extra__ or {}).items())
-        return (
-            entrypoint,
-            job.payload,
-            str(job.status.value),
-            job.priority,
-            job.created_at,
-            job.sequence,
-            job.attempt,
-            job.failures,
-            others,
-            extra,
-        )
+                if len(self._names) >= NAMES_KEPT:
+                    self._names.clear()
+                entries[job_id] = packed(entry, self._names)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.models import Job, JobStatus, SetAside
 
 WARN_SHARE = 0.5
 """From this share of the blob's limit on, the figures carry a warning."""
@@ -54,42 +54,55 @@ class QueueStats(EntrypointStats):
     warnings: tuple[str, ...] = ()
 
 
-def summarise(state: QueueState, now: datetime, size: int, taken: int, limits: Limits) -> QueueStats:
-    """The figures of a state.
+class Census:
+    """Jobs, counted one by one.
 
     Args:
-        state: what to count.
         now: what ages are measured from.
-        size: bytes that the state takes in the store.
-        taken: bytes of it that count against the limit of enqueue.
-        limits: what the queue accepts.
     """
-    tallies: dict[str, _Tally] = {}
-    for job in state.jobs:
-        tally = tallies.get(job.entrypoint)
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._tallies: dict[str, _Tally] = {}
+
+    def count(self, job: Job) -> None:
+        """One more."""
+        tally = self._tallies.get(job.entrypoint)
         if tally is None:
-            tally = tallies[job.entrypoint] = _Tally()
-        tally.count(job, now)
-    warnings = []
-    if taken > WARN_SHARE * limits.enqueue_bytes:
-        share = taken / limits.enqueue_bytes
-        warnings.append(f"the blob is {share:.0%} full: {taken} of {limits.enqueue_bytes} bytes")
-    if state.set_aside:
-        warnings.append(f"{len(state.set_aside)} lines cannot be read as jobs: {state.set_aside[0].reason}, …")
-    oldest = min((tally.oldest for tally in tallies.values() if tally.oldest is not None), default=None)
-    return QueueStats(
-        depth=sum(tally.ready for tally in tallies.values()),
-        scheduled=sum(tally.scheduled for tally in tallies.values()),
-        in_progress=sum(tally.in_progress for tally in tallies.values()),
-        dead=sum(tally.dead for tally in tallies.values()),
-        oldest_ready_age=_age(oldest, now),
-        version=state.version,
-        size=size,
-        size_limit=limits.enqueue_bytes,
-        unreadable=len(state.set_aside),
-        entrypoints={name: tally.figures(now) for name, tally in sorted(tallies.items())},
-        warnings=tuple(warnings),
-    )
+            tally = self._tallies[job.entrypoint] = _Tally()
+        tally.count(job, self._now)
+
+    def figures(self, version: int, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits) -> QueueStats:
+        """The figures of the queue whose jobs were counted.
+
+        Args:
+            version: of its state.
+            set_aside: its lines that cannot be read as jobs.
+            size: bytes that the state takes in the store.
+            taken: bytes of it that count against the limit of enqueue.
+            limits: what the queue accepts.
+        """
+        tallies, now = self._tallies.values(), self._now
+        warnings = []
+        if taken > WARN_SHARE * limits.enqueue_bytes:
+            share = taken / limits.enqueue_bytes
+            warnings.append(f"the blob is {share:.0%} full: {taken} of {limits.enqueue_bytes} bytes")
+        if set_aside:
+            warnings.append(f"{len(set_aside)} lines cannot be read as jobs: {set_aside[0].reason}, …")
+        oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
+        return QueueStats(
+            depth=sum(tally.ready for tally in tallies),
+            scheduled=sum(tally.scheduled for tally in tallies),
+            in_progress=sum(tally.in_progress for tally in tallies),
+            dead=sum(tally.dead for tally in tallies),
+            oldest_ready_age=_age(oldest, now),
+            version=version,
+            size=size,
+            size_limit=limits.enqueue_bytes,
+            unreadable=len(set_aside),
+            entrypoints={name: tally.figures(now) for name, tally in sorted(self._tallies.items())},
+            warnings=tuple(warnings),
+        )
 
 
 @dataclass(slots=True)
