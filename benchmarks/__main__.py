@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks` runs them, `python -m benchmarks plot` draws what [growth] found."""
+"""The command line: `python -m benchmarks` runs them, with `plot` it draws what [growth] found, `page` tells it."""
 
 from __future__ import annotations
 
@@ -64,6 +64,17 @@ def plot(
     from benchmarks.plot import draw
 
     draw(results, picture)
+
+
+@application.command()
+def page(
+    results: Annotated[Path, typer.Argument(help="The JSON file of a run.")],
+    text: Annotated[Path, typer.Argument(help="The page of Markdown that has a place for the table.")],
+) -> None:
+    """Put the table of a run into a page."""
+    from benchmarks.page import put
+
+    put(results, text)
 
 
 def _names(text: str) -> list[str]:

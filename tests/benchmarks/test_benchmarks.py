@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,7 @@ from benchmarks.__main__ import application
 from benchmarks.contest import PROGRAMS, Contestant, Line, Measure, Row, against, alone
 from benchmarks.environments import REQUIREMENTS, direct_requirements
 from benchmarks.figures import Ratio, Target, medians, number, ratio_of
+from benchmarks.page import BEGIN, END, markdown, put
 from benchmarks.peers import PEERS
 from benchmarks.plot import Point, points_of
 from benchmarks.rows import all_rows
@@ -28,6 +30,7 @@ from benchmarks.runner import (
     runs_of,
 )
 
+ROOT = Path(__file__).parents[2]
 ROWS = all_rows()
 
 
@@ -233,3 +236,17 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(option, kno
     answer = CliRunner().invoke(application, [option, "nobody"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert answer.exit_code == 2
     assert known in answer.output
+
+
+def test_the_page_shows_the_figures_of_the_run_that_is_kept():
+    page, results = ROOT / "docs/performance.md", ROOT / "benchmarks/results.json"
+    table = markdown(json.loads(results.read_text(encoding="utf-8")))
+    assert f"{BEGIN}\n{table}\n{END}" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_without_a_place_for_the_figures_is_left_as_it_is(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no place", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no place for the figures"):
+        put(ROOT / "benchmarks/results.json", page)
+    assert "no place" == page.read_text(encoding="utf-8")
