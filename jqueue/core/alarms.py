@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+import weakref
 from collections.abc import Callable, Iterable
 
 from jqueue.core.requests import Request
@@ -27,7 +28,7 @@ class Alarms:
 
     def __init__(self, live: Callable[[], Iterable[Request]]) -> None:
         self._live = live
-        self._entries: list[tuple[float, int, Request, Callable[[Request], None]]] = []
+        self._entries: list[tuple[float, int, weakref.ref[Request], Callable[[Request], None]]] = []
         self._made = 0
         self._floor = FLOOR
         self._timer: asyncio.TimerHandle | None = None
@@ -53,9 +54,10 @@ class Alarms:
             ring: what to do then.
         """
         self._made += 1
-        heapq.heappush(self._entries, (when, self._made, request, ring))
+        # Not the request itself: with it, what its caller got would be kept until then.
+        heapq.heappush(self._entries, (when, self._made, weakref.ref(request), ring))
         if len(self._entries) > self._floor:
-            self._entries = [entry for entry in self._entries if entry[2].wanted]
+            self._entries = [entry for entry in self._entries if _is_wanted(entry[2]())]
             heapq.heapify(self._entries)
             self._floor = max(FLOOR, 2 * len(self._entries))
         if when < self._due:
@@ -75,9 +77,9 @@ class Alarms:
     def _ring(self) -> None:
         now = max(self._due, asyncio.get_running_loop().time())  # a loop may be early by its resolution
         self._timer, self._due = None, math.inf
-        while self._entries and (self._entries[0][0] <= now or not self._entries[0][2].wanted):
-            _, _, request, ring = heapq.heappop(self._entries)
-            if request.wanted:
+        while self._entries and (self._entries[0][0] <= now or not _is_wanted(self._entries[0][2]())):
+            _, _, reference, ring = heapq.heappop(self._entries)
+            if (request := reference()) is not None and request.wanted:
                 ring(request)
         due = self._entries[0][0] if self._entries else math.inf
         for request in list(self._live()):
@@ -87,3 +89,7 @@ class Alarms:
                 due = min(due, request.due)
         if due < self._due:
             self._arm(due)
+
+
+def _is_wanted(request: Request | None) -> bool:
+    return request is not None and request.wanted

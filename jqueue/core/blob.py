@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jqueue.core.codec import (
     FinishedTexts,
@@ -45,10 +45,10 @@ class _Read:
         ids: those on lines outside of pages known before.
     """
 
-    runs: list[Page | dict[str, bytes]]
-    jobs: dict[str, Packed]
+    runs: list[Page | dict[str, bytes]] = field(repr=False)
+    jobs: dict[str, Packed] = field(repr=False)
     set_aside: list[SetAside]
-    twins: list[tuple[str, bytes]]
+    twins: list[tuple[str, bytes]] = field(repr=False)
     ids: set[str]
 
 
@@ -64,7 +64,7 @@ class Sight:
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
-    entries: dict[str, Job | Packed]
+    entries: dict[str, Job | Packed] = field(repr=False)  # payloads, which no repr or log may show
 
     def jobs(self) -> Iterator[Job]:
         """The jobs, one by one, in the order of the blob."""
@@ -99,6 +99,7 @@ class Blob:
         self.lines_encoded = 0
         self._finished = FinishedTexts()
         self._header_bytes = 0
+        self._in_step = True  # whether the pages hold the lines of the draft's jobs, but for those that are dirty
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
         """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
@@ -142,6 +143,9 @@ class Blob:
 
     def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
         """What is to be seen in a blob, beside the draft, in slices. Meanwhile, the draft may go on."""
+        if not self._in_step:
+            state = yield from reading_state(parsed)
+            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
         entries = dict(self.draft.jobs.entries)
         runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
         if parsed.data:
@@ -211,6 +215,7 @@ class Blob:
         present = read.ids | {job.id for job in parsed.jobs}
         gone = [job_id for page in pages.without(kept) for job_id in page.ids]
         removed = [job_id for job_id in (*gone, *draft.dirty) if job_id not in present and job_id in draft.jobs]
+        self._in_step = False
         pages.replace(read.runs)
         draft.take_header(parsed.header)
         draft.load([], dict.fromkeys(removed))
@@ -230,6 +235,7 @@ class Blob:
         draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))
         draft.measure(size - parsed.header_bytes)
         draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
+        self._in_step = True
         self._warn(unreadable)
 
     def _trusted_lines(self, but: Container[Page] = ()) -> Iterator[tuple[str, bytes]]:

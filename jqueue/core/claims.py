@@ -45,7 +45,7 @@ class ClaimRegistry:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._held: OrderedDict[str, dict[int, HeldClaim]] = OrderedDict()
-        self._ended: OrderedDict[Claim, None] = OrderedDict()
+        self._ended: OrderedDict[Claim, HeldClaim | None] = OrderedDict()
         self._notes: dict[type[Operation], Callable[[Any, Any], None]] = {
             Dequeue: self._note_dequeue,
             Ack: self._note_end,
@@ -133,10 +133,18 @@ class ClaimRegistry:
 
     def end(self, claim: Claim) -> None:
         """A claim was ended through this queue object, by an ack or a nack."""
+        self._ended[claim] = self.held(claim)
         self.forget(claim)
-        self._ended[claim] = None
         while len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
+
+    def reopen(self, operations: Iterable[Operation]) -> None:
+        """The caller of these was cancelled before it learned what became of them: it may try again."""
+        for operation in operations:
+            if isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
+                held = self._ended.pop(operation.job, None)
+                if held is not None:
+                    self._held.setdefault(held.job_id, {})[held.attempt] = held
 
     def forget(self, claim: Claim) -> None:
         """A claim was found to be lost: its holder knows."""

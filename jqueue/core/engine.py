@@ -95,6 +95,7 @@ class CommitEngine:
 
         Which queue it is, and that it was there, is not forgotten.
         """
+        self.life = object()
         self.blob = Blob()
         self.draft = self.blob.draft
         self.etag: str | None = None
@@ -125,6 +126,7 @@ class CommitEngine:
         backoff = Backoff(self.entropy)
         fresh, conflicts = False, 0
         refusal: Exception | None = None
+        life = self.life
         self.draft.rollback()
         must_read = read_first or not self.loaded or bool(self.tries.open)
         while pending := [request for request in requests if not request.future.done()]:
@@ -132,6 +134,7 @@ class CommitEngine:
                 if must_read:
                     await self.refresh()
                     fresh, must_read = True, False
+                    self.go_on(life)
                     if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
                         must_read = True
                         await asyncio.sleep(seconds)
@@ -139,6 +142,7 @@ class CommitEngine:
                     self._refuse(pending, refusal)
                 else:
                     outcomes = await self._apply(pending)
+                    self.go_on(life)
                     if self.draft.changed:
                         await self._write(outcomes)
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
@@ -154,6 +158,7 @@ class CommitEngine:
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 await backoff.conflict(self.cycle.seconds)
+                self.go_on(life)
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
@@ -161,6 +166,7 @@ class CommitEngine:
                         request.last_error = error
                     throttled = isinstance(error, StorageThrottledError)
                     await backoff.failure(throttled=throttled, pace=None if must_read else self.pace)
+                    self.go_on(life)
                     must_read = True
                 elif must_read:
                     self._fail(pending, failure)
@@ -175,12 +181,14 @@ class CommitEngine:
             InvalidBlobError: it is not a queue that we can read.
             StorageError: the store failed.
         """
-        started = self.clock.monotonic()
+        started, life = self.clock.monotonic(), self.life
         try:
             found = await self._call(self._read)
         except BaseException:
-            self.watch.failed()
+            if life is self.life:
+                self.watch.failed()
             raise
+        self.go_on(life)
         self.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and await self._adopt(*found)
         if moved:
@@ -188,6 +196,11 @@ class CommitEngine:
         self.turns.read(self.draft.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
+
+    def go_on(self, life: object) -> None:
+        """Raise CancelledError in a task that began before the queue moved to another loop: this state is not its."""
+        if life is not self.life:
+            raise asyncio.CancelledError("the queue has moved to another event loop")
 
     async def look(self, deadline: float) -> tuple[Sight, int, int]:
         """What there is now, its bytes, and how many of them count against the limit: a read of its own.
@@ -249,12 +262,15 @@ class CommitEngine:
                 self.draft.version,
                 parsed.header.version,
             )
+        life = self.life
         try:
             await in_turns(self.blob.adopting(parsed, len(data)))
         except BaseException:  # half of it was taken over
-            self.blob = Blob()
-            self.draft, self.etag, self.loaded = self.blob.draft, None, False
+            if life is self.life:
+                self.blob = Blob()
+                self.draft, self.etag, self.loaded = self.blob.draft, None, False
             raise
+        self.go_on(life)
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.tries.open}
@@ -319,17 +335,25 @@ class CommitEngine:
             CASConflictError: refused; or landed, and the answer was lost. The next read tells.
             StorageError: as the store says. The write stays open until the etag has moved.
         """
+        life = self.life
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.version)
         queue = self.draft.queue or self.entropy.new_id()
         header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
-        content = await in_turns(self.blob.encoding(header))
+        try:
+            content = await in_turns(self.blob.encoding(header))
+            self.go_on(life)
+        except BaseException:  # it was not sent
+            if life is self.life:
+                self._undo(outcomes)
+            raise
         sent = Try(commit, tuple(outcomes))
         started = self.pace.sent = self.clock.monotonic()
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
+            self.go_on(life)
             self.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
             self.pace.landed(self.writer_id, header.commits)
@@ -337,6 +361,8 @@ class CommitEngine:
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: should a line above ever fail, the next read finds the commit
         except BaseException as error:
+            if life is not self.life:
+                raise
             self.tries.add(sent)
             self._undo(outcomes)
             self.tries.forget_old()
@@ -357,6 +383,7 @@ class CommitEngine:
         self.draft.rollback()
         for request, _ in outcomes:
             request.in_flight = False
+            request.release(Verdict.NOT_DONE)
 
     def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
         """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""

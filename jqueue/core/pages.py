@@ -15,8 +15,8 @@ LINES_IN_PAGE = 256
 OPEN_PAGES = 64
 """So many pages keep their lines apart. Of the others, only the joined text is kept, and taken apart when needed."""
 
-WINDOW = 1 << 16
-"""So many bytes further than expected, a page is looked for."""
+WINDOW = 1 << 17
+"""So many bytes before and behind its place, a page is looked for."""
 
 SEPARATOR = b",\n"
 
@@ -122,8 +122,7 @@ class Pages:
         """The text of every page, to be joined."""
         if not all(self._pages):
             self._pages = [page for page in self._pages if page]
-        if len(self._pages) > 8 + 4 * len(self._of) // LINES_IN_PAGE:
-            self._repage()
+        self._repage_if_small()
         self.lines_joined += sum(len(page) for page in self._open if page._text is None)
         texts = [page.text for page in self._pages]
         self._close_some()
@@ -146,7 +145,8 @@ class Pages:
                 missed += len(page.text)
                 continue
             text = page.text
-            place = data.find(text, start, min(end, start + missed + missed // 4 + WINDOW + len(text)))
+            expected = start + missed  # if the pages before it have kept their size
+            place = data.find(text, max(start, expected - WINDOW), min(end, expected + WINDOW + len(text)))
             if place < 0 or not _is_whole(data, place, place + len(text), end):
                 missed += len(text)
                 continue
@@ -177,10 +177,13 @@ class Pages:
                 self._open[page] = None
                 self._of.update(dict.fromkeys(page.ids, page))
         self._pages = pages
+        self._repage_if_small()
         self._close_some()
 
-    def _repage(self) -> None:
-        """Many pages have become small: join them."""
+    def _repage_if_small(self) -> None:
+        """Join the pages if they have become many and small."""
+        if len(self._pages) <= 8 + 4 * len(self._of) // LINES_IN_PAGE:
+            return
         self.replace([{job_id: line for page in self._pages for job_id, line in page.lines.items()}])
 
     def _close_some(self) -> None:

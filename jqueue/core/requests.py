@@ -24,6 +24,9 @@ class Home(Protocol):
     def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
         """A caller gets this outcome now."""
 
+    def reopen(self, operations: Sequence[Operation]) -> None:
+        """The caller did not get the outcome after all."""
+
     def take_back(self, claims: Sequence[Claim]) -> None:
         """Claims that nobody received go back to the queue."""
 
@@ -195,6 +198,7 @@ class Request:
     def abandoned(self) -> None:
         """Its waiter was cancelled, in whatever moment: no claim is left with nobody."""
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
+            self._home.reopen(self.operations)
             self.orphan(self.future.result())
 
 

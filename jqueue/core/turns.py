@@ -176,11 +176,11 @@ class Turns:
         if version > self._left:
             self._left = version
             if gap := self._group.gap([version]):
-                return min(LONGEST_PAUSE, gap)
+                return min(gap, self._until - now)
         if self._faces < MOST_FACES and (faces := commits.keys() - self._known):
             self._faces += 1
             self._known |= faces
-            return min(LONGEST_PAUSE, max(commits[writer].cycle for writer in faces))
+            return min(max(commits[writer].cycle for writer in faces), self._until - now)
         others = self._group.others
         for place, (writer, _) in enumerate(others[self._came :], self._came + 1):
             if writer in commits and commits[writer].version > self._version:
@@ -188,7 +188,8 @@ class Turns:
         missing = [cycle for _, cycle in others[self._came :]]
         if not missing or now - self._moved >= PATIENCE * max(missing):
             return None
-        return sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._group.cycle / 2)
+        pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._group.cycle / 2)
+        return min(pause, max(0.0, self._until - now))
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
         """The last write was taken.

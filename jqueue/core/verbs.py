@@ -135,7 +135,8 @@ class QueueVerbs(QueueBase):
             The claimed jobs; none if there were none.
         """
         operations = self._dequeues(entrypoint, batch_size, claim_timeout)
-        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=wait, convert=first_of)
+        patience = wait if operations[0].batch_size else None  # who wants none waits for nothing
+        jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)
         return jobs[0]
 
     # Claims
@@ -151,7 +152,7 @@ class QueueVerbs(QueueBase):
             ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
             JobNotFoundError: there is no job with this bare id.
         """
-        await self._one(Ack(self._claims.find(job_id)), deadline)
+        await self._submit((Ack(self._claims.find(job_id)),), deadline, convert=first_of)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         """Finish many jobs in one commit; returns the errors of those whose claim is lost, and finishes the others."""
@@ -181,7 +182,8 @@ class QueueVerbs(QueueBase):
             ClaimLostError: the claim is not current; nothing changed.
             JobNotFoundError: there is no job with this bare id.
         """
-        await self._one(Nack(job_id, delay, error, dead, charge).prepared(self._preparation), deadline)
+        operation = Nack(job_id, delay, error, dead, charge).prepared(self._preparation)
+        await self._submit((operation,), deadline, convert=first_of)
 
     async def nack_many(
         self,

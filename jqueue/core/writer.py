@@ -54,6 +54,7 @@ class Writer:
     ) -> None:
         self.engine = engine
         self.note = claims.note
+        self.reopen = claims.reopen
         self._claims = claims
         self.deadline = deadline
         self._batch_limit = batch_limit
@@ -187,7 +188,10 @@ class Writer:
         if request.verdict is Verdict.LANDED:
             if isinstance(request.landed, JQueueError):
                 raise request.landed
-            pairs = zip(request.operations, request.landed or [], strict=True)
+            pairs = list(zip(request.operations, request.landed or [], strict=True))
+            for operation, result in pairs:
+                if not operation.claims_jobs:
+                    self.note([operation], [result])
             return [[] if operation.claims_jobs else result for operation, result in pairs]
         if request.verdict is Verdict.NOT_DONE:
             raise DeadlineExceededError("it was certainly not done, and never will be")
@@ -244,10 +248,12 @@ class Writer:
     # Going out
 
     async def _run(self) -> None:
+        life = self.engine.life
         try:
             await self._carry_all()
         finally:
-            self._running = False
+            if life is self.engine.life:
+                self._running = False
 
     async def _carry_all(self) -> None:
         fenced = False
@@ -281,16 +287,19 @@ class Writer:
 
     async def _rest(self, seconds: float) -> bool:
         """Wait until a call comes in, or the queue is closed. Returns whether it was so within so many seconds."""
+        life = self.engine.life
         self._wake.clear()
-        self._resting = True
+        self._resting = woken = True
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         except TimeoutError:
-            return False
+            woken = False
         finally:
-            self._resting = False
-        return True
+            if life is self.engine.life:
+                self._resting = False
+        self.engine.go_on(life)
+        return woken
 
     def _take_batch(self) -> list[Request]:
         """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
@@ -304,11 +313,13 @@ class Writer:
         return batch
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
-        self._carried = requests
+        self._carried, life = requests, self.engine.life
         await self.engine.commit(requests, read_first=read_first)
+        self.engine.go_on(life)
         self._waiting = [request for request in requests if not request.future.done()]
         self._carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
+        self.engine.go_on(life)
 
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""

@@ -207,7 +207,6 @@ class Job(BaseModel):
 
 
 _ALL_FIELDS = set(Job.model_fields)
-_NOTHING_MORE: dict[str, Any] = {}
 _set = object.__setattr__
 
 
@@ -221,7 +220,7 @@ def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None) -> 
     job = Job.__new__(Job)
     _set(job, "__dict__", values)
     _set(job, "__pydantic_fields_set__", _ALL_FIELDS)  # shared: a frozen model never adds to it
-    _set(job, "__pydantic_extra__", extra or _NOTHING_MORE)
+    _set(job, "__pydantic_extra__", dict(extra) if extra else {})
     _set(job, "__pydantic_private__", None)
     return job
 

@@ -128,6 +128,8 @@ async def test_reading_the_state_and_the_figures_is_one_read_each(storage, make)
         assert {"writes": 0, "reads": 1} == storage.asked
         await queue.stats()
         assert {"writes": 0, "reads": 2} == storage.asked
+        await queue.dequeue("work")  # and costs the next commit nothing
+        assert {"writes": 1, "reads": 2} == storage.asked
 
 
 # Steady state
@@ -242,6 +244,33 @@ async def test_a_waiting_consumer_is_answered_by_the_commit_that_makes_its_job_r
         enqueued = await queue.enqueue("work", b"payload")
         [job] = await waiting
         assert enqueued.id == job.id
+        assert {"writes": 1, "reads": 0} == storage.asked
+
+
+@both
+@in_virtual_time
+async def test_many_waiting_consumers_are_answered_by_the_one_commit_that_makes_their_jobs_ready(storage, make):
+    async with make(storage) as queue:
+        await queue.enqueue("other", b"payload")
+        waiting = [asyncio.create_task(queue.dequeue("work", wait=60)) for _ in range(50)]
+        await asyncio.sleep(10.3)
+        storage.forget()
+        enqueued = await queue.enqueue_many([Enqueue("work", b"payload")] * 50)
+        found = [job.id for [job] in await asyncio.gather(*waiting)]
+        assert [job.id for job in enqueued] == found
+        assert {"writes": 1, "reads": 0} == storage.asked
+
+
+@both
+@in_virtual_time
+async def test_a_job_handed_back_is_claimed_by_who_waits_in_the_same_commit(storage, make):
+    async with make(storage) as queue:
+        [job] = await claimed(queue, 1)
+        waiting = asyncio.create_task(queue.dequeue("work", wait=60))
+        await asyncio.sleep(10.3)
+        storage.forget()
+        await queue.nack(job)
+        assert [2] == [again.attempt for again in await waiting]
         assert {"writes": 1, "reads": 0} == storage.asked
 
 

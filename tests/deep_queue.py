@@ -1,0 +1,103 @@
+"""A queue of ten thousand waiting jobs, made by writing its blob: no call was ever made for them."""
+
+import asyncio
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core import blob, codec, lines
+from jqueue.core.codec import encode_header, join_blob
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.models import QueueState
+from jqueue.testing.virtual_time import VirtualClock
+
+DEEP = 10_000
+
+
+def waiting_line(number, entrypoint="work"):
+    """The line of a job, as we write it."""
+    return (
+        f'"job {number:06d}": {{"entrypoint": "{entrypoint}", "payload": "cGF5bG9hZA==", "status": "queued", '
+        f'"sequence": {number + 1}, "created_at": "2026-01-01T00:00:00+00:00"}}'
+    ).encode()
+
+
+def deep_blob(count=DEEP):
+    """The blob of so many jobs that wait."""
+    return join_blob(encode_header(QueueState(queue="deep")), [waiting_line(number) for number in range(count)])
+
+
+async def deep_storage(count=DEEP):
+    """A store in memory that has it."""
+    storage = InMemoryStorage(clock=VirtualClock())
+    await storage.write(deep_blob(count))
+    return storage
+
+
+async def deep_queue(make=DirectQueue):
+    """A queue that has read it and written one commit, and another one on the same store that has read that."""
+    storage = await deep_storage()
+    queue, other = (make(storage, clock=VirtualClock()) for _ in range(2))
+    for each in (queue, other):
+        await each.__aenter__()
+        await each.enqueue("first", b"payload")
+    await queue.dequeue("nobody")
+    return queue, other
+
+
+class LineWork:
+    """Counts, wherever the engine does it: lines read, lines encoded and their bytes, lines cut out of a blob."""
+
+    def __init__(self, monkeypatch):
+        self.read = self.encoded = self.encoded_bytes = self.cut = 0
+        read_line, encode_job, split_lines = lines.read_line, lines.encode_job, codec.split_lines
+
+        def reading(line):
+            self.read += 1
+            return read_line(line)
+
+        def encoding(job):
+            line = encode_job(job)
+            self.encoded += 1
+            self.encoded_bytes += len(line)
+            return line
+
+        def cutting(part):
+            found = split_lines(part)
+            self.cut += len(found)
+            return found
+
+        for module in (blob, codec):
+            monkeypatch.setattr(module, "read_line", reading)
+        monkeypatch.setattr(blob, "encode_job", encoding)
+        monkeypatch.setattr(blob, "split_lines", cutting)
+
+    def forget(self):
+        self.read = self.encoded = self.encoded_bytes = self.cut = 0
+
+
+class Turns:
+    """The turns that the event loop gives others, and the most work that is done between two of them.
+
+    Args:
+        work: tells how much has been done.
+    """
+
+    def __init__(self, work):
+        self._work = work
+        self.count = self.most = 0
+
+    async def __aenter__(self):
+        self._task = asyncio.create_task(self._take_turns())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *error):
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _take_turns(self):
+        done = self._work()
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1
+            self.most = max(self.most, self._work() - done)
+            done = self._work()

@@ -1,0 +1,265 @@
+"""A state machine of one blob that we read again and again, while others write it, and we do: the pages' worst life.
+
+After each reading, what is held must be what a reader holds who has never seen the blob before. Pages and slices are
+made small, so that a few jobs fill many.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from jqueue.core import blob as blob_module
+from jqueue.core import codec, pages
+from jqueue.core.blob import Blob
+from jqueue.core.claims import ClaimRegistry
+from jqueue.core.lines import read_line
+from jqueue.core.slices import exhaust
+from jqueue.domain import job_table
+from jqueue.domain.commits import CommitId, next_header
+from jqueue.domain.errors import InvalidBlobError, JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import JobStatus, QueueState
+from jqueue.domain.operations import Ack, Cancel, Dequeue, Enqueue, HandBack, Preparation, Purge, perform
+from tests.property.blob_edits import EDITS, new_line
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
+SMALL = {
+    (pages, "LINES_IN_PAGE"): 3,
+    (pages, "OPEN_PAGES"): 2,
+    (pages, "WINDOW"): 40,
+    (blob_module, "LINES_PER_SLICE"): 2,
+    (blob_module, "JOBS_PER_SLICE"): 2,
+    (job_table, "KEPT_WHOLE"): 2,
+}
+
+edits = st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 200)), min_size=1, max_size=3)
+numbers = st.integers(0, 200)
+
+
+def ranked(jobs):
+    """The jobs by id, each with its rank: what places are numbered with means nothing."""
+    places = sorted({job.sequence for job in jobs})
+    return {job.id: (places.index(job.sequence), job.evolve(sequence=0)) for job in jobs}
+
+
+def header_of(state):
+    return state.model_copy(update={"jobs": (), "set_aside": ()})
+
+
+def served(draft):
+    """In which order three consumers are served."""
+    orders = []
+    for sought in (None, ("x",), ("yx", "x", "")):
+        operation = Dequeue(sought, batch_size=200).prepared(PREPARATION)
+        orders.append([job.id for job in perform(operation, draft, NOW)])
+        draft.rollback()
+    return orders
+
+
+def held(blob):
+    """Everything that a blob holds and that anybody can see."""
+    draft = blob.draft
+    state = draft.freeze()
+    keys = [job.unique_key for job in state.jobs if job.unique_key is not None and job.status is not JobStatus.DEAD]
+    return {
+        "jobs": ranked(state.jobs),
+        "set aside": draft.set_aside,
+        "their keys": draft.aside_keys,
+        "header": header_of(state),
+        "bytes": (draft.base_bytes, draft.added_bytes),
+        "claimed": set(draft.claimed),
+        "queued": dict(draft._queued),
+        "keys": dict(draft.keys) if len(keys) == len(set(keys)) else "one is held twice, which only a person can do",
+        "due": draft.next_run_at(),
+    }
+
+
+class Refused:
+    """What a blob that is no queue says."""
+
+    def __init__(self, error):
+        self.said = str(error)
+
+    def __eq__(self, other):
+        return isinstance(other, Refused) and self.said == other.said
+
+    def __repr__(self):
+        return f"Refused({self.said})"
+
+
+class BlobMachine(RuleBasedStateMachine):
+    """One used blob, the store, and others who write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        for (module, name), value in SMALL.items():
+            self.patch.setattr(module, name, value)
+        lines = [new_line(f"job {number}", sequence=number + 1) for number in range(12)]
+        self.store = codec.join_blob(codec.encode_header(QueueState(queue="q")), lines)
+        self.blob = Blob()
+        self.current = False
+        self.read()
+
+    def teardown(self):
+        self.patch.undo()
+
+    # Others
+
+    @rule(chosen=edits)
+    def others_write(self, chosen):
+        for edit, number in chosen:
+            self.store = edit(self.store, number)
+        self.current = False
+
+    @rule(chosen=edits)
+    def others_write_and_we_read(self, chosen):
+        self.others_write(chosen)
+        self.read()
+
+    # Reading
+
+    @rule()
+    def read(self):
+        self.blob.draft.rollback()
+        try:
+            self.blob.adopt(codec.parse_blob(self.store), len(self.store))
+            found = held(self.blob)
+        except InvalidBlobError as error:
+            found = Refused(error)
+        fresh = Blob()
+        try:
+            fresh.adopt(codec.parse_blob(self.store), len(self.store))
+            anew = held(fresh)
+        except InvalidBlobError as error:
+            anew = Refused(error)
+        assert anew == found
+        self.current = not isinstance(found, Refused)
+        if not self.current:
+            self.blob = Blob()  # as the engine does
+            return
+        self.check_lines()
+        state = codec.decode(self.store)
+        assert ranked(state.jobs) == found["jobs"]
+        assert state.set_aside == found["set aside"]
+        if len(state.jobs) < 60:
+            assert served(fresh.draft) == served(self.blob.draft)
+
+    @rule()
+    def look(self):
+        try:
+            anew = codec.decode(self.store)
+            looked = self.blob.look(codec.parse_blob(self.store))
+        except InvalidBlobError:
+            with pytest.raises(InvalidBlobError):
+                self.blob.look(codec.parse_blob(self.store))
+            return
+        assert anew.set_aside == looked.set_aside
+        assert header_of(anew) == header_of(looked)
+        assert list(anew.jobs) == list(looked.jobs)
+
+    @rule(slices=st.integers(0, 12))
+    def look_while_we_commit(self, slices):
+        """The draft goes on between the slices of a look."""
+        try:
+            parsed = codec.parse_blob(self.store)
+            anew = codec.decode(self.store)
+        except InvalidBlobError:
+            return
+        looking = self.blob.looking(parsed)
+        for _ in range(slices):
+            try:
+                next(looking)
+            except StopIteration as end:
+                looked = end.value
+                break
+        else:
+            if self.current:
+                self.change(7)
+                self.commit(0)
+            try:
+                looked = exhaust(looking)
+            except InvalidBlobError:
+                return
+        assert anew == exhaust(looked.freezing())
+
+    # Ours
+
+    @rule(number=numbers)
+    def change(self, number):
+        draft = self.blob.draft
+        ids = list(draft.jobs)
+        job_id = ids[number % len(ids)] if ids else "job 1"
+        job = draft.jobs.get(job_id)
+        verb = number % 7
+        if verb == 0 or job is None:
+            name = f"job {number % 40}"
+            if name not in draft.jobs and name not in draft.aside_keys:
+                self.enqueue(name, number)
+        elif verb == 1:
+            perform(Dequeue(None, batch_size=1 + number % 3).prepared(PREPARATION), draft, NOW)
+        elif verb == 2:
+            claimed = [draft.jobs[name].claim for name in draft.claimed]
+            perform(HandBack(tuple(claimed[:2])).prepared(PREPARATION), draft, NOW)
+        elif verb == 3:
+            self.perform_on(job)
+        elif verb == 4 and number % 5 == 0:
+            perform(Purge(JobStatus.QUEUED, "x").prepared(PREPARATION), draft, NOW)
+        else:
+            perform(Dequeue((job.entrypoint,)).prepared(PREPARATION), draft, NOW + timedelta(seconds=number))
+
+    def enqueue(self, name, number):
+        perform(Enqueue("x", b"", number % 3, job_id=name).prepared(PREPARATION), self.blob.draft, NOW)
+
+    def perform_on(self, job):
+        operation = Ack(job.claim) if job.id in self.blob.draft.claimed else Cancel(job.id)
+        result = perform(operation.prepared(PREPARATION), self.blob.draft, NOW)
+        assert not isinstance(result, JQueueError) or job.status not in ("queued", "in_progress")
+
+    @rule()
+    def take_all_back(self):
+        self.blob.draft.rollback()
+
+    @rule(outcome=st.integers(0, 3))
+    def commit(self, outcome):
+        """It lands; it lands and the answer is lost; it does not land; it lands where we had not read."""
+        if not self.current:
+            self.read()
+        if not self.current:
+            return
+        draft = self.blob.draft
+        draft.touch()
+        header = next_header(draft, CommitId("w", 1, draft.version), "q", NOW, 0.1)
+        content = self.blob.encode(header)
+        assert ranked(codec.decode(content).jobs) == ranked(draft.freeze().jobs)
+        if outcome < 2:
+            self.store = content
+        if outcome == 0:
+            self.blob.settle(header, len(content))
+            self.check_lines()
+        else:
+            draft.rollback()
+            self.current = outcome == 2  # the store has the old one: the engine need not read it again
+
+    @rule(slices=st.integers(0, 6))
+    def be_cut_short_while_we_encode(self, slices):
+        draft = self.blob.draft
+        encoding = self.blob.encoding(next_header(draft, CommitId("w", 1, draft.version), "q", NOW, 0.1))
+        for _ in range(slices):
+            if next(encoding, self) is self:
+                break
+        encoding.close()
+        draft.rollback()
+
+    def check_lines(self):
+        """Every job has its line, or is to be encoded."""
+        blob = self.blob
+        lines = {job_id: line for page in blob.pages for job_id, line in page.lines.items()}
+        assert set(lines) == set(blob.pages._of)
+        for job_id, line in lines.items():
+            if job_id not in blob.draft.dirty:
+                assert read_line(line) == blob.draft.jobs[job_id]
+        assert set(blob.draft.jobs) - set(lines) <= set(blob.draft.dirty)

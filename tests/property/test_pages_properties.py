@@ -1,0 +1,154 @@
+"""Pages are lines in order, whatever was done to them; and a blob read again says what it says to who never saw it."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jqueue.core import pages as pages_module
+from jqueue.core.codec import JOBS_CLOSE, split_lines
+from jqueue.core.pages import SEPARATOR, Page, Pages
+from tests.property.blob_machine import BlobMachine
+
+HEAD = b'{"jobs": {\n'
+IDS = [f"j{number}" for number in range(30)]
+ids = st.sampled_from(IDS)
+many = st.lists(ids, min_size=1, max_size=12)
+steps = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "drop", "texts", "look", "adopt", "adopt"]), many, st.integers(0, 99)),
+    min_size=1,
+    max_size=20,
+)
+sizes = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 50))
+
+
+def line_of(job_id, number):
+    return f'"{job_id}": {{"n": {number}}}'.encode()
+
+
+def id_of(line):
+    return line.split(b'"')[1].decode()
+
+
+def edited(lines, chosen, number):
+    """What a plain writer, who keeps the order, makes of the lines: some are gone, changed, new, or moved."""
+    lines = dict(lines)
+    for at, job_id in enumerate(chosen):
+        if (number + at) % 4 == 0:
+            lines.pop(job_id, None)
+        else:
+            lines[job_id] = line_of(job_id, number + at)
+    if number % 11 == 0:
+        lines = dict(reversed(lines.items()))
+    return lines
+
+
+def written(lines, number):
+    """A blob of these lines: as we write it, or laid out a little otherwise. Also: where its lines begin and end."""
+    between = [SEPARATOR, SEPARATOR, SEPARATOR, b",\r\n", b",\n\n", b" ,\n"][number % 6]
+    data = HEAD + between.join(lines.values())
+    return data + b"\n" + JOBS_CLOSE, len(HEAD), len(data)
+
+
+def check(pages, lines):
+    assert lines == {job_id: line for page in pages for job_id, line in page.lines.items()}
+    assert list(lines) == [job_id for page in pages for job_id in page.ids]
+    assert len(lines) == len(pages)
+    assert all(job_id in pages for job_id in lines)
+    assert "another" not in pages
+    assert all(len(page) <= pages_module.LINES_IN_PAGE for page in pages)
+
+
+def check_kept(pages):
+    """What is kept apart is bounded, and so is the number of pages."""
+    apart = [page for page in pages if page._lines is not None]
+    assert len(apart) <= pages_module.OPEN_PAGES
+    assert set(apart) <= set(pages._open)
+
+
+def look(pages, lines, blob, doubted):
+    """What `match` finds is the blob, and nothing that is doubted."""
+    data, start, end = blob
+    found = pages.match(data, start, end, doubted)
+    cut = [line for run in found for line in split_lines(run.text if isinstance(run, Page) else run)]
+    assert split_lines(data[start:end]) == cut
+    for page in (run for run in found if isinstance(run, Page)):
+        assert not set(doubted) & set(page.ids)
+        assert [lines[job_id] for job_id in page.ids] == split_lines(page.text)
+    return found
+
+
+@given(sizes, steps)
+@settings(max_examples=300, deadline=None)
+def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
+    lines_in_page, open_pages, window = small
+    with (
+        patch.object(pages_module, "LINES_IN_PAGE", lines_in_page),
+        patch.object(pages_module, "OPEN_PAGES", open_pages),
+        patch.object(pages_module, "WINDOW", window),
+    ):
+        pages, lines = Pages(), {}
+        for step, chosen, number in todo:
+            if step == "put":
+                for job_id in chosen:
+                    lines[job_id] = line_of(job_id, number)
+                    pages.put(job_id, lines[job_id])
+            elif step == "drop":
+                for job_id in chosen:
+                    lines.pop(job_id, None)
+                    pages.drop(job_id)
+            elif step == "texts":
+                texts = pages.texts()
+                assert SEPARATOR.join(lines.values()) == SEPARATOR.join(texts)
+                assert len(texts) <= 8 + 4 * len(lines) // lines_in_page
+                check_kept(pages)
+            else:
+                theirs = edited(lines, chosen, number)
+                found = look(pages, lines, written(theirs, number), chosen[:2])
+                if step == "adopt":
+                    runs = [
+                        run if isinstance(run, Page) else {id_of(line): line for line in split_lines(run)}
+                        for run in found
+                    ]
+                    pages.replace(runs)
+                    lines = theirs
+                    check_kept(pages)
+            check(pages, lines)
+        assert SEPARATOR.join(lines.values()) == SEPARATOR.join(pages.texts())
+
+
+@given(st.lists(ids, min_size=1, max_size=30, unique=True), st.integers(1, 4), many)
+@settings(max_examples=100, deadline=None)
+def test_pages_of_which_nothing_changed_are_all_found(present, lines_in_page, changed):
+    """And those that have no changed line are found too, where the blob is as we write it."""
+    with patch.object(pages_module, "LINES_IN_PAGE", lines_in_page):
+        pages, lines = Pages(), {}
+        for job_id in present:
+            lines[job_id] = line_of(job_id, 0)
+            pages.put(job_id, lines[job_id])
+        data, start, end = written(lines, 0)
+        found = pages.match(data, start, end, ())
+        assert list(pages) == [run for run in found if isinstance(run, Page)]
+        assert [] == [line for run in found if not isinstance(run, Page) for line in split_lines(run)]
+        theirs = lines | {job_id: line_of(job_id, 1) for job_id in changed if job_id in lines}
+        data, start, end = written(theirs, 0)
+        found = [run for run in pages.match(data, start, end, ()) if isinstance(run, Page)]
+        assert [page for page in pages if not set(changed) & set(page.ids)] == found
+
+
+@pytest.mark.parametrize("before", [b"", b" ", b'"x": ', b"7, ", b"\n", b"7\n", b"7,\r\n"])
+@pytest.mark.parametrize("behind", [b"", b" ", b" 7", b", 7", b"7", b"\n7", b"\r\n,7"])
+def test_a_page_is_never_found_in_what_is_not_whole_lines(before, behind):
+    pages, lines = Pages(), {"a": line_of("a", 1), "b": line_of("b", 2)}
+    for job_id, line in lines.items():
+        pages.put(job_id, line)
+    part = before + SEPARATOR.join(lines.values()) + behind
+    found = look(pages, lines, (HEAD + part + b"\n}}", len(HEAD), len(HEAD + part)), ())
+    assert (before, behind) != (b"", b"") or list(pages) == found
+
+
+TestBlobReadAgainAndAgain = BlobMachine.TestCase
+TestBlobReadAgainAndAgain.settings = settings(
+    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)

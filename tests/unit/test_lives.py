@@ -1,0 +1,164 @@
+"""What is left of another event loop, or of a caller that was cancelled, does no harm to the queue that goes on."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from jqueue import BrokerQueue, ClaimLostError, DirectQueue, Enqueue, InMemoryStorage, UnknownOutcomeError
+from jqueue.testing.faults import Fault, FaultyStorage
+from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Slow(InMemoryStorage):
+    """Takes a while for a write, and then calls something."""
+
+    delay = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.hook: Callable[[], object] = lambda: None
+
+    async def write(self, content, if_match=None):
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        etag = await super().write(content, if_match)
+        self.hook()
+        return etag
+
+
+def ids(state):
+    return sorted(job.id for job in state.jobs)
+
+
+def leave_a_write_under_way(queue, storage):
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.enqueue("t", b"", job_id="first"))
+
+    async def begin():
+        task = asyncio.ensure_future(queue.enqueue("t", b"", job_id="left"))
+        await asyncio.sleep(0.01)
+        return task
+
+    storage.delay = 0.05
+    task = loop.run_until_complete(begin())
+    storage.delay = 0.0
+    return loop, task
+
+
+def test_a_writer_whose_loop_is_gone_undoes_nothing_when_it_is_collected():
+    storage = Slow()
+    queue = DirectQueue(storage)
+    loop, task = leave_a_write_under_way(queue, storage)
+    loop.close()
+    del loop, task
+
+    async def go_on():
+        storage.hook = gc.collect
+        await queue.enqueue("t", b"", job_id="a")
+        storage.hook = lambda: None
+        await queue.enqueue("t", b"", job_id="b")
+        return await queue.read_state()
+
+    assert ["a", "b", "first"] == ids(asyncio.run(go_on()))
+
+
+def test_a_writer_of_a_loop_that_runs_again_changes_nothing():
+    storage = Slow()
+    queue = DirectQueue(storage)
+    old, task = leave_a_write_under_way(queue, storage)
+    new = asyncio.new_event_loop()
+    new.run_until_complete(queue.enqueue("t", b"", job_id="a"))
+    old.run_until_complete(asyncio.sleep(0.1))  # its write is refused: it was on an etag that has moved
+    for name in ("b", "c"):
+        new.run_until_complete(queue.enqueue("t", b"", job_id=name))
+    assert ["a", "b", "c", "first"] == ids(new.run_until_complete(queue.read_state()))
+    task.cancel()
+    for loop in (old, new):
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def test_a_writer_that_rests_in_a_loop_that_is_gone_silences_no_other():
+    queue = DirectQueue(InMemoryStorage(), poll_interval=60)
+
+    async def wait_a_little():
+        task = asyncio.ensure_future(queue.dequeue("t", wait=300))
+        await asyncio.sleep(0.02)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(wait_a_little())
+    loop.close()
+    del loop, task
+
+    async def go_on():
+        waiting = asyncio.create_task(queue.dequeue("t", wait=60))
+        await asyncio.sleep(0.01)
+        queue._writer._poll = 60.0  # as after some minutes of waiting
+        await asyncio.sleep(0.1)
+        gc.collect()
+        await queue.enqueue("t", b"", deadline=5)
+        return await waiting
+
+    assert 1 == len(asyncio.run(go_on()))
+
+
+@in_virtual_time
+@pytest.mark.parametrize("ticks", range(40))
+async def test_looking_while_a_blob_is_taken_over_sees_what_is_in_the_store(ticks):
+    storage = InMemoryStorage()
+    ours, others = DirectQueue(storage), DirectQueue(storage)
+    await others.enqueue_many([Enqueue("t", b"") for _ in range(1000)])
+    if ticks % 2:
+        await ours.dequeue("none")
+        await others.dequeue("t", batch_size=1000)
+    reading = asyncio.create_task(ours.dequeue("none"))
+    for _ in range(ticks // 2):
+        await asyncio.sleep(0)
+    state = await ours.read_state()
+    await reading
+    assert (1000, 0 if ticks % 2 else 1000) == (len(state.jobs), len(state.queued_jobs()))
+
+
+async def test_a_field_added_to_one_job_is_not_one_of_another():
+    queue = DirectQueue(InMemoryStorage())
+    first = await queue.enqueue("t", b"")
+    assert first.model_extra is not None
+    first.model_extra["trace"] = 1
+    assert {} == (await queue.enqueue("t", b"")).model_extra
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_an_ack_that_was_cancelled_as_it_landed_may_be_repeated_by_its_bare_id(kind):
+    storage = Slow()
+    async with kind(storage) as queue:
+        await queue.enqueue("t", b"", job_id="j")
+        await queue.dequeue("t")
+        ack = asyncio.create_task(queue.ack("j"))
+        storage.hook = lambda: asyncio.get_running_loop().call_soon(ack.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await ack
+        storage.hook = lambda: None
+        await queue.ack("j")
+        assert [] == ids(await queue.read_state())
+
+
+@in_virtual_time
+async def test_an_ack_found_to_have_landed_has_ended_the_claim_here():
+    storage = FaultyStorage(InMemoryStorage())
+    async with DirectQueue(storage, call_timeout=0.2) as queue:
+        await queue.enqueue("t", b"")
+        [job] = await queue.dequeue("t")
+        storage.on_write(Fault.LOST_ANSWER)
+        storage.on_read(Fault.HANGS)
+        with pytest.raises(UnknownOutcomeError) as unknown:
+            await queue.ack(job, deadline=0.1)
+        await unknown.value.resolve(5)
+        assert queue.held_claim(job) is None
+        with pytest.raises(ClaimLostError) as lost:
+            await queue.heartbeat(job)
+        assert lost.value.ended_here

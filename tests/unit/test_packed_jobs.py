@@ -1,0 +1,150 @@
+"""Jobs that only wait are packed: few models however deep the queue is, and nobody can tell the difference."""
+
+import gc
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jqueue.core.claims import ClaimRegistry
+from jqueue.domain import job_table
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.job_table import KEPT_WHOLE
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Dequeue,
+    Enqueue,
+    HandBack,
+    Heartbeat,
+    Nack,
+    Preparation,
+    Purge,
+    Redrive,
+    RequeueStale,
+    perform,
+)
+from jqueue.domain.stats import Census
+from tests.deep_queue import DEEP, deep_queue
+from tests.virtual_world import in_virtual_time
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
+EVERYTHING = 10**9
+
+
+def counted(state, now):
+    census = Census(now)
+    for job in state.jobs:
+        census.count(job)
+    return census.figures(state.version, state.set_aside, 1, 1, Limits())
+
+
+def models():
+    gc.collect()
+    return sum(each.__class__ is Job for each in gc.get_objects())
+
+
+@in_virtual_time
+async def test_a_deep_queue_holds_few_models():
+    before = models()
+    queue, other = await deep_queue()
+    del other
+    jobs = await queue.dequeue(batch_size=20)
+    await queue.enqueue_many([Enqueue("work", b"payload")] * 3000)
+    await queue.nack_many(jobs)
+    entries = queue._engine.draft.jobs.entries.values()
+    assert DEEP + 3000 < len(entries)
+    assert sum(entry.__class__ is Job for entry in entries) <= KEPT_WHOLE
+    assert models() - before <= 2 * KEPT_WHOLE + len(jobs)  # two queues have read the blob
+    tracked = [entry for entry in entries if entry.__class__ is tuple and gc.is_tracked(entry)]
+    assert [] == tracked  # or each full collection of the garbage would visit them
+
+
+@in_virtual_time
+async def test_jobs_in_progress_are_kept_whole_and_packed_when_they_wait_again():
+    queue, _ = await deep_queue()
+    jobs = await queue.dequeue(batch_size=3000)
+    await queue.enqueue_many([Enqueue("work", b"payload")] * 3000)
+    entries = queue._engine.draft.jobs.entries
+    assert all(entries[job.id].__class__ is Job for job in jobs)
+    await queue.nack_many(jobs)
+    await queue.enqueue_many([Enqueue("work", b"payload")] * 3000)
+    assert sum(entry.__class__ is Job for entry in entries.values()) <= KEPT_WHOLE
+
+
+def operation(chance, number, ids):
+    """Any operation on any of some hundred jobs."""
+    job_id = f"job {chance.randrange(300)}" if number % 7 == 0 or not ids else chance.choice(ids)
+    claim = Claim(job_id, chance.randint(1, 3))
+    names = chance.choice([None, "x", "y", ("x", "z"), ("z", "y", "x")])
+    kind = chance.randrange(24)
+    if kind < 8:
+        return Enqueue(
+            chance.choice("xyz"),
+            b"%d" % number,
+            chance.randint(-2, 2),
+            job_id=f"job {chance.randrange(300)}",
+            delay=chance.choice([None, None, 0, 5, 50]),
+            expires_at=chance.choice([None, None, None, START + timedelta(seconds=chance.randrange(400))]),
+            max_attempts=chance.choice([None, None, 1, 2]),
+            headers=chance.choice([None, {"trace": str(number)}]),
+            unique_key=chance.choice([None, None, "k", "l", "m"]),
+            on_conflict=chance.choice(["return", "raise", "replace"]),
+        )
+    if kind < 13:
+        return Dequeue(names, batch_size=chance.randint(0, 4))
+    if kind < 19:
+        return [Ack(claim), Nack(claim), Nack(claim, 20, "error"), Nack(claim, dead=True), HandBack((claim,))][kind % 5]
+    others = (Heartbeat((claim,)), Cancel(job_id), Redrive(), Redrive(job_id), RequeueStale(chance.randrange(60)))
+    if kind == 19:
+        return Purge(chance.choice([JobStatus.DEAD, JobStatus.DEAD, JobStatus.QUEUED]), "z")
+    return chance.choice(others)
+
+
+def shape(result):
+    """Errors compare by what they say."""
+    if isinstance(result, list):
+        return [shape(each) for each in result]
+    return str(result) if isinstance(result, JQueueError) else result
+
+
+def served(draft, now):
+    orders = []
+    for names in (None, ("x",), ("z", "y")):
+        mark = draft.savepoint()
+        orders.append(perform(Dequeue(names, batch_size=400).prepared(PREPARATION), draft, now))
+        draft.rollback(mark)
+    return orders
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_packed_jobs_are_served_and_changed_as_whole_ones_are(seed, monkeypatch):
+    chance, now = random.Random(seed), START
+    packed, whole = Draft(), Draft()
+    kept = {packed: seed % 3, whole: EVERYTHING}
+    for number in range(700):
+        now += timedelta(seconds=chance.choice([0, 0, 1, 3]))
+        asked = operation(chance, number, list(whole.jobs)[:40]).prepared(PREPARATION)
+        results = [perform(asked, draft, now) for draft in (packed, whole)]
+        assert shape(results[0]) == shape(results[1]), (number, asked)
+        ending = chance.choice(["settle", "settle", "rollback", "go on"])
+        for draft in (packed, whole):
+            monkeypatch.setattr(job_table, "KEPT_WHOLE", kept[draft])
+            if ending != "go on":
+                getattr(draft, ending)()
+        if number % 10 == 0 and ending != "go on":
+            states = [draft.freeze() for draft in (packed, whole)]
+            assert states[0] == states[1]
+            assert served(packed, now) == served(whole, now)
+            assert packed.next_run_at() == whole.next_run_at()
+            assert packed.keys == whole.keys
+            figures = [counted(state, now) for state in states]
+            assert figures[0] == figures[1]
+    kinds = [entry.__class__ for entry in packed.jobs.entries.values()]
+    assert tuple in kinds
+    assert Job in {entry.__class__ for entry in whole.jobs.entries.values()}
+    assert tuple not in {entry.__class__ for entry in whole.jobs.entries.values()}
