@@ -130,11 +130,11 @@ class CommitEngine:
         self.draft.rollback()
         must_read = read_first or not self.loaded or bool(self.tries.open)
         while pending := [request for request in requests if not request.future.done()]:
+            self.go_on(life)
             try:
                 if must_read:
                     await self.refresh()
                     fresh, must_read = True, False
-                    self.go_on(life)
                     if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
                         must_read = True
                         await asyncio.sleep(seconds)
@@ -158,7 +158,6 @@ class CommitEngine:
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 await backoff.conflict(self.cycle.seconds)
-                self.go_on(life)
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
@@ -166,7 +165,6 @@ class CommitEngine:
                         request.last_error = error
                     throttled = isinstance(error, StorageThrottledError)
                     await backoff.failure(throttled=throttled, pace=None if must_read else self.pace)
-                    self.go_on(life)
                     must_read = True
                 elif must_read:
                     self._fail(pending, failure)

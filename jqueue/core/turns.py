@@ -171,7 +171,7 @@ class Turns:
             commits: the commit table.
         """
         now = self._clock.monotonic()
-        if not (self._waits and self._group.others) or now > self._until:
+        if not (self._waits and self._group.others) or now >= self._until:
             return None
         if version > self._left:
             self._left = version
