@@ -23,6 +23,10 @@ TABLES = frozenset(
 )
 
 
+DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
+"""What a job says that does not say it: a person may write it all the same, and the next commit leaves it out."""
+
+
 @dataclass(slots=True)
 class Version:
     """One version of the queue.
@@ -101,12 +105,14 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
             if line:
                 known = lines.get(line)
                 if known is None:
-                    known = lines[line] = next(iter(from_json(b"{" + line.removesuffix(b",") + b"}").items()))
+                    ((key, job),) = from_json(b"{" + line.removesuffix(b",") + b"}").items()
+                    known = lines[line] = key, {**DEFAULTS, **job}
                 entries[known[0]] = known[1]
     else:
         content = json.loads(landing.content)
         jobs = content["jobs"]
         entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
+        entries = {key: {**DEFAULTS, **job} for key, job in entries.items()}
     version = Version(index, landing.at, landing.by, content["version"], entries)
     version.forgotten = content.get("evicted_through", 0)
     version.old = isinstance(content["jobs"], list)
