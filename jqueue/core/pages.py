@@ -154,6 +154,8 @@ class Pages:
                 found.append(data[start:place])
             found.append(page)
             start, missed = place + len(text), 0
+            if data.startswith(SEPARATOR, start):
+                start += len(SEPARATOR)
         if start < end:
             found.append(data[start:end])
         return found
