@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jqueue.adapters.system import SystemClock
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
+from jqueue.domain.errors import (
+    ClaimLostError,
+    InvalidJobError,
+    JobCancelledError,
+    JobNotFoundError,
+    JQueueError,
+)
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Ack, Dequeue, Heartbeat, Nack, Operation
 from jqueue.ports.clock import Clock
@@ -73,7 +79,7 @@ class ClaimRegistry:
             self._note_lost(result)
 
     def _note_heartbeat(self, operation: Heartbeat, errors: list[JobNotFoundError]) -> None:
-        lost = {error.job_id for error in errors}
+        lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
         for error in errors:
             self._note_lost(error)
         now = self._clock.monotonic()
@@ -82,6 +88,8 @@ class ClaimRegistry:
                 self.confirm(claim, now)
 
     def _note_lost(self, error: JQueueError | None) -> None:
+        if isinstance(error, JobCancelledError):
+            return  # it is still held
         if isinstance(error, ClaimLostError) and error.attempt is not None:
             claim = Claim(error.job_id, error.attempt)
             error.ended_here = self.was_ended(claim)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from jqueue.core.lines import (
@@ -39,9 +39,10 @@ from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.places import PLACES, renumbered
+from jqueue.domain.rules import LIMITS
 
 FORMAT = 2
-KNOWN_CRITICAL: frozenset[str] = frozenset()
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
@@ -54,7 +55,10 @@ JOBS_HERE = "jobs, one on each line"
 """Stands for the jobs while a header is read: nothing else in it may be called "jobs"."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
-_TABLES = ("version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor")
+_TABLES = (
+    *("version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor"),
+    *("settings", "entrypoints", "recent", "schedules"),
+)
 
 
 @dataclass(slots=True)
@@ -146,10 +150,27 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
         "attempt_floor": state.attempt_floor,
         "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
         "holds": state.holds,
+        **_said(state),
         **state.extra,
     }
     texts = (finished or FinishedTexts()).encode(state.finished)
     return f'{dump_ascii(header)[:-1]}, "finished": {texts}, '.encode() + JOBS_OPEN
+
+
+def _said(state: QueueState) -> dict[str, Any]:
+    """What is decided for the queue, as far as anything is."""
+    said: dict[str, Any] = {
+        "settings": _row(state.settings),
+        "entrypoints": {name: _row(rules) for name, rules in state.entrypoints.items()},
+        "recent": state.recent,
+        "schedules": {name: _row(schedule, "name") for name, schedule in state.schedules.items()},
+    }
+    return {name: table for name, table in said.items() if table}
+
+
+def _row(row: BaseModel, *but: str) -> dict[str, Any]:
+    """The fields of a row that say something."""
+    return row.model_dump(mode="json", exclude_defaults=True, exclude=set(but))
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
@@ -329,6 +350,9 @@ def _read_header(content: Mapping[str, Any]) -> QueueState:
             f"{FORMAT} and that of 1.0.0: upgrade jqueue, or check that this is the right object"
         )
     tables = {name: content[name] for name in _TABLES if name in content}
+    if isinstance(schedules := tables.get("schedules"), dict):
+        named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
+        tables["schedules"] = named
     extra = {name: value for name, value in content.items() if name not in _TABLES and name not in ("format", "jobs")}
     try:
         state = QueueState.model_validate({**tables, "extra": extra})

@@ -13,6 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
+    JobCancelledError,
     JobNotFoundError,
     JQueueError,
     QueueFullError,
@@ -45,7 +46,8 @@ class HeartbeatManager:
 
     Trouble with the store is ridden out until the claim's own timeout. A claim that was acked or nacked through the
     same queue object ends quietly. When one is lost, the block is cancelled and leaves with `ClaimLostError`; with
-    `on_lost="event"` it goes on, and `lost` is set.
+    `on_lost="event"` it goes on, and `lost` is set. A job that was cancelled counts as lost (`JobCancelledError`), but
+    its claim holds until it is nacked.
 
     Args:
         queue: what the jobs were dequeued from.
@@ -127,7 +129,8 @@ class HeartbeatManager:
                 logger.warning("the heartbeat stopped: %s", error)
                 return
             for lost in errors:
-                self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
+                if not isinstance(lost, JobCancelledError):  # a job that was cancelled is still held
+                    self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
                 if not getattr(lost, "ended_here", False):
                     self._lose(lost)
                     if self.on_lost == "cancel":

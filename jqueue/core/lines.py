@@ -52,6 +52,12 @@ _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = (
     ("claim_timeout", None, repr),
     ("dead_at", None, _quoted_time),
     ("error", None, _quote),
+    ("concurrency_key", None, _quote),
+    ("concurrency_limit", None, int.__repr__),
+    ("keep_result", None, repr),
+    ("result", None, _dump),
+    ("finished_at", None, _quoted_time),
+    ("cancel_requested", False, lambda _: "true"),
 )
 """The fields that are left out where they say nothing, and how each is written."""
 
@@ -164,12 +170,14 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
         job: Job = _validate(fields)
         if job.__pydantic_extra__:
             _dump(job.__pydantic_extra__)
+        if job.result is not None:
+            _dump(job.result)
     except ValidationError as error:
         return SetAside(key, line, first_of(error))
     except (ValueError, OverflowError):
         return SetAside(key, line, "a value is out of range")
-    if job.status is JobStatus.COMPLETED:
-        return SetAside(key, line, "status: a completed job is not kept")
+    if job.status is JobStatus.COMPLETED and (job.keep_result is None or job.finished_at is None):
+        return SetAside(key, line, "status: a completed job is not kept without keep_result and finished_at")
     if job.attempt > LARGEST or job.failures > LARGEST:
         return SetAside(key, line, "attempt: out of range")
     if job.status is JobStatus.IN_PROGRESS and job.attempt == 0:

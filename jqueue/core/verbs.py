@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.core.queue_base import QueueBase, first_of, nothing
-from jqueue.core.slices import JOBS_PER_SLICE, in_turns
+from jqueue.core.operator_verbs import OperatorVerbs
+from jqueue.core.queue_base import first_of, nothing
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError
-from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
+from jqueue.domain.models import Job
 from jqueue.domain.operations import (
     Ack,
-    Cancel,
     Enqueue,
     Heartbeat,
     JobReference,
     Nack,
     OnConflict,
     Operation,
-    Purge,
-    Redrive,
-    RequeueStale,
     new_job,
 )
-from jqueue.domain.stats import Census, QueueStats
 from jqueue.ports.queue import Capabilities
 
 
-class QueueVerbs(QueueBase):
+class QueueVerbs(OperatorVerbs):
     """The verbs of every queue on one blob. The queues add when they can be used, and how much goes into a commit.
 
     Every verb takes `deadline`, a timedelta or seconds: by then the call has ended. Every verb may raise
@@ -60,6 +54,9 @@ class QueueVerbs(QueueBase):
         unique_key: str | None = None,
         unique_for: Duration | None = None,
         on_conflict: OnConflict = "return",
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        keep_result: Duration | None = None,
         deadline: Duration | None = None,
     ) -> Job:
         """Add a job. Once this returns, no crash loses it.
@@ -77,6 +74,9 @@ class QueueVerbs(QueueBase):
             unique_key: no second job with the same key, while one is queued, scheduled or in progress.
             unique_for: how long the key stays taken after the ack.
             on_conflict: if the key is taken, "return" the job that has it, "raise", or "replace" it if it is queued.
+            concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
+            concurrency_limit: it is claimed while fewer jobs with the key are in progress. 1 if not given.
+            keep_result: how long the result is kept after the ack, for `result`.
             deadline: by then the call has ended.
 
         Returns:
@@ -100,6 +100,9 @@ class QueueVerbs(QueueBase):
             unique_key,
             unique_for,
             on_conflict,
+            concurrency_key,
+            concurrency_limit,
+            keep_result,
         )
         jobs: list[Job] = await self._one(operation, deadline)
         return jobs[0]
@@ -141,18 +144,22 @@ class QueueVerbs(QueueBase):
 
     # Claims
 
-    async def ack(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
-        """Finish a claimed job: it leaves the queue.
+    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
+        """Finish a claimed job: it leaves the queue, or stays without its payload as long as its result is kept.
 
         Args:
             job_id: the job as dequeued, its claim, or the id of a claim that this queue object handed out.
+            result: a JSON value, kept if the job was enqueued with `keep_result`.
             deadline: by then the call has ended.
 
         Raises:
             ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
             JobNotFoundError: there is no job with this bare id.
         """
-        await self._submit((Ack(self._claims.find(job_id)),), deadline, convert=first_of)
+        operation = Ack(self._claims.find(job_id))
+        if result is not None:
+            operation = Ack(job_id, result).prepared(self._preparation)
+        await self._submit((operation,), deadline, convert=first_of)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         """Finish many jobs in one commit; returns the errors of those whose claim is lost, and finishes the others."""
@@ -240,70 +247,27 @@ class QueueVerbs(QueueBase):
         self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
         return await self._submit(prepared, deadline)
 
-    # Operators
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, each for itself.
 
-    async def cancel(self, job_id: str, *, deadline: Duration | None = None) -> Job:
-        """Remove a job that nobody has claimed, and return it.
-
-        Raises:
-            JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress, or dead.
+        Returns:
+            The result of each operation, in order, or the JQueueError that refused it.
         """
-        jobs: list[Job] = await self._one(Cancel(job_id).prepared(self._preparation), deadline)
-        return jobs[0]
+        prepared: list[Operation | JQueueError] = []
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidJobError(f"apply_each takes operations such as Ack(job), got {type(operation).__name__}")
+            try:
+                prepared.append(operation.prepared(self._preparation))
+            except JQueueError as error:
+                prepared.append(error)
+        valid = [operation for operation in prepared if isinstance(operation, Operation)]
+        if not valid:
+            return list(prepared)
+        self._check_size(len(valid), *(len(operation.job_ids()) for operation in valid))
 
-    async def redrive(
-        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
-    ) -> int:
-        """Queue dead jobs again: one by its id, those of an entrypoint, or all. Returns how many.
+        def in_place(results: list[Any]) -> list[Any]:
+            rest = iter(results)
+            return [next(rest) if isinstance(entry, Operation) else entry for entry in prepared]
 
-        Raises:
-            JobNotFoundError: the one named is not in the queue.
-            JobStateError: the one named is not dead.
-            DuplicateJobError: a live job holds the unique key of the one named. Of many, such jobs stay dead.
-        """
-        numbers: list[int] = await self._one(Redrive(job_id, entrypoint).prepared(self._preparation), deadline)
-        return numbers[0]
-
-    async def purge(
-        self,
-        *,
-        status: JobStatus = JobStatus.DEAD,
-        entrypoint: str | None = None,
-        older_than: Duration | None = None,
-        deadline: Duration | None = None,
-    ) -> int:
-        """Remove dead jobs for good (or queued ones, if asked), and return how many."""
-        numbers: list[int] = await self._one(
-            Purge(status, entrypoint, older_than).prepared(self._preparation), deadline
-        )
-        return numbers[0]
-
-    async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        """Revoke every claim that was not confirmed within `timeout`, whatever its own says; returns how many.
-
-        An operator's order. The queues find stale claims by themselves when they dequeue.
-        """
-        numbers: list[int] = await self._one(RequeueStale(timeout).prepared(self._preparation), deadline)
-        return numbers[0]
-
-    # Looking
-
-    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
-        """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.
-
-        Raises:
-            StorageError: the store failed, or the queue's object is gone or cannot be read.
-        """
-        sight, _, _ = await self._engine.look(self._seconds(deadline))
-        return await in_turns(sight.freezing())
-
-    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
-        sight, size, taken = await self._engine.look(self._seconds(deadline))
-        census = Census(self._engine.now())
-        for number, job in enumerate(sight.jobs(), 1):
-            census.count(job)
-            if number % JOBS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        return census.figures(sight.header.version, sight.set_aside, size, taken, self.options.limits)
+        return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))

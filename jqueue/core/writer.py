@@ -324,7 +324,7 @@ class Writer:
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
         version = self.engine.draft.version
-        due = self.engine.draft.next_run_at()
+        due = self.engine.draft.next_due() if any(request.sought is not None for request in self._waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         polling = self._poll <= until_due
         if await self._rest(min(self._poll, until_due)):

@@ -89,6 +89,10 @@ def next_header(
         finished=finished,
         holds={key: hold for key, hold in draft.holds.items() if hold.until > at},
         attempt_floor=attempt_floor,
+        settings=draft.settings,
+        entrypoints=draft.entrypoints,
+        recent=draft.recent,
+        schedules=draft.schedules,
         extra=draft.extra,
     )
 

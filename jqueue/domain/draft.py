@@ -8,14 +8,13 @@ any change since a savepoint. To its user it is as good as a value: what is roll
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
-from jqueue.domain.job_table import JobTable, place_of, unpacked
+from jqueue.domain.job_table import JobTable, unpacked
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import (
-    LARGEST,
     Claim,
     CommitRecord,
     Job,
@@ -24,13 +23,20 @@ from jqueue.domain.models import (
     QueueState,
     SetAside,
 )
+from jqueue.domain.order import Order
 from jqueue.domain.places import PLACES, renumbered
-from jqueue.domain.ready import Entry, LazyHeap
+from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.transitions import TRANSITIONS, Verb
 
 UNNAMED_CLAIM = (
     "this queue object did not hand it out, handed out several, or it was ended already; pass the Job from dequeue"
 )
+KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+"""Only these hold their unique key."""
+
+TABLES = ("finished", "holds", "entrypoints", "recent", "schedules")
+"""The tables of a state that are changed in place."""
+
 _ABSENT: Any = object()
 
 
@@ -41,6 +47,7 @@ class Draft:
 
     Attributes:
         jobs: every job by id.
+        order: the orders in which they are served, and what holds them back.
         claimed: the ids of the jobs in progress.
         dirty: ids whose line in the blob may differ from the job; whoever encodes clears it.
         claims_moved: ids whose claim may have begun, moved or ended; whoever watches claims clears it.
@@ -51,9 +58,10 @@ class Draft:
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
-        self.take_header(state.model_copy(update={"finished": dict(state.finished), "holds": dict(state.holds)}))
-        self.set_aside = state.set_aside
         self.jobs = JobTable()
+        self.order = Order(self.jobs)
+        self.take_header(state.model_copy(update={name: dict(getattr(state, name)) for name in TABLES}))
+        self.set_aside = state.set_aside
         self.claimed: dict[str, None] = {}
         self.keys: dict[str, str] = {}
         self.dirty: dict[str, None] = {}
@@ -61,14 +69,8 @@ class Draft:
         self.base_bytes = 0
         self.added_bytes = 0
         self._last_sequence = 0
-        self._now = datetime.min.replace(tzinfo=UTC)
         self._changed = False
         self._journal: list[tuple[MutableMapping[str, Any], str, Any]] = []
-        self._queued: dict[str, int] = {}
-        self._ready: dict[str, LazyHeap] = {}
-        self._ready_all: LazyHeap | None = None
-        self._scheduled = LazyHeap(self._is_scheduled)
-        self._expiring = LazyHeap(self._is_expiring)
         self.load(state.jobs)
 
     @property
@@ -132,38 +134,15 @@ class Draft:
 
         It leaves its place in the order: whoever takes it moves it.
         """
-        self._now = now
-        if self._scheduled.entries:
-            self._promote(now)
-        if entrypoints is None:
-            entry = self._all_ready().pop()
-        elif len(entrypoints) == 1:
-            heap = self._ready.get(entrypoints[0])
-            entry = None if heap is None else heap.pop()
-        else:
-            heaps = [self._ready[name] for name in entrypoints if name in self._ready]
-            tops = [(top, heap) for heap in heaps if (top := heap.top()) is not None]
-            entry = min(tops)[1].pop() if tops else None  # no two tops are equal: they end in the id
-        return None if entry is None else self.jobs[entry[-1]]
+        return self.order.take(entrypoints, now)
 
-    def _all_ready(self) -> LazyHeap:
-        """The order of all ready jobs, kept from the first time that somebody asks for it."""
-        if self._ready_all is None:
-            entries = [entry for heap in self._ready.values() for entry in heap.entries]
-            self._ready_all = LazyHeap(self._is_ready, entries)
-        return self._ready_all
+    def next_due(self) -> datetime | None:
+        """When something becomes ready that was not when jobs were last looked for; None if nothing is scheduled."""
+        return self.order.next_due()
 
-    def next_run_at(self) -> datetime | None:
-        """When the next scheduled job becomes ready; None if none is scheduled."""
-        top = self._scheduled.top()
-        return None if top is None else top[0]
-
-    def expired(self, now: datetime) -> Job | None:
-        """A queued job whose time is over; None if there is none. It must be moved before the next is asked for."""
-        if not self._expiring.entries:
-            return None
-        top = self._expiring.top()
-        return self.jobs[top[-1]] if top is not None and top[0] <= now else None
+    def outlived(self, now: datetime) -> Job | None:
+        """A job that has expired, or was kept for long enough; None if there is none. Move it before asking again."""
+        return self.order.outlived(now)
 
     # What operations do
 
@@ -212,6 +191,30 @@ class Draft:
         """Count the size of a job that was enqueued."""
         self.note(self.__dict__, "added_bytes", self.added_bytes + size)
 
+    def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
+        """Set what holds the jobs of an entrypoint back. From then on, older versions of jqueue must not touch it."""
+        if rules == self.entrypoints.get(entrypoint, EntrypointRules()):
+            return
+        if rules == EntrypointRules():
+            self.forget(self.entrypoints, entrypoint)
+        else:
+            self.note(self.entrypoints, entrypoint, rules)
+            self.require(LIMITS)
+        if rules.rate is None and entrypoint in self.recent:
+            self.forget(self.recent, entrypoint)
+        self.order.rules_changed()
+
+    def set_settings(self, settings: QueueSettings) -> None:
+        """Set what holds for the queue as a whole."""
+        if settings != self.settings:
+            self.note(self.__dict__, "settings", settings)
+            self._share_settings()
+
+    def require(self, feature: str) -> None:
+        """Have the blob refused by versions of jqueue that do not know a feature."""
+        if feature not in self.critical:
+            self.note(self.__dict__, "critical", (*self.critical, feature))
+
     def touch(self) -> None:
         """Ask for a commit although nothing changed."""
         self._changed = True
@@ -230,14 +233,20 @@ class Draft:
     def rollback(self, savepoint: tuple[int, bool] = (0, False)) -> None:
         """Take back every change since the savepoint, or since the last `settle`."""
         mark, self._changed = savepoint
+        settings = False
         while len(self._journal) > mark:
             table, key, old = self._journal.pop()
             if table is self.jobs:
                 self._index(key, old)
-            elif old is _ABSENT:
+                continue
+            settings = settings or table is self.entrypoints or (table is self.__dict__ and key == "settings")
+            if old is _ABSENT:
                 del table[key]
             else:
                 table[key] = old
+        if settings:
+            self._share_settings()
+            self.order.rules_changed()
 
     def measure(self, job_bytes: int) -> None:
         """Count anew what the blob holds, of which the lines take so many bytes."""
@@ -262,7 +271,15 @@ class Draft:
         self.finished: dict[str, int] = header.finished  # type: ignore[assignment] # ours from now on
         self.holds: dict[str, KeyHold] = header.holds  # type: ignore[assignment]
         self.attempt_floor = header.attempt_floor
+        self.settings = header.settings
+        self.entrypoints: dict[str, EntrypointRules] = header.entrypoints  # type: ignore[assignment]
+        self.recent: dict[str, tuple[Usage, ...]] = header.recent  # type: ignore[assignment]
+        self.schedules: dict[str, Schedule] = header.schedules  # type: ignore[assignment]
         self.extra = header.extra
+        self._share_settings()
+
+    def _share_settings(self) -> None:
+        self.order.take_settings(self.settings, self.entrypoints, self.recent, self.schedules)
 
     def load(self, changed: Iterable[Job], removed: Iterable[str] = ()) -> None:
         """Take over jobs as another writer left them. Cannot be undone."""
@@ -293,6 +310,10 @@ class Draft:
             finished=dict(self.finished),
             holds=dict(self.holds),
             attempt_floor=self.attempt_floor,
+            settings=self.settings,
+            entrypoints=dict(self.entrypoints),
+            recent=dict(self.recent),
+            schedules=dict(self.schedules),
             set_aside=self.set_aside,
             extra=self.extra,
         )
@@ -313,84 +334,22 @@ class Draft:
             before = unpacked(job_id, entries[job_id])
         if job is _ABSENT:
             entries.pop(job_id, None)
+        else:
+            self.jobs[job_id] = job
         if before is not None:
-            status = before.status
-            if status is JobStatus.QUEUED:
-                self._count_queued(before.entrypoint, -1)
-            elif status is JobStatus.IN_PROGRESS:
+            if before.status is JobStatus.IN_PROGRESS:
                 del self.claimed[job_id]
                 self.claims_moved[job_id] = None
             if before.unique_key is not None and self.keys.get(before.unique_key) == job_id:
                 del self.keys[before.unique_key]
         if job is _ABSENT:
+            self.order.changed(before, None)
             return
-        self.jobs[job_id] = job
-        status = job.status
         if job.sequence > self._last_sequence:
             self._last_sequence = job.sequence
-        if job.unique_key is not None and status is not JobStatus.DEAD:
+        if job.unique_key is not None and job.status in KEY_HOLDERS:
             self.keys[job.unique_key] = job_id
-        if status is JobStatus.IN_PROGRESS:
+        if job.status is JobStatus.IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
-        elif status is JobStatus.QUEUED:
-            self._count_queued(job.entrypoint, 1)
-            if job.expires_at is not None:
-                self._expiring.push((job.expires_at, job_id))
-            if job.run_at is not None:
-                self._scheduled.push((job.run_at, job_id))
-            else:
-                self._push_ready(job)
-
-    def _count_queued(self, entrypoint: str, change: int) -> None:
-        """Count the queued jobs of an entrypoint: with the last one its heap goes, or names would pile up."""
-        count = self._queued.get(entrypoint, 0) + change
-        if count:
-            self._queued[entrypoint] = count
-        else:
-            del self._queued[entrypoint]
-            self._ready.pop(entrypoint, None)
-
-    def _push_ready(self, job: Job) -> None:
-        if job.attempt >= LARGEST or job.failures >= LARGEST:
-            return  # one more claim could not be read back
-        heap = self._ready.get(job.entrypoint)
-        if heap is None:
-            heap = self._ready[job.entrypoint] = LazyHeap(self._is_ready)
-        entry = (job.priority, job.sequence, job.entrypoint, job.id)
-        heap.push(entry)
-        if self._ready_all is not None:
-            self._ready_all.push(entry)
-
-    def _promote(self, now: datetime) -> None:
-        while (top := self._scheduled.top()) is not None and top[0] <= now:
-            self._scheduled.pop()
-            self._push_ready(self.jobs[top[-1]])
-
-    def _is_ready(self, entry: Entry) -> bool:
-        priority, sequence, entrypoint, job_id = entry
-        found = self.jobs.entries.get(job_id)
-        if found is None:
-            return False
-        if found.__class__ is tuple and (place := place_of(found)) is not None:
-            return place == entry[:3]
-        job = unpacked(job_id, found)
-        if (
-            job.status is not JobStatus.QUEUED
-            or job.sequence != sequence
-            or job.priority != priority
-            or job.entrypoint != entrypoint
-        ):
-            return False
-        if job.run_at is None or job.run_at <= self._now:
-            return True
-        self._scheduled.push((job.run_at, job.id))  # handed back with a delay, or the clock went back
-        return False
-
-    def _is_scheduled(self, entry: Entry) -> bool:
-        job = self.jobs.get(entry[-1])
-        return job is not None and job.status is JobStatus.QUEUED and job.run_at == entry[0]
-
-    def _is_expiring(self, entry: Entry) -> bool:
-        job = self.jobs.get(entry[-1])
-        return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
+        self.order.changed(before, job)

@@ -4,6 +4,7 @@ What matters to a caller is what happened to the operation, so that is what the 
 
 * certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `QueueFullError`,
   `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
+* a result that is not to be had: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
 * perhaps done, at most once: `UnknownOutcomeError`, which can be asked later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
 
@@ -104,6 +105,55 @@ class ClaimLostError(JobNotFoundError):
         super().__init__(job_id, f"No current claim on {claim}" + (f": {reason}" if reason else ""))
         self.attempt = attempt
         self.ended_here = ended_here
+
+
+class JobCancelledError(ClaimLostError):
+    """The job was cancelled while it was in progress: stop the work, and nack, which removes it.
+
+    The claim is still the caller's. An ack would finish the job as if nobody had cancelled it.
+    """
+
+    def __init__(self, job_id: str, attempt: int | None = None) -> None:
+        super().__init__(job_id, attempt)
+        self.args = (f"Job {job_id!r} was cancelled: stop working on it, and nack it",)
+
+
+class JobFailedError(JQueueError):
+    """A result was waited for, and the job is dead.
+
+    Attributes:
+        job_id: the job.
+        error: the last error that was recorded with it, if any.
+    """
+
+    def __init__(self, job_id: str, error: str | None) -> None:
+        super().__init__(f"Job {job_id!r} is dead" + (f": {error}" if error else ""))
+        self.job_id = job_id
+        self.error = error
+
+
+class ResultNotKeptError(JQueueError):
+    """A result was asked for, of a job that has finished and left none. `enqueue(keep_result=...)` keeps it.
+
+    Attributes:
+        job_id: the job.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"Job {job_id!r} has finished, and its result was not kept: enqueue it with keep_result")
+        self.job_id = job_id
+
+
+class ResultTimeoutError(JQueueError, TimeoutError):
+    """A result was waited for, and the job has not finished in time. It goes on.
+
+    Attributes:
+        job_id: the job.
+    """
+
+    def __init__(self, job_id: str, seconds: float) -> None:
+        super().__init__(f"Job {job_id!r} has not finished within {seconds:g} s")
+        self.job_id = job_id
 
 
 class CASConflictError(JQueueError):

@@ -6,6 +6,9 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
+
+from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
@@ -46,7 +49,8 @@ class Limits:
             `docs/decisions/0011-size-limit.md`.
         batch_size: the most jobs in one dequeue, and operations in one call.
         header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
-        name_bytes: the longest entrypoint, id, unique key or header name, in UTF-8.
+        name_bytes: the longest entrypoint, id, key or header name, in UTF-8.
+        result_bytes: the largest result that is kept, as JSON.
     """
 
     payload_bytes: int = 1 << 20
@@ -54,6 +58,7 @@ class Limits:
     batch_size: int = 10_000
     header_bytes: int = 16 << 10
     name_bytes: int = 512
+    result_bytes: int = 64 << 10
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -150,6 +155,30 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
     if size > limits.header_bytes:
         raise InvalidJobError(f"headers take {size} bytes; the limit is {limits.header_bytes}")
     return FrozenHeaders(value)
+
+
+def check_result(value: object, limits: Limits) -> Any:
+    """A result as it will be read back: tuples as lists, names as texts.
+
+    Raises:
+        InvalidJobError: it is no JSON, or too large. It is not shown.
+    """
+    if value is None:
+        return None
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        found = from_json(b'{"job": {"result": %b}}' % text, allow_inf_nan=False)["job"]["result"]
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidJobError(
+            f"a result must be JSON: text, finite numbers, true, false, null, and lists and objects of them; "
+            f"got {type(value).__name__}"
+        ) from None
+    if len(text) > limits.result_bytes:
+        raise InvalidJobError(
+            f"the result is {len(text)} bytes as JSON; the limit is {limits.result_bytes}. Store it elsewhere and "
+            "return its address, or set Limits(result_bytes=...)"
+        )
+    return found
 
 
 def cut_error(error: object) -> str:

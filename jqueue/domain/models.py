@@ -6,26 +6,53 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, NoReturn, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from jqueue.domain.errors import JobNotFoundError
+from jqueue.domain.fields import (
+    COUNT_MAX,
+    LARGEST,
+    NO_HEADERS,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Count,
+    Finite,
+    FrozenHeaders,
+    Headers,
+    JobId,
+    Payload,
+    Seconds,
+    Timestamp,
+)
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 
-PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
-"""The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
-
-COUNT_MAX = 2**63 - 1
-"""The largest whole number that a blob may hold."""
-
-LARGEST = 2**53
-"""The largest version, attempt and number of failures. None grows beyond: what could not be read is not written."""
+__all__ = [
+    "COUNT_MAX",
+    "DEFAULT_CLAIM_TIMEOUT",
+    "LARGEST",
+    "NO_HEADERS",
+    "PRIORITY_MAX",
+    "PRIORITY_MIN",
+    "Claim",
+    "CommitRecord",
+    "EntrypointRules",
+    "FrozenHeaders",
+    "Job",
+    "JobStatus",
+    "KeyHold",
+    "QueueSettings",
+    "QueueState",
+    "Schedule",
+    "SetAside",
+    "Usage",
+    "trusted_job",
+]
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
 """How long a claim lasts without a heartbeat when nobody says otherwise."""
@@ -34,7 +61,8 @@ DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
 class JobStatus(StrEnum):
     """Where a job stands. A queued job whose `run_at` lies ahead is called scheduled; it is not a status.
 
-    `COMPLETED` is never stored: it marks the answer to an idempotent enqueue whose job was finished already.
+    A completed job stays in the queue only as long as its result is kept. `COMPLETED` also marks the answer to an
+    idempotent enqueue whose job was finished already.
     """
 
     QUEUED = "queued"
@@ -52,76 +80,8 @@ class Claim(NamedTuple):
     attempt: int
 
 
-class FrozenHeaders(dict[str, str]):
-    """A job's headers: a mapping that can be read, compared and hashed, and not changed."""
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("a job's headers cannot be changed; pass new ones to enqueue")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-    def __reduce__(self) -> tuple[type[FrozenHeaders], tuple[dict[str, str]]]:
-        return FrozenHeaders, (dict(self),)
-
-
-NO_HEADERS = FrozenHeaders()
-
-
-def _to_payload(value: object) -> object:
-    """Bytes-like stays as it is; text is base64, as in the blob."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value.encode("ascii"), validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            raise ValueError("payload as text must be base64") from None
-    raise ValueError(f"payload must be bytes or a base64-encoded str, got {type(value).__name__}")
-
-
-def _to_utc(value: object) -> object:
-    """A time without a zone, as foreign blobs have them, is UTC."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:  # its text shows the value
-            raise ValueError("a time must be an ISO 8601 text") from None
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    raise ValueError("a time must be an ISO 8601 text or a datetime")
-
-
-def _to_headers(value: object) -> FrozenHeaders:
-    if isinstance(value, FrozenHeaders):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError("headers must be an object of texts")
-    if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
-        raise ValueError("headers must map text to text")
-    return FrozenHeaders(value)
-
-
 def _to_commit_record(value: object) -> object:
     return (*value[:4], tuple(value[4:])) if isinstance(value, list) else value
-
-
-def _encode_payload(payload: bytes) -> str:
-    return base64.b64encode(payload).decode("ascii")
-
-
-Payload = Annotated[bytes, BeforeValidator(_to_payload), PlainSerializer(_encode_payload, return_type=str)]
-Timestamp = Annotated[datetime, BeforeValidator(_to_utc)]
-Headers = Annotated[Mapping[str, str], PlainValidator(_to_headers)]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-JobId = Annotated[str, Field(min_length=1)]
 
 
 def _new_id() -> str:
@@ -155,6 +115,13 @@ class Job(BaseModel):
         claim_timeout: seconds without a heartbeat after which the claim is stale; None unless in progress.
         dead_at: when it died; None unless dead.
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
+        concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
+        concurrency_limit: that ceiling, as this job sees it: it is claimed while fewer jobs with the key are in
+            progress. None means 1.
+        keep_result: seconds for which the result is kept after the ack; None means not at all.
+        result: what the ack said; any JSON value.
+        finished_at: when it was acked; None unless completed and kept.
+        cancel_requested: whether its holder was told to stop.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -178,6 +145,12 @@ class Job(BaseModel):
     claim_timeout: Seconds | None = None
     dead_at: Timestamp | None = None
     error: str | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    keep_result: Seconds | None = None
+    result: Any = Field(default=None, repr=False)
+    finished_at: Timestamp | None = None
+    cancel_requested: bool = False
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes, priority: int = 0) -> Self:
@@ -272,6 +245,10 @@ class QueueState(BaseModel):
         finished: the ids of recently acked jobs, and the attempt that acked each.
         holds: unique keys kept after their job's ack.
         attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
+        settings: what holds for the queue as a whole.
+        entrypoints: what holds jobs of one entrypoint back, by its name.
+        recent: the claims of entrypoints with a rate limit, as long as they count.
+        schedules: the cron entries, by name.
         set_aside: lines that could not be read as jobs.
         extra: fields that this version does not know, kept for those that do.
     """
@@ -287,6 +264,10 @@ class QueueState(BaseModel):
     finished: Mapping[str, Count] = Field(default_factory=dict)
     holds: Mapping[str, KeyHold] = Field(default_factory=dict)
     attempt_floor: Count = 0
+    settings: QueueSettings = QueueSettings()
+    entrypoints: Mapping[str, EntrypointRules] = Field(default_factory=dict)
+    recent: Mapping[str, tuple[Usage, ...]] = Field(default_factory=dict)
+    schedules: Mapping[str, Schedule] = Field(default_factory=dict, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jqueue.domain.limits import Limits
-from jqueue.domain.models import Job, JobStatus, SetAside
+from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 
 WARN_SHARE = 0.5
 """From this share of the blob's limit on, the figures carry a warning."""
@@ -22,6 +22,8 @@ class EntrypointStats:
         scheduled: queued, and not to be claimed yet.
         in_progress: claimed.
         dead: out of attempts.
+        completed: finished, with a result that is kept.
+        paused: whether none of it is claimed.
         oldest_ready_age: since the earliest `run_at` of the ready jobs, or `created_at` of those without one; None if
             none is ready. A job that was given back or redriven is as old as before.
     """
@@ -31,6 +33,8 @@ class EntrypointStats:
     in_progress: int = 0
     dead: int = 0
     oldest_ready_age: timedelta | None = None
+    completed: int = 0
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +76,23 @@ class Census:
             tally = self._tallies[job.entrypoint] = _Tally()
         tally.count(job, self._now)
 
-    def figures(self, version: int, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits) -> QueueStats:
+    def figures(
+        self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
+    ) -> QueueStats:
         """The figures of the queue whose jobs were counted.
 
         Args:
-            version: of its state.
+            header: its state; the jobs in it are not looked at.
             set_aside: its lines that cannot be read as jobs.
             size: bytes that the state takes in the store.
             taken: bytes of it that count against the limit of enqueue.
             limits: what the queue accepts.
         """
-        tallies, now = self._tallies.values(), self._now
+        now = self._now
+        paused = {name for name, rules in header.entrypoints.items() if rules.paused}
+        for name in paused:
+            self._tallies.setdefault(name, _Tally())
+        tallies = self._tallies.values()
         warnings = []
         if taken > WARN_SHARE * limits.enqueue_bytes:
             share = taken / limits.enqueue_bytes
@@ -96,11 +106,12 @@ class Census:
             in_progress=sum(tally.in_progress for tally in tallies),
             dead=sum(tally.dead for tally in tallies),
             oldest_ready_age=_age(oldest, now),
-            version=version,
+            version=header.version,
+            completed=sum(tally.completed for tally in tallies),
             size=size,
             size_limit=limits.enqueue_bytes,
             unreadable=len(set_aside),
-            entrypoints={name: tally.figures(now) for name, tally in sorted(self._tallies.items())},
+            entrypoints={name: tally.figures(now, name in paused) for name, tally in sorted(self._tallies.items())},
             warnings=tuple(warnings),
         )
 
@@ -113,6 +124,7 @@ class _Tally:
     scheduled: int = 0
     in_progress: int = 0
     dead: int = 0
+    completed: int = 0
     oldest: datetime | None = None
 
     def count(self, job: Job, now: datetime) -> None:
@@ -120,6 +132,8 @@ class _Tally:
             self.in_progress += 1
         elif job.status is JobStatus.DEAD:
             self.dead += 1
+        elif job.status is JobStatus.COMPLETED:
+            self.completed += 1
         elif job.run_at is not None and job.run_at > now:
             self.scheduled += 1
         elif job.expires_at is None or job.expires_at > now:
@@ -128,8 +142,16 @@ class _Tally:
             if self.oldest is None or since < self.oldest:
                 self.oldest = since
 
-    def figures(self, now: datetime) -> EntrypointStats:
-        return EntrypointStats(self.ready, self.scheduled, self.in_progress, self.dead, _age(self.oldest, now))
+    def figures(self, now: datetime, paused: bool) -> EntrypointStats:
+        return EntrypointStats(
+            depth=self.ready,
+            scheduled=self.scheduled,
+            in_progress=self.in_progress,
+            dead=self.dead,
+            oldest_ready_age=_age(self.oldest, now),
+            completed=self.completed,
+            paused=paused,
+        )
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta | None:

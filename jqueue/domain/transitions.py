@@ -28,6 +28,8 @@ class Verb(StrEnum):
     EXPIRE = "expire"
     REDRIVE = "redrive"
     PURGE = "purge"
+    RESCHEDULE = "reschedule"
+    REPRIORITISE = "reprioritise"
 
     __hash__ = str.__hash__  # see JobStatus
 
@@ -38,15 +40,25 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (QUEUED, Verb.CANCEL): (None,),
     (QUEUED, Verb.EXPIRE): (None,),
     (QUEUED, Verb.PURGE): (None,),
+    (QUEUED, Verb.RESCHEDULE): (QUEUED,),
+    (QUEUED, Verb.REPRIORITISE): (QUEUED,),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
-    (IN_PROGRESS, Verb.NACK): (QUEUED, DEAD),
-    (IN_PROGRESS, Verb.HAND_BACK): (QUEUED,),
-    (IN_PROGRESS, Verb.REVOKE): (QUEUED, DEAD),
+    (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS,),
+    (IN_PROGRESS, Verb.NACK): (QUEUED, DEAD, None),
+    (IN_PROGRESS, Verb.HAND_BACK): (QUEUED, None),
+    (IN_PROGRESS, Verb.REVOKE): (QUEUED, DEAD, None),
     (DEAD, Verb.REDRIVE): (QUEUED,),
     (DEAD, Verb.PURGE): (None,),
+    (DEAD, Verb.EXPIRE): (None,),
+    (COMPLETED, Verb.PURGE): (None,),
+    (COMPLETED, Verb.EXPIRE): (None,),
 }
-"""(from, verb) -> the statuses it may lead to. None is "not in the queue"; a completed job is not in it either."""
+"""(from, verb) -> the statuses it may lead to. None is "not in the queue".
+
+A completed job is in it only as long as its result is kept. A job in progress that was cancelled leaves where another
+would be queued again, or dead.
+"""
 
 
 def diagram() -> str:
@@ -56,4 +68,4 @@ def diagram() -> str:
     lines = ["stateDiagram-v2"]
     for (before, verb), targets in TRANSITIONS.items():
         lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
-    return "\n".join([*lines, "    completed --> [*]"]) + "\n"
+    return "\n".join([*lines, "    completed --> [*]: no result is kept"]) + "\n"

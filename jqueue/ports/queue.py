@@ -15,7 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import Enqueue, JobReference, OnConflict, Operation
+from jqueue.domain.operations import UNCHANGED, Enqueue, JobReference, OnConflict, Operation, Unchanged
+from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 
 
@@ -39,6 +40,12 @@ class Capabilities:
         transactions: several operations in one commit, all or nothing: `apply`, `enqueue_many`.
         wait: a dequeue may wait for jobs.
         size_limit: refuses new jobs with QueueFullError before it is too large to handle.
+        cancel_running: `cancel(running=True)`, of which the holder of a job is told at its next heartbeat.
+        reschedule: `reschedule` and `reprioritise`.
+        limits: `pause` and `resume`, `limit`, `concurrency_key`, and `configure(aging=)`.
+        retention: `configure(dead_retention=)`.
+        results: `keep_result`, the `result` of an ack, and waiting for it.
+        schedules: cron entries.
     """
 
     priority: bool = True
@@ -56,6 +63,12 @@ class Capabilities:
     transactions: bool = True
     wait: bool = True
     size_limit: bool = True
+    cancel_running: bool = True
+    reschedule: bool = True
+    limits: bool = True
+    retention: bool = True
+    results: bool = True
+    schedules: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -104,6 +117,9 @@ class JobQueue(Protocol):
         unique_key: str | None = None,
         unique_for: Duration | None = None,
         on_conflict: OnConflict = "return",
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        keep_result: Duration | None = None,
         deadline: Duration | None = None,
     ) -> Job:
         """Add a job, and return it as it stands.
@@ -130,8 +146,8 @@ class JobQueue(Protocol):
         """Claim ready jobs, by priority and then by commit order; none if there are none within `wait`."""
         ...
 
-    async def ack(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
-        """Finish a claimed job: it leaves the queue.
+    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
+        """Finish a claimed job: it leaves the queue, or stays as long as its result is kept.
 
         Raises:
             ClaimLostError: the claim is not current.
@@ -186,7 +202,10 @@ class JobQueue(Protocol):
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> Sequence[JobNotFoundError]:
-        """Say that the work on many jobs goes on, in one operation; returns the errors of the lost ones."""
+        """Say that the work on many jobs goes on, in one operation; returns the errors of the lost ones.
+
+        JobCancelledError is among them for a job that was cancelled: its claim holds until it is nacked.
+        """
         ...
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
@@ -197,12 +216,41 @@ class JobQueue(Protocol):
         """
         ...
 
-    async def cancel(self, job_id: str, *, deadline: Duration | None = None) -> Job:
-        """Remove a job that nobody has claimed, and return it.
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, each for itself; returns each one's result, or its refusal."""
+        ...
+
+    async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
+        """Remove a job that nobody has claimed, or have the holder of one in progress told to stop; returns it.
 
         Raises:
             JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress, or dead.
+            JobStateError: it is in progress, and that was not meant; or it is dead, or completed.
+        """
+        ...
+
+    async def reschedule(
+        self,
+        job_id: str,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> Job:
+        """Have a queued job claimed at another time, and return it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        ...
+
+    async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
+        """Give a queued job another priority, and return it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
         """
         ...
 
@@ -220,11 +268,82 @@ class JobQueue(Protocol):
         older_than: Duration | None = None,
         deadline: Duration | None = None,
     ) -> int:
-        """Remove dead jobs for good (or queued ones, if asked), and return how many."""
+        """Remove dead jobs for good (or queued or completed ones, if asked), and return how many."""
         ...
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         """Revoke every claim that was not confirmed within `timeout`, and return how many."""
+        ...
+
+    async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """Have no job of an entrypoint claimed until `resume`."""
+        ...
+
+    async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """End a pause."""
+        ...
+
+    async def limit(
+        self,
+        entrypoint: str,
+        *,
+        running: int | None = None,
+        rate: int | None = None,
+        per: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> None:
+        """Set the limits of an entrypoint: jobs in progress at once, claims within any `per` seconds; None: none."""
+        ...
+
+    async def configure(
+        self,
+        *,
+        aging: Duration | Unchanged | None = UNCHANGED,
+        dead_retention: Duration | Unchanged | None = UNCHANGED,
+        deadline: Duration | None = None,
+    ) -> QueueSettings:
+        """Change settings of the queue as a whole, and return those that hold then."""
+        ...
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        entrypoint: str,
+        payload: bytes = b"",
+        *,
+        timezone: str = "UTC",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        keep_result: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> Schedule:
+        """Set a cron entry: a job is enqueued at each of its times, once."""
+        ...
+
+    async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
+        """Remove a cron entry; returns whether there was one."""
+        ...
+
+    async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
+        """The cron entries, by name."""
+        ...
+
+    async def result(
+        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
+    ) -> Any:
+        """Wait until a job has finished, and return the result that was kept.
+
+        Raises:
+            JobFailedError: it is dead.
+            ResultTimeoutError: it has not finished by then.
+            ResultNotKeptError: it has finished, and no result is kept.
+            JobNotFoundError: there is no such job.
+        """
         ...
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:

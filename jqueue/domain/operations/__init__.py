@@ -5,12 +5,19 @@ Direct and broker differ only in how many of these go into one commit.
 
 from jqueue.domain.operations.base import Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, JobReference, Nack
-from jqueue.domain.operations.jobs import Dequeue, Enqueue, NewJob, OnConflict, new_job
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.jobs import Enqueue, NewJob, OnConflict, new_job
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
+from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
+from jqueue.domain.operations.schedules import SetSchedule, Unschedule
+from jqueue.domain.operations.waiting import AwaitResult, Reprioritise, Reschedule
 
 __all__ = [
+    "UNCHANGED",
     "Ack",
+    "AwaitResult",
     "Cancel",
+    "Configure",
     "Dequeue",
     "Enqueue",
     "Fence",
@@ -21,11 +28,19 @@ __all__ = [
     "NewJob",
     "OnConflict",
     "Operation",
+    "Pause",
     "Preparation",
     "Purge",
     "Redrive",
+    "Reprioritise",
     "RequeueStale",
+    "Reschedule",
+    "Resume",
+    "SetLimits",
+    "SetSchedule",
     "Sweep",
+    "Unchanged",
+    "Unschedule",
     "new_job",
     "perform",
 ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError
-from jqueue.domain.limits import cut_error
+from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
+from jqueue.domain.limits import check_result, cut_error
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.transitions import Verb
@@ -22,7 +22,15 @@ SAME_MOMENT = timedelta(microseconds=1)
 
 
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
-    """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left."""
+    """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
+
+    A job that was cancelled leaves. Where jobs age, it is as old as this moment: those that fail must not overtake.
+    """
+    if job.cancel_requested:
+        draft.move(job, verb, None, None)
+        return
+    if draft.settings.aging is not None and not changes.get("run_at"):
+        changes["run_at"] = now
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
     if changes.pop("dead", False):
@@ -34,7 +42,13 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
 
 
 def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
-    """End a claim as if it had not been: the failure is given back and the place kept. The attempt stays used."""
+    """End a claim as if it had not been: the failure is given back and the place kept. The attempt stays used.
+
+    A job that was cancelled leaves.
+    """
+    if job.cancel_requested:
+        draft.move(job, Verb.HAND_BACK, None, None)
+        return
     after = job.evolve(
         status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, failures=max(0, job.failures - 1), **changes
     )
@@ -43,27 +57,51 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ack(Operation):
-    """Finish a job: it leaves the queue. Repeating the ack soon after, with the same claim, changes nothing."""
+    """Finish a job: it leaves the queue, or stays as long as its result is to be kept.
+
+    Repeating the ack soon after, with the same claim, changes nothing.
+
+    Attributes:
+        job: what was claimed.
+        result: a JSON value, kept if the job was enqueued with `keep_result`.
+    """
 
     needs_room: ClassVar[bool] = False
 
     job: JobReference
+    result: Any = field(default=None, repr=False)
 
     def prepared(self, preparation: Preparation) -> Ack:
-        """With the claim found."""
-        return Ack(preparation.find_claim(self.job))
+        """With the claim found, and the result as it will be read back."""
+        return Ack(preparation.find_claim(self.job), check_result(self.result, preparation.limits))
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Remove the job, and remember that it was finished by this attempt."""
+        """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
         claim = self.job
         assert isinstance(claim, Claim)
-        if claim.job_id not in draft.jobs.entries and draft.finished.get(claim.job_id) == claim.attempt:
+        if draft.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
             return
         job = draft.held(claim)
-        draft.move(job, Verb.ACK, None, JobStatus.COMPLETED)
+        kept = None
+        if job.keep_result is not None:
+            kept = job.evolve(
+                status=JobStatus.COMPLETED,
+                payload=b"",
+                heartbeat_at=None,
+                claim_timeout=None,
+                cancel_requested=False,
+                result=self.result,
+                finished_at=now,
+            )
+        draft.move(job, Verb.ACK, kept, JobStatus.COMPLETED)
         draft.note(draft.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
             draft.note(draft.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
+
+    @staticmethod
+    def _is_done(draft: Draft, claim: Claim) -> bool:
+        job = draft.jobs.get(claim.job_id)
+        return job is None or (job.status is JobStatus.COMPLETED and job.attempt == claim.attempt)
 
     def job_ids(self) -> Sequence[str]:
         """The job acked."""
@@ -122,11 +160,13 @@ class Nack(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
-    """Say that claims are alive, many in one operation. Its result is the errors of those that are lost.
+    """Say that claims are alive, many in one operation.
+
+    Its result is the errors of those that are lost, and of those whose job was cancelled.
 
     Attributes:
         jobs: what was claimed.
-        tolerant: whether a lost claim leaves the others their heartbeat; otherwise the first one is raised.
+        tolerant: whether a lost claim leaves the others their heartbeat; otherwise the first error is raised.
     """
 
     needs_room: ClassVar[bool] = False
@@ -152,6 +192,11 @@ class Heartbeat(Operation):
                     raise
                 lost.append(error)
                 continue
+            if job.cancel_requested:
+                stop = JobCancelledError(*claim)
+                if not self.tolerant:
+                    raise stop
+                lost.append(stop)
             at = now if job.heartbeat_at != now else now + SAME_MOMENT
             draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), JobStatus.IN_PROGRESS)
         return lost

@@ -1,11 +1,11 @@
-"""Jobs in, jobs out: enqueue and dequeue."""
+"""Jobs in: enqueue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, check_time, to_seconds
@@ -19,8 +19,9 @@ from jqueue.domain.limits import (
     check_priority,
     written_bytes,
 )
-from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Claim, Job, JobStatus, trusted_job
+from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
 OnConflict = Literal["return", "raise", "replace"]
@@ -32,7 +33,7 @@ LINE_BYTES = 240
 """About what a job takes in the blob besides its texts and its payload."""
 
 
-_PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
+PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job, most of them as they are when nobody says otherwise."""
 
 
@@ -48,9 +49,9 @@ UNPREPARED = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), _no_id
 """For an `Enqueue` that is applied to a state as it is, by nobody's queue."""
 
 
-def drop_expired(draft: Draft, now: datetime) -> None:
-    """Remove the queued jobs whose time is over."""
-    while (job := draft.expired(now)) is not None:
+def drop_outlived(draft: Draft, now: datetime) -> None:
+    """Remove the jobs whose time is over: queued ones that expire, results and dead jobs kept for long enough."""
+    while (job := draft.outlived(now)) is not None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
@@ -71,6 +72,9 @@ class Enqueue(Operation):
         unique_key: no second live job may have the same.
         unique_for: how long the key stays taken after the ack.
         on_conflict: "return" the job that holds the key, "raise" DuplicateJobError, or "replace" it if it is queued.
+        concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
+        concurrency_limit: that ceiling: it is claimed while fewer jobs with the key are in progress. 1 if not given.
+        keep_result: how long the result is kept after the ack; None means not at all.
     """
 
     entrypoint: str
@@ -86,6 +90,9 @@ class Enqueue(Operation):
     unique_key: str | None = None
     unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    keep_result: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> NewJob:
         """Checked, with an id, and durations in seconds."""
@@ -114,6 +121,9 @@ def new_job(
     unique_key: str | None = None,
     unique_for: Duration | None = None,
     on_conflict: OnConflict = "return",
+    concurrency_key: str | None = None,
+    concurrency_limit: int | None = None,
+    keep_result: Duration | None = None,
 ) -> NewJob:
     """An enqueue, checked and completed: see `Enqueue`.
 
@@ -127,8 +137,10 @@ def new_job(
         raise InvalidJobError(f"on_conflict must be one of {_ON_CONFLICT}, got {shown(on_conflict)}")
     if unique_for is not None and unique_key is None:
         raise InvalidJobError("unique_for needs a unique_key")
+    if concurrency_limit is not None and concurrency_key is None:
+        raise InvalidJobError("concurrency_limit needs a concurrency_key")
     values: dict[str, Any] = {
-        **_PLAIN,
+        **PLAIN,
         "id": preparation.new_id() if job_id is None else check_name("job_id", job_id, limits),
         "entrypoint": check_name("entrypoint", entrypoint, limits),
         "payload": check_payload(payload, limits),
@@ -147,6 +159,12 @@ def new_job(
         values["unique_key"] = check_name("unique_key", unique_key, limits)
     if unique_for is not None:
         values["unique_for"] = to_seconds("unique_for", unique_for)
+    if concurrency_key is not None:
+        values["concurrency_key"] = check_name("concurrency_key", concurrency_key, limits)
+    if concurrency_limit is not None:
+        values["concurrency_limit"] = check_integer("concurrency_limit", concurrency_limit, 1, COUNT_MAX)
+    if keep_result is not None:
+        values["keep_result"] = to_seconds("keep_result", keep_result)
     seconds = None if delay is None else to_seconds("delay", delay)
     return NewJob(values, job_id is not None, seconds, on_conflict, limits.enqueue_bytes)
 
@@ -160,14 +178,17 @@ class NewJob(Operation):
         delay: seconds from its commit until it may be claimed; None if `values` say when.
         on_conflict: see `Enqueue`.
         enqueue_bytes: the size up to which the blob takes new jobs.
+
+    Attributes:
+        values: as given; not to be changed.
     """
 
-    __slots__ = ("_delay", "_enqueue_bytes", "_id_given", "_on_conflict", "_values")
+    __slots__ = ("_delay", "_enqueue_bytes", "_id_given", "_on_conflict", "values")
 
     def __init__(
         self, values: dict[str, Any], id_given: bool, delay: float | None, on_conflict: OnConflict, enqueue_bytes: int
     ) -> None:
-        self._values = values
+        self.values = values
         self._id_given = id_given
         self._delay = delay
         self._on_conflict = on_conflict
@@ -175,8 +196,8 @@ class NewJob(Operation):
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""
-        drop_expired(draft, now)  # or the new job would be taken for one that nobody will ever get
-        job_id, unique_key = self._values["id"], self._values["unique_key"]
+        drop_outlived(draft, now)  # or the new job would be taken for one that nobody will ever get
+        job_id, unique_key = self.values["id"], self.values["unique_key"]
         if job_id in draft.jobs.entries:
             return draft.jobs[job_id]
         if job_id in draft.finished:
@@ -200,25 +221,29 @@ class NewJob(Operation):
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
         draft.note_added(size)
+        if job.concurrency_key is not None:
+            draft.require(LIMITS)
         return job
 
     def job_ids(self) -> Sequence[str]:
         """The id of the job to be."""
-        return (self._values["id"],)
+        return (self.values["id"],)
 
     def stored_bytes(self) -> int:
         """About how many bytes the job takes in the blob."""
-        values = self._values
+        values = self.values
         size = LINE_BYTES + len(values["payload"]) * 4 // 3
         size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
         if values["unique_key"] is not None:
             size += written_bytes(values["unique_key"]) + 4
+        if values["concurrency_key"] is not None:
+            size += written_bytes(values["concurrency_key"]) + 24
         for name, text in values["headers"].items():
             size += written_bytes(name) + written_bytes(text) + 8
         return size
 
     def _job(self, draft: Draft, now: datetime) -> Job:
-        values = {**self._values, "created_at": now, "sequence": draft.next_sequence()}
+        values = {**self.values, "created_at": now, "sequence": draft.next_sequence()}
         if self._delay is not None:
             values["run_at"] = now + timedelta(seconds=self._delay)
         if self._id_given:
@@ -229,8 +254,8 @@ class NewJob(Operation):
         """What there is to say of a job that was acked and is gone: its id, and that it is completed."""
         attempt = draft.finished.get(job_id, 0)
         status = JobStatus.COMPLETED
-        given = {name: self._values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}
-        return trusted_job({**_PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
+        given = {name: self.values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}
+        return trusted_job({**PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
 
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
         live = draft.jobs.get(holder)
@@ -247,63 +272,3 @@ class NewJob(Operation):
             draft.move(live, Verb.CANCEL, None, None)
         else:
             raise DuplicateJobError(key, holder, f"it is {live.status}, and only a queued job can be replaced")
-
-
-def sought_names(names: object) -> tuple[str, ...]:
-    """One entrypoint, or several. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
-
-    Raises:
-        InvalidJobError: it is neither.
-    """
-    several = (names,) if isinstance(names, str) else names
-    if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
-        raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
-    return tuple(several)
-
-
-@dataclass(frozen=True, slots=True)
-class Dequeue(Operation):
-    """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
-
-    Attributes:
-        entrypoints: whose jobs; one name, several, or None for all.
-        batch_size: how many at the most.
-        claim_timeout: how long a claim lasts without a heartbeat; None means the queue's own.
-    """
-
-    claims_jobs: ClassVar[bool] = True
-
-    entrypoints: str | Sequence[str] | None = None
-    _: KW_ONLY
-    batch_size: int = 1
-    claim_timeout: Duration | None = None
-
-    def prepared(self, preparation: Preparation) -> Dequeue:
-        """Checked, with the entrypoints as a tuple and the timeout in seconds."""
-        timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
-        return Dequeue(
-            None if self.entrypoints is None else sought_names(self.entrypoints),
-            batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
-            claim_timeout=to_seconds("claim_timeout", timeout),
-        )
-
-    def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Remove what has expired, then claim."""
-        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
-        drop_expired(draft, now)
-        claimed: list[Job] = []
-        while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
-            job = ready.evolve(
-                status=JobStatus.IN_PROGRESS,
-                attempt=ready.attempt + 1,
-                failures=ready.failures + 1,
-                heartbeat_at=now,
-                claim_timeout=self.claim_timeout,
-            )
-            draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
-            claimed.append(job)
-        return claimed
-
-    def claims(self, result: list[Job]) -> Sequence[Claim]:
-        """One for each job."""
-        return [job.claim for job in result]

@@ -13,7 +13,7 @@ from jqueue.domain.limits import check_name
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.claims import send_back
-from jqueue.domain.operations.jobs import drop_expired
+from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
@@ -29,9 +29,16 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation):
-    """Remove a job that nobody has claimed. Its result is the job."""
+    """Remove a job that nobody has claimed. Its result is the job.
+
+    Attributes:
+        job_id: which.
+        running: whether one in progress shall be stopped: its holder is told at its next heartbeat, and the job leaves
+            when that claim ends. An ack still finishes it. The result is the job as it is then, in progress.
+    """
 
     job_id: str
+    running: bool = False
 
     def prepared(self, preparation: Preparation) -> Cancel:
         """Checked."""
@@ -39,13 +46,20 @@ class Cancel(Operation):
         return self
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Remove it.
+        """Remove it, or have its holder told.
 
         Raises:
             JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress, or dead.
+            JobStateError: it is in progress, and that was not meant; or it is dead, or completed.
         """
         job = draft.get(self.job_id)
+        if job.status is JobStatus.IN_PROGRESS and self.running:
+            told = job.evolve(cancel_requested=True)
+            if not job.cancel_requested:
+                draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
+            return told
+        if job.status is JobStatus.IN_PROGRESS:
+            raise JobStateError(job.id, job.status, "cancel(running=True) has its holder told to stop")
         if job.status is not JobStatus.QUEUED:
             raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
         draft.move(job, Verb.CANCEL, None, None)
@@ -86,7 +100,7 @@ class Redrive(Operation):
             JobStateError: the one named is not dead.
             DuplicateJobError: another job holds the key of the one named.
         """
-        drop_expired(draft, now)
+        drop_outlived(draft, now)
         if self.job_id is not None:
             job = draft.get(self.job_id)
             if job.status is not JobStatus.DEAD:
@@ -122,12 +136,12 @@ class Redrive(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Purge(Operation):
-    """Remove jobs for good: dead ones, or queued ones if asked. Its result is how many.
+    """Remove jobs for good: dead ones, or queued or completed ones if asked. Its result is how many.
 
     Attributes:
         status: which; jobs in progress are not purged.
         entrypoint: only those of this entrypoint.
-        older_than: only those dead (or, if queued, created) for longer.
+        older_than: only those dead or finished (or, if queued, created) for longer.
     """
 
     status: JobStatus = JobStatus.DEAD
@@ -136,8 +150,8 @@ class Purge(Operation):
 
     def prepared(self, preparation: Preparation) -> Purge:
         """Checked, with the age in seconds."""
-        if self.status not in (JobStatus.DEAD, JobStatus.QUEUED):
-            raise InvalidJobError(f"purge takes jobs that are dead or queued, not {shown(self.status)}")
+        if self.status not in (JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED):
+            raise InvalidJobError(f"purge takes jobs that are dead, queued or completed, not {shown(self.status)}")
         if self.entrypoint is not None:
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
@@ -151,7 +165,7 @@ class Purge(Operation):
             for job in draft.jobs.values()
             if job.status is self.status
             and self.entrypoint in (None, job.entrypoint)
-            and (cutoff is None or (job.dead_at or job.created_at) < cutoff)
+            and (cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff)
         ]
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)

@@ -1,0 +1,278 @@
+"""What operators ask of a queue, and those who only look: every verb that is not for a job's own producer or worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from jqueue.core.queue_base import QueueBase
+from jqueue.core.slices import JOBS_PER_SLICE, in_turns
+from jqueue.domain.durations import LONGEST, Duration, to_seconds
+from jqueue.domain.errors import ResultTimeoutError
+from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.operations import (
+    UNCHANGED,
+    AwaitResult,
+    Cancel,
+    Configure,
+    Operation,
+    Pause,
+    Purge,
+    Redrive,
+    Reprioritise,
+    RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unchanged,
+    Unschedule,
+)
+from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.stats import Census, QueueStats
+
+
+class OperatorVerbs(QueueBase):
+    """The verbs for those who keep a queue in order. `QueueVerbs` has the others, and says what holds for all."""
+
+    async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
+        """The result of one operation."""
+        results: list[Any] = await self._one(operation.prepared(self._preparation), deadline)
+        return results[0]
+
+    # Operators
+
+    async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
+        """Remove a job that nobody has claimed, and return it.
+
+        Args:
+            job_id: which.
+            running: whether one in progress shall be stopped. Its holder is told at its next heartbeat, and the job
+                leaves when that claim ends; an ack still finishes it. It is returned as it is then, in progress.
+            deadline: by then the call has ended.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is in progress, and that was not meant; or it is dead, or completed.
+        """
+        return await self._done(Cancel(job_id, running), deadline)  # type: ignore[no-any-return]
+
+    async def reschedule(
+        self,
+        job_id: str,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> Job:
+        """Have a queued job claimed at another time: after a delay (0 means at once), or at `run_at`. Returns it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        operation = Reschedule(job_id, delay=delay, run_at=run_at)
+        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+
+    async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
+        """Give a queued job another priority, and return it.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        return await self._done(Reprioritise(job_id, priority), deadline)  # type: ignore[no-any-return]
+
+    async def redrive(
+        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
+    ) -> int:
+        """Queue dead jobs again: one by its id, those of an entrypoint, or all. Returns how many.
+
+        Raises:
+            JobNotFoundError: the one named is not in the queue.
+            JobStateError: the one named is not dead.
+            DuplicateJobError: a live job holds the unique key of the one named. Of many, such jobs stay dead.
+        """
+        return await self._done(Redrive(job_id, entrypoint), deadline)  # type: ignore[no-any-return]
+
+    async def purge(
+        self,
+        *,
+        status: JobStatus = JobStatus.DEAD,
+        entrypoint: str | None = None,
+        older_than: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> int:
+        """Remove dead jobs for good (or queued or completed ones, if asked), and return how many."""
+        return await self._done(Purge(status, entrypoint, older_than), deadline)  # type: ignore[no-any-return]
+
+    async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
+        """Revoke every claim that was not confirmed within `timeout`, whatever its own says; returns how many.
+
+        An operator's order. The queues find stale claims by themselves when they dequeue.
+        """
+        return await self._done(RequeueStale(timeout), deadline)  # type: ignore[no-any-return]
+
+    # What holds jobs back
+
+    async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """Have no job of an entrypoint claimed until `resume`. Those in progress go on, and enqueue takes more."""
+        await self._done(Pause(entrypoint), deadline)
+
+    async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """End a pause."""
+        await self._done(Resume(entrypoint), deadline)
+
+    async def limit(
+        self,
+        entrypoint: str,
+        *,
+        running: int | None = None,
+        rate: int | None = None,
+        per: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> None:
+        """Set the limits of an entrypoint, in place of those that it has; without any, it has none.
+
+        They hold for all consumers of the queue, at every commit.
+
+        Args:
+            entrypoint: whose.
+            running: so many may be in progress at once.
+            rate: so many may be claimed within any `per` seconds, by the clock of the store.
+            per: see `rate`.
+            deadline: by then the call has ended.
+        """
+        await self._done(SetLimits(entrypoint, running=running, rate=rate, per=per), deadline)
+
+    async def configure(
+        self,
+        *,
+        aging: Duration | Unchanged | None = UNCHANGED,
+        dead_retention: Duration | Unchanged | None = UNCHANGED,
+        deadline: Duration | None = None,
+    ) -> QueueSettings:
+        """Change settings of the queue as a whole, and return those that hold then; without any, only look.
+
+        Args:
+            aging: so much waiting is worth one step of priority; None: a priority stays as it is.
+            dead_retention: how long dead jobs are kept; None: until they are purged.
+            deadline: by then the call has ended.
+        """
+        operation = Configure(aging=aging, dead_retention=dead_retention)
+        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+
+    # Cron
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        entrypoint: str,
+        payload: bytes = b"",
+        *,
+        timezone: str = "UTC",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        keep_result: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> Schedule:
+        """Set a cron entry: a job is enqueued at each of its times, once, whatever the number of workers.
+
+        Every dequeue of the queue, by whomever, enqueues what is due. What was missed while nobody dequeued is made up
+        for by one job, for the last time that was missed. An entry of that name is replaced; an equal one stays as it
+        is. Daylight saving time is dealt with as in Debian's cron.
+
+        Args:
+            name: of the entry. Its jobs have ids like `cron:<name>:2026-11-21T03:00:00+00:00`.
+            cron: five fields (minute, hour, day of the month, month, day of the week), or six, the first for seconds.
+            entrypoint: of the jobs.
+            payload: of the jobs.
+            timezone: in which the expression is meant, by its IANA name.
+            priority: of the jobs, as the others are that follow: see `enqueue`.
+            max_attempts: after so many failures a job is dead.
+            headers: names and texts; `jqueue-scheduled-for` tells a job for which time it is.
+            unique_key: with one, no job is added while the one before has not finished.
+            concurrency_key: see `enqueue`.
+            concurrency_limit: see `enqueue`.
+            keep_result: see `enqueue`.
+            deadline: by then the call has ended.
+
+        Returns:
+            The entry, which says when it is due next.
+        """
+        operation = SetSchedule(
+            name,
+            cron,
+            entrypoint,
+            payload,
+            timezone=timezone,
+            priority=priority,
+            max_attempts=max_attempts,
+            headers=headers,
+            unique_key=unique_key,
+            concurrency_key=concurrency_key,
+            concurrency_limit=concurrency_limit,
+            keep_result=keep_result,
+        )
+        return await self._done(operation, deadline)  # type: ignore[no-any-return]
+
+    async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
+        """Remove a cron entry; the jobs that it has enqueued stay. Returns whether there was one."""
+        return await self._done(Unschedule(name), deadline)  # type: ignore[no-any-return]
+
+    async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
+        """The cron entries, by name: one read, no commit."""
+        sight, _, _ = await self._engine.look(self._seconds(deadline))
+        return [schedule for _, schedule in sorted(sight.header.schedules.items())]
+
+    # Looking
+
+    async def result(
+        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
+    ) -> Any:
+        """Wait until a job that was enqueued with `keep_result` has finished, and return its result, a JSON value.
+
+        Args:
+            job_id: the job, or its id.
+            timeout: how long to wait; None means as long as it takes.
+            deadline: how long the store may take, besides.
+
+        Raises:
+            JobFailedError: it is dead; the error says why.
+            ResultTimeoutError: it has not finished by then.
+            ResultNotKeptError: it has finished, and no result is kept, or not any more.
+            JobNotFoundError: there is no such job (any more): it was cancelled, perhaps.
+        """
+        reference = job_id.id if isinstance(job_id, Job) else job_id
+        patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
+        operation = AwaitResult(reference).prepared(self._preparation)
+        [found] = await self._submit((operation,), deadline, wait=patience)
+        if not found:
+            raise ResultTimeoutError(reference, patience)
+        return found[0].result
+
+    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
+        """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.
+
+        Raises:
+            StorageError: the store failed, or the queue's object is gone or cannot be read.
+        """
+        sight, _, _ = await self._engine.look(self._seconds(deadline))
+        return await in_turns(sight.freezing())
+
+    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
+        """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
+        sight, size, taken = await self._engine.look(self._seconds(deadline))
+        census = Census(self._engine.now())
+        for number, job in enumerate(sight.jobs(), 1):
+            census.count(job)
+            if number % JOBS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return census.figures(sight.header, sight.set_aside, size, taken, self.options.limits)

@@ -1,0 +1,80 @@
+"""When cron entries are due. The library cronsim reads the expressions; what is missed and what clocks skip is ours.
+
+Daylight saving time is dealt with as in Debian's cron: an entry for a certain time of the day that the clocks skip is
+due at the moment of the change, and one for an hour that comes twice is due once. An entry with `*` for its hour or
+minute goes by the time that passes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from jqueue.domain.errors import InvalidJobError, shown
+
+
+def check_cron(expression: object, timezone: object) -> None:
+    """Refuse what no clock will ever meet.
+
+    Raises:
+        InvalidJobError: the expression or the name of the time zone is wrong.
+    """
+    if not isinstance(expression, str) or not isinstance(timezone, str):
+        raise InvalidJobError("a cron expression and the name of its time zone must be str")
+    try:
+        _zone(timezone)
+    except (OSError, ValueError, LookupError):
+        raise InvalidJobError(
+            f"no time zone is called {shown(timezone)} here; they are called like Europe/Berlin or UTC "
+            "(where the system knows none, install the package tzdata)"
+        ) from None
+    try:
+        next(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration, OverflowError, ValueError):
+        right = '"*/5 * * * *" or "30 2 * * MON-FRI": minute, hour, day of the month, month, day of the week'
+        raise InvalidJobError(f"{shown(expression)} is no cron expression: it should look like {right}") from None
+
+
+def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
+    """The first time after a moment at which an entry is due, in UTC.
+
+    Raises:
+        InvalidJobError: the entry cannot be understood here.
+    """
+    check_cron(expression, timezone)
+    try:
+        found = next(CronSim(expression, moment.astimezone(_zone(timezone)))).astimezone(UTC)
+    except (CronSimError, StopIteration, OverflowError, ValueError):
+        raise InvalidJobError(f"the cron expression {shown(expression)} is never due") from None
+    return max(found, moment + timedelta(microseconds=1))
+
+
+def last_until(expression: str, timezone: str, due: datetime, moment: datetime) -> datetime:
+    """The last time until a moment at which an entry was due, in UTC.
+
+    Args:
+        expression: of the entry.
+        timezone: in which it is meant.
+        due: a time at which it was due, not after the moment.
+        moment: until when.
+
+    Raises:
+        InvalidJobError: the entry cannot be understood here.
+    """
+    check_cron(expression, timezone)
+    later = moment.astimezone(_zone(timezone)) + timedelta(seconds=1)
+    try:
+        for found in CronSim(expression, later, reverse=True):
+            if found <= moment:
+                return max(due, found.astimezone(UTC))
+    except (CronSimError, OverflowError, ValueError):
+        pass
+    return due
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)

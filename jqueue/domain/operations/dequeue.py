@@ -1,0 +1,93 @@
+"""Jobs out: dequeue, under the limits of the queue, with the cron entries that are due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import Limits, check_integer
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.operations.schedules import fire_due
+from jqueue.domain.rates import with_claim
+from jqueue.domain.transitions import Verb
+
+
+def sought_names(names: object) -> tuple[str, ...]:
+    """One entrypoint, or several. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
+
+    Raises:
+        InvalidJobError: it is neither.
+    """
+    several = (names,) if isinstance(names, str) else names
+    if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
+        raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
+    return tuple(several)
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeue(Operation):
+    """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
+
+    Attributes:
+        entrypoints: whose jobs; one name, several, or None for all.
+        batch_size: how many at the most.
+        claim_timeout: how long a claim lasts without a heartbeat; None means the queue's own.
+        enqueue_bytes: cron entries enqueue nothing while the jobs take more than that.
+    """
+
+    claims_jobs: ClassVar[bool] = True
+
+    entrypoints: str | Sequence[str] | None = None
+    _: KW_ONLY
+    batch_size: int = 1
+    claim_timeout: Duration | None = None
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> Dequeue:
+        """Checked, with the entrypoints as a tuple and the timeout in seconds."""
+        timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
+        return Dequeue(
+            None if self.entrypoints is None else sought_names(self.entrypoints),
+            batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
+            claim_timeout=to_seconds("claim_timeout", timeout),
+            enqueue_bytes=preparation.limits.enqueue_bytes,
+        )
+
+    def change(self, draft: Draft, now: datetime) -> list[Job]:
+        """Remove what has expired, enqueue what cron entries say, then claim."""
+        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
+        drop_outlived(draft, now)
+        fire_due(draft, now, self.enqueue_bytes)
+        claimed: list[Job] = []
+        while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
+            job = ready.evolve(
+                status=JobStatus.IN_PROGRESS,
+                attempt=ready.attempt + 1,
+                failures=ready.failures + 1,
+                heartbeat_at=now,
+                claim_timeout=self.claim_timeout,
+            )
+            draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
+            if draft.entrypoints:
+                _count_claim(draft, job.entrypoint, now)
+            claimed.append(job)
+        return claimed
+
+    def claims(self, result: list[Job]) -> Sequence[Claim]:
+        """One for each job."""
+        return [job.claim for job in result]
+
+
+def _count_claim(draft: Draft, entrypoint: str, now: datetime) -> None:
+    """Note a claim that counts against a rate limit."""
+    rules = draft.entrypoints.get(entrypoint)
+    if rules is not None and rules.rate is not None and rules.per is not None:
+        usage = with_claim(draft.recent.get(entrypoint, ()), now.timestamp(), rules.per)
+        draft.note(draft.recent, entrypoint, usage)

@@ -1,0 +1,129 @@
+"""What holds jobs back: limits and pauses of entrypoints, and the settings of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import check_integer, check_name
+from jqueue.domain.models import COUNT_MAX
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.rules import EntrypointRules, QueueSettings
+
+
+class Unchanged:
+    """Stands for a setting that stays as it is."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+
+
+def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
+    return draft.entrypoints.get(entrypoint, EntrypointRules())
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Operation):
+    """Have no job of an entrypoint claimed until it is resumed. Jobs in progress go on, and enqueue takes more."""
+
+    entrypoint: str
+
+    def prepared(self, preparation: Preparation) -> Pause:
+        """Checked."""
+        check_name("entrypoint", self.entrypoint, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Hold them back."""
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Operation):
+    """End a pause."""
+
+    entrypoint: str
+
+    def prepared(self, preparation: Preparation) -> Resume:
+        """Checked."""
+        check_name("entrypoint", self.entrypoint, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Let them go."""
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits(Operation):
+    """Set the limits of an entrypoint, in place of those that it has. A pause stays.
+
+    Attributes:
+        entrypoint: whose.
+        running: so many may be in progress at once; None means any number.
+        rate: so many may be claimed within any `per` seconds; None means any number.
+        per: see `rate`.
+    """
+
+    entrypoint: str
+    _: KW_ONLY
+    running: int | None = None
+    rate: int | None = None
+    per: Duration | None = None
+
+    def prepared(self, preparation: Preparation) -> SetLimits:
+        """Checked, with the window in seconds."""
+        check_name("entrypoint", self.entrypoint, preparation.limits)
+        if self.running is not None:
+            check_integer("running", self.running, 1, COUNT_MAX)
+        if (self.rate is None) != (self.per is None):
+            raise InvalidJobError("rate and per belong together: rate=100, per=60 is a hundred a minute")
+        per = None if self.per is None else to_seconds("per", self.per)
+        if self.rate is not None:
+            check_integer("rate", self.rate, 1, COUNT_MAX)
+        if per == 0:
+            raise InvalidJobError("per must be more than 0 seconds")
+        return replace(self, per=per)
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Set them. Claims that were made before count too, if there was a rate limit then."""
+        per = None if self.per is None else to_seconds("per", self.per)
+        limits = {"max_running": self.running, "rate": self.rate, "per": per}
+        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure(Operation):
+    """Change settings of the queue as a whole. Its result is the `QueueSettings` that hold then.
+
+    Attributes:
+        aging: so much waiting is worth one step of priority; None: a priority stays as it is.
+        dead_retention: how long dead jobs are kept; None: until they are purged.
+    """
+
+    aging: Duration | Unchanged | None = UNCHANGED
+    dead_retention: Duration | Unchanged | None = UNCHANGED
+
+    def prepared(self, preparation: Preparation) -> Configure:
+        """Checked, with durations in seconds."""
+        given = self._given()
+        seconds = {name: None if value is None else to_seconds(name, value) for name, value in given.items()}
+        if seconds.get("aging") == 0:
+            raise InvalidJobError("aging must be more than 0 seconds, or None")
+        return replace(self, **seconds)
+
+    def change(self, draft: Draft, now: datetime) -> QueueSettings:
+        """Change those that are given."""
+        draft.set_settings(draft.settings.model_copy(update=self._given()))
+        return draft.settings
+
+    def _given(self) -> dict[str, Duration | None]:
+        both = {"aging": self.aging, "dead_retention": self.dead_retention}
+        return {name: value for name, value in both.items() if not isinstance(value, Unchanged)}

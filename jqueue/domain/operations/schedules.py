@@ -1,0 +1,134 @@
+"""Cron entries: set, removed, and fired by every dequeue, within its own commit.
+
+An entry carries when it is due next. Firing it enqueues one job and moves that time, in one commit: so every occurrence
+is enqueued once, whatever the number of workers, and needs nobody who keeps watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.cron import check_cron, last_until, next_after
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.limits import check_name
+from jqueue.domain.models import Job
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
+from jqueue.domain.rules import Schedule
+
+SCHEDULED_FOR = "jqueue-scheduled-for"
+"""The header that tells a job for which time it was enqueued."""
+
+_SPARE_NAME = 64
+"""Bytes of an id that are not the entry's name."""
+
+
+def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
+    """Enqueue the jobs of the cron entries that are due: one each, however many times were missed.
+
+    An entry that this machine cannot understand (its time zone is unknown here) waits for one that can; one that finds
+    no room waits for room.
+    """
+    for schedule in draft.order.due_schedules(now):
+        try:
+            occurrence = last_until(schedule.cron, schedule.timezone, schedule.next_at, now)
+            next_at = next_after(schedule.cron, schedule.timezone, now)
+            NewJob(_job_values(schedule, occurrence), False, None, "return", enqueue_bytes).change(draft, now)
+        except (InvalidJobError, QueueFullError):
+            continue
+        draft.note(draft.schedules, schedule.name, schedule.model_copy(update={"next_at": next_at}))
+
+
+def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
+    moment = occurrence.isoformat()
+    return {
+        **PLAIN,
+        **{name: getattr(schedule, name) for name in Schedule.model_fields if name in Job.model_fields},
+        "id": f"cron:{schedule.name}:{moment}",
+        "headers": FrozenHeaders({**schedule.headers, SCHEDULED_FOR: moment}),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SetSchedule(Operation):
+    """Set a cron entry. Its result is the `Schedule`. An equal one stays as it is, with the time at which it is due.
+
+    Attributes:
+        name: unique in the queue.
+        cron: five fields (or six, the first for seconds), as cron has them.
+        entrypoint, payload: of the jobs.
+        timezone: in which the expression is meant, by its IANA name.
+        priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit, keep_result: see `Enqueue`.
+    """
+
+    name: str
+    cron: str
+    entrypoint: str
+    payload: bytes = field(default=b"", repr=False)
+    _: KW_ONLY
+    timezone: str = "UTC"
+    priority: int = 0
+    max_attempts: int | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    unique_key: str | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    keep_result: Duration | None = None
+
+    def prepared(self, preparation: Preparation) -> SetSchedule:
+        """Checked, as the job will be."""
+        check_name("name", self.name, preparation.limits)
+        if len(self.name.encode()) > preparation.limits.name_bytes - _SPARE_NAME:
+            raise InvalidJobError(
+                f"the name of a cron entry may be {preparation.limits.name_bytes - _SPARE_NAME} bytes long at the most"
+            )
+        check_cron(self.cron, self.timezone)
+        values = new_job(
+            preparation,
+            self.entrypoint,
+            self.payload,
+            self.priority,
+            max_attempts=self.max_attempts,
+            headers={**(self.headers or {}), SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"},
+            unique_key=self.unique_key,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit,
+            keep_result=self.keep_result,
+        ).values
+        checked = ("payload", "priority", "max_attempts", "unique_key", "concurrency_key", "keep_result")
+        return replace(self, headers=FrozenHeaders(self.headers or {}), **{name: values[name] for name in checked})
+
+    def change(self, draft: Draft, now: datetime) -> Schedule:
+        """Set it, due for the first time at its next time from now on."""
+        values = {name: getattr(self, name) for name in Schedule.model_fields if name != "next_at"}
+        values["headers"] = FrozenHeaders(self.headers or {})
+        known = draft.schedules.get(self.name)
+        if known is not None and all(getattr(known, name) == value for name, value in values.items()):
+            return known
+        schedule = Schedule(**values, next_at=next_after(self.cron, self.timezone, now))
+        draft.note(draft.schedules, self.name, schedule)
+        return schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedule(Operation):
+    """Remove a cron entry; jobs that it has enqueued stay. Its result is whether there was one."""
+
+    name: str
+
+    def prepared(self, preparation: Preparation) -> Unschedule:
+        """Checked."""
+        check_name("name", self.name, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> bool:
+        """Remove it."""
+        known = self.name in draft.schedules
+        draft.forget(draft.schedules, self.name)
+        return known

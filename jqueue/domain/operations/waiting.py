@@ -1,0 +1,136 @@
+"""What becomes of jobs that nobody has claimed: another time, another priority. And waiting for a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, check_time, to_seconds
+from jqueue.domain.errors import InvalidJobError, JobFailedError, JobStateError, ResultNotKeptError
+from jqueue.domain.limits import check_name, check_priority
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.transitions import Verb
+
+
+def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> Job:
+    drop_outlived(draft, now)
+    job = draft.get(job_id)
+    if job.status is not JobStatus.QUEUED:
+        raise JobStateError(job.id, job.status, f"only a queued job can be {what}")
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule(Operation):
+    """Have a queued job claimed at another time. Its result is the job.
+
+    Attributes:
+        job_id: which.
+        delay: not to be claimed before so long from now; 0 means at once.
+        run_at: not to be claimed before this time; give one of the two.
+    """
+
+    job_id: str
+    _: KW_ONLY
+    delay: Duration | None = None
+    run_at: datetime | None = None
+
+    def prepared(self, preparation: Preparation) -> Reschedule:
+        """Checked, with the delay in seconds and the time in UTC."""
+        check_name("job_id", self.job_id, preparation.limits)
+        if (self.delay is None) == (self.run_at is None):
+            raise InvalidJobError("give either delay or run_at")
+        delay = None if self.delay is None else to_seconds("delay", self.delay)
+        run_at = None if self.run_at is None else check_time("run_at", self.run_at).astimezone(UTC)
+        return replace(self, delay=delay, run_at=run_at)
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Set its time.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        job = _queued(draft, self.job_id, now, "rescheduled")
+        run_at = self.run_at if self.delay is None else now + timedelta(seconds=to_seconds("delay", self.delay))
+        after = job.evolve(run_at=run_at)
+        if after != job:
+            draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
+        return after
+
+    def job_ids(self) -> Sequence[str]:
+        """The job rescheduled."""
+        return (self.job_id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise(Operation):
+    """Give a queued job another priority: it keeps its place among those that have it. Its result is the job."""
+
+    job_id: str
+    priority: int
+
+    def prepared(self, preparation: Preparation) -> Reprioritise:
+        """Checked."""
+        check_name("job_id", self.job_id, preparation.limits)
+        check_priority(self.priority)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Set its priority.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
+            JobStateError: it is not queued.
+        """
+        job = _queued(draft, self.job_id, now, "given another priority")
+        after = job.evolve(priority=self.priority)
+        if after.priority != job.priority:
+            draft.move(job, Verb.REPRIORITISE, after, JobStatus.QUEUED)
+        return after
+
+    def job_ids(self) -> Sequence[str]:
+        """The job with another priority."""
+        return (self.job_id,)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitResult(Operation):
+    """Look whether a job has finished. Its result is a list: the finished job, or nothing while it is not.
+
+    It comes after the others of a commit, as a dequeue does: what they finish is seen at once.
+    """
+
+    claims_jobs: ClassVar[bool] = True
+    needs_room: ClassVar[bool] = False
+
+    job_id: str
+
+    def prepared(self, preparation: Preparation) -> AwaitResult:
+        """Checked."""
+        check_name("job_id", self.job_id, preparation.limits)
+        return self
+
+    def change(self, draft: Draft, now: datetime) -> list[Job]:
+        """Look.
+
+        Raises:
+            JobFailedError: it is dead.
+            ResultNotKeptError: it has finished, and no result is kept, or not any more.
+            JobNotFoundError: it is not in the queue, and nobody remembers that it has finished.
+        """
+        if self.job_id not in draft.jobs.entries and self.job_id in draft.finished:
+            raise ResultNotKeptError(self.job_id)
+        job = draft.get(self.job_id)
+        if job.status is JobStatus.DEAD:
+            raise JobFailedError(job.id, job.error)
+        return [job] if job.status is JobStatus.COMPLETED else []
+
+    def job_ids(self) -> Sequence[str]:
+        """The job waited for."""
+        return (self.job_id,)

@@ -1,0 +1,324 @@
+"""Which job is next: the orders of the jobs that wait, and the limits that hold some of them back.
+
+Jobs are looked for in heaps that find out by themselves what is out of date (`jqueue.domain.ready`). A job that comes
+up while its concurrency key is at its ceiling is parked beside; with every change of a job that has the key, one parked
+job of each kind comes back, so that a claim costs O(log n) however many are held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from jqueue.domain.job_table import JobTable, place_of, unpacked
+from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.rates import claims_left, opens_at
+from jqueue.domain.ready import Entry, LazyHeap
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
+
+
+class Order:
+    """The queued jobs of a table in the order in which they are served, and those that leave by themselves.
+
+    Args:
+        jobs: the table; whoever changes it says so by `changed`.
+
+    Attributes:
+        settings, rules, recent, schedules: see `QueueState`. Whoever changes them in place says so by `rules_changed`.
+        running: how many jobs of each entrypoint are in progress.
+        running_keys: how many jobs with each concurrency key are in progress.
+    """
+
+    def __init__(self, jobs: JobTable) -> None:
+        self.jobs = jobs
+        self.settings = QueueSettings()
+        self.rules: Mapping[str, EntrypointRules] = {}
+        self.recent: Mapping[str, tuple[Usage, ...]] = {}
+        self.schedules: Mapping[str, Schedule] = {}
+        self.running: dict[str, int] = {}
+        self.running_keys: dict[str, int] = {}
+        self._now = datetime.min.replace(tzinfo=UTC)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._queued: dict[str, int] = {}
+        self._keyed = 0
+        self._ready: dict[str, LazyHeap] = {}
+        self._ready_all: LazyHeap | None = None
+        self._scheduled = LazyHeap(self._is_scheduled)
+        self._expiring = LazyHeap(self._is_expiring)
+        self._retained = LazyHeap(self._is_retained)
+        self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
+        self._parked_ids: set[str] = set()
+
+    # What changes it
+
+    def take_settings(
+        self,
+        settings: QueueSettings,
+        rules: Mapping[str, EntrypointRules],
+        recent: Mapping[str, tuple[Usage, ...]],
+        schedules: Mapping[str, Schedule],
+    ) -> None:
+        """What holds from now on."""
+        others, other_rules = settings != self.settings, rules is not self.rules and rules != self.rules
+        self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
+        if others:
+            self._rebuild()
+        if other_rules:
+            self.rules_changed()
+
+    def rules_changed(self) -> None:
+        """The rules of an entrypoint are others."""
+        self._ready_all = None
+
+    def _rebuild(self) -> None:
+        """Put all jobs in order anew."""
+        self._begin()
+        self.running, self.running_keys = {}, {}
+        for job in self.jobs.values():
+            self._enter(job)
+
+    def changed(self, before: Job | None, after: Job | None) -> None:
+        """A job is another than before, and the table has it already; None if it was, or is, not there."""
+        if before is not None:
+            self._leave(before)
+        if after is not None:
+            self._enter(after)
+
+    def _leave(self, job: Job) -> None:
+        if job.status is JobStatus.QUEUED:
+            _count(self._queued, job.entrypoint, -1)
+            if job.entrypoint not in self._queued:  # with the last one its heap goes, or names would pile up
+                self._ready.pop(job.entrypoint, None)
+        elif job.status is JobStatus.IN_PROGRESS:
+            _count(self.running, job.entrypoint, -1)
+        if job.concurrency_key is not None:
+            self._keyed -= 1
+            if job.status is JobStatus.IN_PROGRESS:
+                _count(self.running_keys, job.concurrency_key, -1)
+            self._bring_back(job.concurrency_key)
+
+    def _enter(self, job: Job) -> None:
+        status = job.status
+        if status is JobStatus.QUEUED:
+            _count(self._queued, job.entrypoint, 1)
+            if job.expires_at is not None:
+                self._expiring.push((job.expires_at, job.id))
+            if job.run_at is not None:
+                self._scheduled.push((job.run_at, job.id))
+            else:
+                self._push_ready(job)
+        elif status is JobStatus.IN_PROGRESS:
+            _count(self.running, job.entrypoint, 1)
+        elif (until := self._kept_until(job)) is not None:
+            self._retained.push((until, job.id))
+        if job.concurrency_key is not None:
+            self._keyed += 1
+            if status is JobStatus.IN_PROGRESS:
+                _count(self.running_keys, job.concurrency_key, 1)
+
+    # What is asked of it
+
+    def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
+        """The next job to claim, by rank, then by sequence; None if there is none, or all are held back.
+
+        It leaves its place in the order: whoever takes it moves it.
+        """
+        self._now = now
+        if self._scheduled.entries:
+            self._promote(now)
+        if entrypoints is not None and len(entrypoints) == 1:
+            heap = self._ready.get(entrypoints[0])
+            return None if heap is None or not self.is_open(entrypoints[0], now) else self._pop(heap)
+        if entrypoints is None:
+            heaps = [self._ready[name] for name in self.rules if name in self._ready and self.is_open(name, now)]
+            if not heaps:
+                return self._pop(self._all_ready())
+            heaps.append(self._all_ready())
+        else:
+            heaps = [self._ready[name] for name in entrypoints if name in self._ready and self.is_open(name, now)]
+        tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
+        return self._pop(min(tops)[1]) if tops else None  # no two tops are equal: they end in the id
+
+    def is_open(self, entrypoint: str, now: datetime) -> bool:
+        """Whether the rules of an entrypoint let one more of its jobs be claimed."""
+        rules = self.rules.get(entrypoint) if self.rules else None
+        if rules is None:
+            return True
+        if rules.paused or (rules.max_running is not None and self.running.get(entrypoint, 0) >= rules.max_running):
+            return False
+        if rules.rate is None or rules.per is None:
+            return True
+        return claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per) > 0
+
+    def next_due(self) -> datetime | None:
+        """When something is due next, after the last `take`: a job, a cron entry, or a claim that its rate allows."""
+        top = self._scheduled.top()
+        due = None if top is None else top[0]
+        others = [schedule.next_at for schedule in self.schedules.values() if schedule.next_at > self._now]
+        for name, rules in self.rules.items():
+            if rules.rate is not None and rules.per is not None and name in self._queued and not rules.paused:
+                opening = opens_at(self.recent.get(name, ()), self._now.timestamp(), rules.rate, rules.per)
+                if opening is not None:
+                    others.append(datetime.fromtimestamp(opening, UTC) + timedelta(microseconds=1))
+        return min(others, default=due) if due is None else min([due, *others])
+
+    def due_schedules(self, now: datetime) -> list[Schedule]:
+        """The cron entries that are due."""
+        return [schedule for schedule in self.schedules.values() if schedule.next_at <= now] if self.schedules else []
+
+    def outlived(self, now: datetime) -> Job | None:
+        """A job whose time is over: queued and expired, or kept for long enough. None if there is none.
+
+        It must be moved before the next is asked for.
+        """
+        for heap in (self._expiring, self._retained):
+            if heap.entries and (top := heap.top()) is not None and top[0] <= now:
+                return self.jobs[top[-1]]
+        return None
+
+    # Heaps
+
+    def _pop(self, heap: LazyHeap) -> Job | None:
+        """The first job of a heap that its concurrency key does not hold back; those before it are parked."""
+        while (entry := heap.pop()) is not None:
+            job = self.jobs[entry[-1]]
+            if self._is_free(job):
+                return job
+            self._park(job, entry)
+        return None
+
+    def _top(self, heap: LazyHeap) -> Entry | None:
+        """The entry of the job that `_pop` would give."""
+        while (entry := heap.top()) is not None:
+            if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
+                return entry
+            heap.pop()
+            self._park(job, entry)
+        return None
+
+    def _is_free(self, job: Job) -> bool:
+        key = job.concurrency_key
+        return key is None or self.running_keys.get(key, 0) < (job.concurrency_limit or 1)
+
+    def _park(self, job: Job, entry: Entry) -> None:
+        assert job.concurrency_key is not None
+        kinds = self._parked.setdefault(job.concurrency_key, {})
+        kind = (job.concurrency_limit or 1, job.entrypoint)
+        if kind not in kinds:
+            kinds[kind] = LazyHeap(self._is_parked)
+        self._parked_ids.add(job.id)
+        kinds[kind].push(entry)
+
+    def _bring_back(self, key: str) -> None:
+        """The next parked job of each kind that has the key may be looked at again."""
+        kinds = self._parked.get(key)
+        for kind, heap in list(kinds.items()) if kinds else ():
+            entry = heap.pop()
+            if entry is None:
+                del kinds[kind]  # type: ignore[union-attr]
+            else:
+                self._parked_ids.discard(entry[-1])
+                self._push(entry)
+        if kinds is not None and not kinds:
+            del self._parked[key]
+
+    def _all_ready(self) -> LazyHeap:
+        """The order of all ready jobs without rules, kept from the first time that somebody asks for it."""
+        if self._ready_all is None:
+            heaps = [heap for name, heap in self._ready.items() if name not in self.rules]
+            self._ready_all = LazyHeap(self._is_ready, (entry for heap in heaps for entry in heap.entries))
+        return self._ready_all
+
+    def _push_ready(self, job: Job) -> None:
+        if self._parked_ids:
+            self._parked_ids.discard(job.id)
+        if job.attempt < LARGEST and job.failures < LARGEST:  # or one more claim could not be read back
+            self._push((self._rank(job), job.sequence, job.entrypoint, job.id))
+
+    def _push(self, entry: Entry) -> None:
+        entrypoint = entry[2]
+        heap = self._ready.get(entrypoint)
+        if heap is None:
+            heap = self._ready[entrypoint] = LazyHeap(self._is_ready)
+        heap.push(entry)
+        if self._ready_all is not None and entrypoint not in self.rules:
+            self._ready_all.push(entry)
+
+    def _promote(self, now: datetime) -> None:
+        while (top := self._scheduled.top()) is not None and top[0] <= now:
+            self._scheduled.pop()
+            self._push_ready(self.jobs[top[-1]])
+
+    def _rank(self, job: Job) -> float:
+        """What jobs are ordered by: the priority; with aging, the time at which it would have been served at once.
+
+        Both move by the same step for all jobs as time goes by, so that the order of two jobs never changes.
+        """
+        if self.settings.aging is None:
+            return job.priority
+        return job.priority * self.settings.aging + (job.run_at or job.created_at).timestamp()
+
+    def _kept_until(self, job: Job) -> datetime | None:
+        """When a job that waits for nothing more may go; None if never."""
+        if job.status is JobStatus.COMPLETED:
+            return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
+        if job.status is JobStatus.DEAD and self.settings.dead_retention is not None:
+            return _later(job.dead_at or job.created_at, self.settings.dead_retention)
+        return None
+
+    def _is_ready(self, entry: Entry) -> bool:
+        job_id = entry[-1]
+        found = self.jobs.entries.get(job_id)
+        if found is None or job_id in self._parked_ids:
+            return False
+        if found.__class__ is tuple and self.settings.aging is None and (place := place_of(found)) is not None:
+            return place == entry[:3]
+        job = unpacked(job_id, found)
+        if not self._has_place(job, entry):
+            return False
+        if job.run_at is None or job.run_at <= self._now:
+            return True
+        self._scheduled.push((job.run_at, job.id))  # handed back with a delay, or the clock went back
+        return False
+
+    def _has_place(self, job: Job, entry: Entry) -> bool:
+        rank, sequence, entrypoint, _ = entry
+        return (
+            job.status is JobStatus.QUEUED
+            and job.sequence == sequence
+            and job.entrypoint == entrypoint
+            and self._rank(job) == rank
+        )
+
+    def _is_parked(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and job.id in self._parked_ids and self._has_place(job, entry)
+
+    def _is_scheduled(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and job.status is JobStatus.QUEUED and job.run_at == entry[0]
+
+    def _is_expiring(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
+
+    def _is_retained(self, entry: Entry) -> bool:
+        job = self.jobs.get(entry[-1])
+        return job is not None and self._kept_until(job) == entry[0]
+
+
+def _count(counts: dict[str, int], name: str, change: int) -> None:
+    count = counts.get(name, 0) + change
+    if count:
+        counts[name] = count
+    else:
+        counts.pop(name, None)
+
+
+def _later(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:  # by hand
+        return datetime.max.replace(tzinfo=UTC)

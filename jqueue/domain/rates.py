@@ -1,0 +1,58 @@
+"""Rate limits: at most so many claims within any so many seconds, whatever the window.
+
+The claims that still count are kept as spans: how many there were between two moments that lie close together. A span
+counts until its last moment is out of the window, so that never too many are allowed, and little has to be kept.
+
+Times come from the clocks of several writers. A span counts as long as it is within the window on either side: a clock
+that was ahead for a while holds claims back for no longer than two windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jqueue.domain.rules import Usage
+
+SPANS = 64
+"""A window is divided into so many spans: a claim may count longer than it must by this part of the window."""
+
+
+def counting(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
+    """The spans that count now.
+
+    Args:
+        usage: claims made before.
+        now: seconds since 1970.
+        per: the length of the window, in seconds.
+    """
+    return [span for span in usage if span.first - per < now < span.last + per]
+
+
+def claims_left(usage: Sequence[Usage], now: float, rate: int, per: float) -> int:
+    """How many claims may be made now; see `counting`."""
+    return max(0, rate - sum(span.claims for span in counting(usage, now, per)))
+
+
+def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, ...]:
+    """The spans with one claim more, without those that do not count any more; see `counting`."""
+    spans = counting(usage, now, per)
+    width = per / SPANS
+    for place in range(len(spans) - 1, -1, -1):
+        first, last, claims = spans[place]
+        if last - width <= now <= first + width:
+            spans[place] = Usage(min(first, now), max(last, now), claims + 1)
+            return tuple(spans)
+    return (*spans, Usage(now, now, 1))
+
+
+def opens_at(usage: Sequence[Usage], now: float, rate: int, per: float) -> float | None:
+    """When the next claim may be made, in seconds since 1970; None if it may be made now."""
+    left = claims_left(usage, now, rate, per)
+    if left:
+        return None
+    missing = 1 - (rate - sum(span.claims for span in counting(usage, now, per)))
+    for span in sorted(counting(usage, now, per), key=lambda span: span.last):
+        missing -= span.claims
+        if missing <= 0:
+            return span.last + per
+    return now + per
