@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import datetime
 from typing import Any
 
@@ -256,7 +257,7 @@ class OperatorVerbs(QueueBase):
         [found] = await self._submit((operation,), deadline, wait=patience)
         if not found:
             raise ResultTimeoutError(reference, patience)
-        return found[0].result
+        return deepcopy(found[0].result)  # the state has it too
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.

@@ -20,7 +20,7 @@ from jqueue.domain.transitions import Verb
 
 
 def sought_names(names: object) -> tuple[str, ...]:
-    """One entrypoint, or several. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
+    """One entrypoint, or several, each once. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
 
     Raises:
         InvalidJobError: it is neither.
@@ -28,7 +28,7 @@ def sought_names(names: object) -> tuple[str, ...]:
     several = (names,) if isinstance(names, str) else names
     if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
         raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
-    return tuple(several)
+    return tuple(dict.fromkeys(several))
 
 
 @dataclass(frozen=True, slots=True)
