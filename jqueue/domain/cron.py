@@ -7,6 +7,8 @@ minute goes by the time that passes.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -14,6 +16,9 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from jqueue.domain.errors import InvalidJobError, shown
+
+WINDOWS = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=366))
+"""How far back the last time of an entry is looked for: first where those that come often have it."""
 
 
 def check_cron(expression: object, timezone: object) -> None:
@@ -45,11 +50,9 @@ def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
         InvalidJobError: the entry cannot be understood here.
     """
     check_cron(expression, timezone)
-    try:
-        found = next(CronSim(expression, moment.astimezone(_zone(timezone)))).astimezone(UTC)
-    except (CronSimError, StopIteration, OverflowError, ValueError):
-        raise InvalidJobError(f"the cron expression {shown(expression)} is never due") from None
-    return max(found, moment + timedelta(microseconds=1))
+    for found in _times_after(expression, timezone, moment):
+        return found
+    raise InvalidJobError(f"the cron expression {shown(expression)} is never due")
 
 
 def last_until(expression: str, timezone: str, due: datetime, moment: datetime) -> datetime:
@@ -65,14 +68,35 @@ def last_until(expression: str, timezone: str, due: datetime, moment: datetime) 
         InvalidJobError: the entry cannot be understood here.
     """
     check_cron(expression, timezone)
-    later = moment.astimezone(_zone(timezone)) + timedelta(seconds=1)
+    for window in WINDOWS:
+        begin = moment - window
+        if begin <= due:
+            break
+        last = due
+        for found in _times_after(expression, timezone, begin):
+            if found > moment:
+                break
+            last = found
+        if last > due:
+            return last
+    times = _times_after(expression, timezone, due)
+    return max(itertools.chain([due], itertools.takewhile(lambda found: found <= moment, times)))
+
+
+def _times_after(expression: str, timezone: str, moment: datetime) -> Iterator[datetime]:
+    """The times after a moment at which an entry is due, in UTC.
+
+    In the hour that comes twice, the library may answer with times of the first one while it is the second.
+    """
+    last = moment
     try:
-        for found in CronSim(expression, later, reverse=True):
-            if found <= moment:
-                return max(due, found.astimezone(UTC))
+        for found in CronSim(expression, moment.astimezone(_zone(timezone))):
+            found = found.astimezone(UTC)
+            if found > last:
+                last = found
+                yield found
     except (CronSimError, OverflowError, ValueError):
-        pass
-    return due
+        return
 
 
 @lru_cache(maxsize=64)
