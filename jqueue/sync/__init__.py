@@ -1,0 +1,15 @@
+"""`SyncQueue`: the queue for programs without an event loop: Flask and Django views, scripts, notebooks.
+
+    from jqueue.sync import SyncQueue
+
+    queue = SyncQueue("queue.json")
+    queue.enqueue("mail", b"hello")
+
+Every verb of `BrokerQueue`, blocking. Underneath, one thread of the process runs one event loop for all of them; it
+starts with the first call, so a module may make its queue when it is imported, and a server may fork afterwards.
+"""
+
+from jqueue.sync.keep_alive import KeepAlive
+from jqueue.sync.queue import SyncQueue
+
+__all__ = ["KeepAlive", "SyncQueue"]

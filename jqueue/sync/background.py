@@ -1,0 +1,219 @@
+"""The thread behind all blocking calls of a process: one event loop, from the first call to the end of the process.
+
+* It starts with the first call, never by an import.
+* A forked child has none of its parent's threads: it starts one of its own, and leaves what is its parent's alone.
+* At exit, after the last thread of the program has ended, calls still under way are finished and open queues are left.
+
+The thread is a daemon, so that the interpreter does not wait for it; `atexit` ends it. Threads of the program that
+outlive its main thread can go on calling until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+from jqueue.adapters.system import forks
+from jqueue.domain.errors import JQueueError
+from jqueue.sync.calls import Call, CallEnded
+
+logger = logging.getLogger("jqueue")
+
+LAST_SECONDS = 5.0
+"""So much longer than the deadlines of its queues the end may take, whatever a store does."""
+
+_POOL_IS_SHUT = "cannot schedule new futures"
+_TOO_LATE = "the process is ending, and takes no more calls"
+
+
+class Resident(Protocol):
+    """What lives on the event loop until it is left."""
+
+    @property
+    def longest_leave(self) -> float:
+        """Seconds after which it has been left, if nothing hangs."""
+        ...
+
+    async def leave(self) -> None:
+        """Finish what is under way, and give back what is held."""
+        ...
+
+
+class Background:
+    """A daemon thread that runs an event loop."""
+
+    def __init__(self) -> None:
+        self.loop = _Loop()
+        self.residents: set[Resident] = set()
+        self._born_after = forks()
+        self._closing = False
+        self._posting = threading.RLock()  # a signal handler, or a finalizer, may post while its thread posts
+        self._thread = threading.Thread(target=self._run, name="jqueue-sync", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loop.close()
+            raise JQueueError(f"the thread for blocking calls could not be started: {error}") from error
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether this is the thread of this process, and not at its end."""
+        return not self._closing and self._born_after == forks()
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have the event loop call a function soon.
+
+        Raises:
+            CallEnded: it takes no calls any more.
+        """
+        if not self.takes_calls:
+            raise CallEnded(_TOO_LATE)
+        with self._posting:
+            if self._closing:
+                raise CallEnded(_TOO_LATE)
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    def run(self, call: Call[Any], begin: Callable[[Call[Any]], object]) -> Any:
+        """Post a call, and wait until it has ended; whoever is interrupted abandons it.
+
+        Raises:
+            CallEnded: it was ended before it was done.
+        """
+        try:
+            self.post(begin, call)
+            call.wait()
+        except CallEnded:
+            raise
+        except BaseException:  # KeyboardInterrupt, or whatever a signal handler raised
+            with suppress(CallEnded):
+                self.post(call.abandon)
+            raise
+        return call.result()
+
+    def end(self) -> None:
+        """Leave all residents, and stop; bounded by their deadlines."""
+        with self._posting:
+            if self._closing:
+                return
+            self._closing = True
+        leaving = Call(self._leave_all)
+        with suppress(RuntimeError):  # the event loop is closed: an error that nobody could catch has ended it
+            self.loop.call_soon_threadsafe(leaving.begin)
+            longest = max((resident.longest_leave for resident in list(self.residents)), default=0.0)
+            leaving.wait(longest + LAST_SECONDS)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(LAST_SECONDS)
+
+    async def _leave_all(self) -> None:
+        residents = list(self.residents)
+        for error in await asyncio.gather(*(resident.leave() for resident in residents), return_exceptions=True):
+            if isinstance(error, Exception):
+                logger.warning("a queue could not be left properly: %s: %s", type(error).__name__, error)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            with self._posting:
+                self._closing = True
+            self._finish_tasks()
+            self.loop.close()
+
+    def _finish_tasks(self) -> None:
+        """End every task, so that no thread waits for ever and none is destroyed in the middle."""
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._run_for_the_last_time(asyncio.wait(tasks, timeout=1.0))
+        self._run_for_the_last_time(self.loop.shutdown_asyncgens())
+
+    def _run_for_the_last_time(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        with suppress(Exception):
+            self.loop.run_until_complete(coroutine)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that outlives the pools of threads.
+
+    They take nothing more once the main thread is at its end, while other threads of the program go on, and call. Then
+    what a pool should do is done at once. It blocks the event loop, in the last moments of the process.
+    """
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: concurrent.futures.Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        try:
+            return super().run_in_executor(executor, func, *args)
+        except RuntimeError as error:
+            if _POOL_IS_SHUT not in str(error):  # as when there can be no more threads: the call may be queued
+                raise
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            done.set_result(func(*args))
+        except BaseException as error:
+            done.set_exception(error)
+        if hasattr(type(func), "future"):  # the storage in a file looks there for what its pool would have put there
+            func.future = done  # type: ignore[attr-defined]
+        return asyncio.wrap_future(done, loop=self)
+
+
+starting = threading.RLock()
+"""Held while a thread, or what lives on it, is made: of many threads that call first, one does it."""
+
+_current: Background | None = None
+_at_its_end = False
+_of_ancestors: list[object] = []
+
+
+def background() -> Background:
+    """The thread of this process; started if there is none.
+
+    Raises:
+        CallEnded: the process is at its end.
+        JQueueError: no thread can be started.
+    """
+    global _current
+    if _at_its_end:
+        raise CallEnded(_TOO_LATE)
+    with starting:
+        if _current is None or not _current.takes_calls:
+            _current = Background()
+        return _current
+
+
+def at_its_end() -> bool:
+    """Whether this process takes no more calls, as the interpreter is ending."""
+    return _at_its_end
+
+
+@atexit.register
+def _end() -> None:
+    global _at_its_end
+    with starting:
+        _at_its_end = True
+        last = _current
+    if last is not None:
+        last.end()
+
+
+def _begin_anew() -> None:
+    """In a forked child: nothing of the parent's thread is used, closed or collected here.
+
+    Its event loop shares its descriptors with the parent's: to close it here would deafen the parent.
+    """
+    global starting, _current, _at_its_end
+    if _current is not None:
+        _of_ancestors.append((_current, asyncio.all_tasks(_current.loop)))
+    starting, _current, _at_its_end = threading.RLock(), None, False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

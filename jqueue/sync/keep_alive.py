@@ -1,0 +1,74 @@
+"""`KeepAlive`: heartbeats from the background thread, while a block of blocking code works on its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import ClaimLostError
+from jqueue.domain.operations import JobReference
+from jqueue.ports.queue import JobQueue
+from jqueue.sync.calls import CallEnded
+from jqueue.sync.tenant import Tenant
+
+
+class KeepAlive:
+    """Beats for one job or for many, from entering the block to leaving it. Made by `SyncQueue.keep_alive`.
+
+        with queue.keep_alive(job) as claim:
+            for part in parts:
+                if claim.lost:
+                    break
+                work(part)
+
+    Blocking code cannot be stopped from outside, so a block whose claim is lost goes on, and can look at `lost`. If it
+    ends without an exception of its own, it then raises ClaimLostError. A job that was cancelled counts as lost, with
+    JobCancelledError; its claim holds, and nack ends it.
+
+    Args:
+        tenant: the open queue.
+        jobs: a job, a claim, an id, or several of them.
+        interval: between beats; see `HeartbeatManager`.
+    """
+
+    def __init__(
+        self, tenant: Tenant, jobs: JobReference | Iterable[JobReference], interval: Duration | None = None
+    ) -> None:
+        self._tenant = tenant
+        self._jobs = jobs
+        self._interval = interval
+        self._manager: HeartbeatManager | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a claim is lost. From then on somebody else may work on its job."""
+        return self.error is not None
+
+    @property
+    def error(self) -> ClaimLostError | None:
+        """The error that says which claim is lost; None while none is."""
+        return None if self._manager is None else self._manager.error
+
+    def __enter__(self) -> Self:
+        self._manager = self._tenant.run(self._start)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        manager = self._manager
+        assert manager is not None
+        with suppress(CallEnded):  # the queue was left within the block, or this is a forked child: its parent beats
+            self._tenant.run(lambda _: self._tenant.stop_beating(manager))
+        if exc_type is None and self.error is not None:
+            raise self.error
+
+    async def _start(self, queue: JobQueue) -> HeartbeatManager:
+        manager = HeartbeatManager(queue, self._jobs, self._interval, on_lost="event")
+        await manager.__aenter__()
+        self._tenant.beats.add(manager)
+        return manager

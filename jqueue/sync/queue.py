@@ -1,0 +1,298 @@
+"""`SyncQueue`: every verb of a queue as a blocking method."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from jqueue.adapters.system import forks
+from jqueue.connect import connect
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.queue_base import QueueBase
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import JobReference
+from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.ports.storage import ObjectStoragePort
+from jqueue.sync import background
+from jqueue.sync.calls import CallEnded
+from jqueue.sync.keep_alive import KeepAlive
+from jqueue.sync.tenant import DEFAULT_DEADLINE, Tenant
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def blocking(
+    verb: Callable[Concatenate[Any, Parameters], Awaitable[Result]],
+    *,
+    takes_many: bool = False,
+    endless: bool = False,
+    claims: Callable[[Result], Iterable[Job]] | None = None,
+) -> Callable[Concatenate[SyncQueue, Parameters], Result]:
+    """The blocking method for a verb: the same name, arguments, documentation and types.
+
+    Args:
+        verb: the method of the async queue.
+        takes_many: its first argument, `jobs`, may be an iterator, which is gone through in the caller's thread.
+        endless: whether it may wait for longer than any deadline.
+        claims: finds the claimed jobs in what it returns; they go back if nobody is there to take them.
+    """
+    name = verb.__name__
+
+    def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        given, named = args, kwargs
+        if takes_many and args:
+            given = (_gone_through(args[0]), *args[1:])  # type: ignore[assignment]
+        elif takes_many and "jobs" in kwargs:
+            named = {**kwargs, "jobs": _gone_through(kwargs["jobs"])}  # type: ignore[assignment]
+        try:
+            result: Result = self._run(
+                lambda queue: getattr(queue, name)(*given, **named), endless=endless, claims=claims
+            )
+        except JQueueError as error:
+            # Who called is what matters in ours, not where in the background it arose; in any other, that is the clue.
+            raise error.with_traceback(None) from error.__cause__
+        return result
+
+    functools.update_wrapper(call, verb)
+    call.__qualname__ = f"SyncQueue.{name}"
+    call.__module__ = __name__
+    return call
+
+
+def _claimed_among(results: list[Any]) -> list[Job]:
+    """The jobs that the dequeues among several operations have claimed; only these return lists of jobs."""
+    return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
+
+
+class SyncQueue:
+    """A queue whose verbs block: for programs without an event loop.
+
+        queue = SyncQueue("queue.json")
+        queue.enqueue("mail", b"hello")
+
+    It may be shared by all threads: calls that come at the same time share commits. It may be made when a module is
+    imported, and used before a fork and after it. It needs no closing, since what is under way is finished at exit;
+    `close()`, or `with`, gives its connections back earlier. A pickled one is the same queue in another process.
+
+    The errors are those of the async queue. Ctrl-C, or another exception from a signal handler, ends a waiting call:
+    what it would have claimed is handed back. In the thread of a running event loop every verb raises JQueueError, as
+    it would block that loop: use `BrokerQueue` there. The cells of a notebook may block theirs.
+
+    Args:
+        target: the URL or the path of a queue, a storage, or an async queue that nobody has entered.
+        settings: settings of the `BrokerQueue`; none with an async queue, which has its own.
+
+    Raises:
+        InvalidURLError: the URL is wrong.
+        InvalidJobError: a setting is wrong, or the target is none of these.
+        TypeError: there is no such setting.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:
+        self._queue: JobQueue = _queue_on(target, settings)
+        self._closed = False
+        self._born_after = forks()
+        self._tenant: Tenant | None = None
+
+    # Jobs in and out
+
+    enqueue = blocking(BrokerQueue.enqueue)
+    enqueue_many = blocking(BrokerQueue.enqueue_many, takes_many=True)
+    dequeue = blocking(BrokerQueue.dequeue, claims=list)
+
+    # Claims
+
+    ack = blocking(BrokerQueue.ack)
+    ack_many = blocking(BrokerQueue.ack_many, takes_many=True)
+    nack = blocking(BrokerQueue.nack)
+    nack_many = blocking(BrokerQueue.nack_many, takes_many=True)
+    heartbeat = blocking(BrokerQueue.heartbeat)
+    heartbeat_many = blocking(BrokerQueue.heartbeat_many, takes_many=True)
+
+    # Several things at once
+
+    apply = blocking(BrokerQueue.apply, claims=_claimed_among)
+    apply_each = blocking(BrokerQueue.apply_each, claims=_claimed_among)
+
+    # Operators
+
+    cancel = blocking(BrokerQueue.cancel)
+    reschedule = blocking(BrokerQueue.reschedule)
+    reprioritise = blocking(BrokerQueue.reprioritise)
+    redrive = blocking(BrokerQueue.redrive)
+    purge = blocking(BrokerQueue.purge)
+    requeue_stale = blocking(BrokerQueue.requeue_stale)
+
+    # What holds jobs back
+
+    pause = blocking(BrokerQueue.pause)
+    resume = blocking(BrokerQueue.resume)
+    limit = blocking(BrokerQueue.limit)
+    configure = blocking(BrokerQueue.configure)
+
+    # Cron
+
+    schedule = blocking(BrokerQueue.schedule)
+    unschedule = blocking(BrokerQueue.unschedule)
+    schedules = blocking(BrokerQueue.schedules)
+
+    # Looking
+
+    result = blocking(BrokerQueue.result, endless=True)
+    read_state = blocking(BrokerQueue.read_state)
+    stats = blocking(BrokerQueue.stats)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this queue can do."""
+        return self._queue.capabilities
+
+    def keep_alive(self, job_id: JobReference | Iterable[JobReference], interval: Duration | None = None) -> KeepAlive:
+        """Keep claims alive while a block of code works on their jobs: `with queue.keep_alive(job):`.
+
+        Args:
+            job_id: a job, a claim, an id, or several of them.
+            interval: between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
+
+        Returns:
+            A context manager. Leaving it raises ClaimLostError if a claim was lost; `lost` tells it within the block.
+        """
+        return KeepAlive(self._open(), job_id, interval)
+
+    def resolve(self, error: UnknownOutcomeError, timeout: Duration | None = None) -> Any:
+        """Find out what became of a call of this queue whose outcome was unknown: `error.resolve`, blocking.
+
+        Args:
+            error: what the call raised.
+            timeout: how long to try; the queue's deadline by default.
+
+        Returns:
+            What the call would have returned. A dequeue's claims were handed back meanwhile: an empty list.
+
+        Raises:
+            DeadlineExceededError: it certainly was not done, and never will be.
+            UnknownOutcomeError: it still cannot be said.
+        """
+        seconds = None if timeout is None else to_seconds("timeout", timeout)
+        return self._run(lambda _: error.resolve(seconds))
+
+    # Its life
+
+    def __enter__(self) -> Self:
+        self._closed = False
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, *, deadline: Duration | None = None) -> None:
+        """Take no more calls, finish those under way, and release the storage. A closed queue may be entered again.
+
+        Args:
+            deadline: by then it has ended; what could not be finished fails, saying whether it may have been done.
+        """
+        seconds = None if deadline is None else to_seconds("deadline", deadline)
+        with background.starting:
+            self._closed = True
+            tenant, self._tenant = self._tenant, None
+        if tenant is not None:
+            tenant.close(seconds)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._queue!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._queue,)
+
+    # Underneath
+
+    def _run(
+        self,
+        work: Callable[[JobQueue], Awaitable[Any]],
+        *,
+        endless: bool = False,
+        claims: Callable[[Any], Iterable[Job]] | None = None,
+    ) -> Any:
+        """Have something done on the background thread, and wait for it."""
+        try:
+            return self._open().run(work, endless=endless, claims=claims)
+        except CallEnded:
+            if background.at_its_end() and threading.current_thread().daemon:
+                # The interpreter is about to stop this thread, which has no need to complain before.
+                threading.Event().wait(DEFAULT_DEADLINE)
+            raise
+
+    def _open(self) -> Tenant:
+        """The queue on the thread of this process."""
+        _refuse_to_block_a_loop()
+        if self._closed:
+            raise QueueClosedError("this SyncQueue is closed: make a new one, or enter it again")
+        tenant = self._tenant
+        if tenant is not None and tenant.takes_calls:
+            return tenant
+        with background.starting:
+            if self._tenant is None or not self._tenant.takes_calls:
+                self._come_home()
+                self._tenant = Tenant(background.background(), self._queue)
+                weakref.finalize(self, self._tenant.close_soon).atexit = False
+            return self._tenant
+
+    def _come_home(self) -> None:
+        """In a forked child, have a queue object of its own: the fork may have come in the middle of a call."""
+        if self._born_after != forks():
+            self._born_after = forks()
+            if isinstance(self._queue, QueueBase):
+                self._queue = copy.copy(self._queue)
+
+
+def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
+    """The async queue for whatever a `SyncQueue` is made of."""
+    if isinstance(target, str | os.PathLike):
+        return connect(target, BrokerQueue, **settings)
+    if isinstance(target, ObjectStoragePort):
+        return BrokerQueue(target, **settings)
+    if isinstance(target, SyncQueue) or not hasattr(target, "enqueue"):
+        raise InvalidJobError(
+            "a SyncQueue is made of the URL or the path of a queue, a storage, or an async queue; "
+            f"got {type(target).__name__}"
+        )
+    if settings:
+        raise TypeError(f"an async queue has its own settings: give {', '.join(settings)} to it")
+    return target
+
+
+def _gone_through(jobs: Any) -> Any:
+    """The jobs as a list: what makes them may belong to its thread, as a cursor of a database does."""
+    return list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes) else jobs
+
+
+def _refuse_to_block_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if not _in_a_notebook():
+        raise JQueueError(
+            "a SyncQueue would block the event loop that runs in this thread: use BrokerQueue and await its calls, or "
+            "call from another thread, as by asyncio.to_thread"
+        )
+
+
+def _in_a_notebook() -> bool:
+    """Whether the event loop of this program is the kernel of a notebook, whose cells run, and may block, in it."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None

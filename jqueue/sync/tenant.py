@@ -1,0 +1,155 @@
+"""An async queue that is open on the background thread: entered by its first call, left once, when all is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from jqueue.core.group_commit import GroupCommitLoop
+from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.models import Job
+from jqueue.ports.queue import JobQueue
+from jqueue.sync.background import Background
+from jqueue.sync.calls import Call, CallEnded
+
+DEFAULT_DEADLINE = 30.0
+"""Seconds in which a queue is left that has no deadline of its own."""
+
+
+class Tenant:
+    """One queue on one event loop.
+
+    Args:
+        home: the thread that it lives on.
+        queue: what is called; nobody else may have it open.
+    """
+
+    def __init__(self, home: Background, queue: JobQueue) -> None:
+        self.queue = queue
+        self.beats: set[HeartbeatManager] = set()
+        self._home = home
+        self._calls: dict[Call[Any], asyncio.Task[Any]] = {}
+        self._door = asyncio.Lock()
+        self._entered = False
+        self._leaving: asyncio.Task[None] | None = None
+        self._left = False
+        options = getattr(queue, "options", None)
+        self._deadline = DEFAULT_DEADLINE if options is None else to_seconds("deadline", options.deadline)
+        home.residents.add(self)
+
+    # In any thread
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether it is open, on the thread of this process."""
+        return not self._left and self._home.takes_calls
+
+    def run(
+        self,
+        work: Callable[[JobQueue], Awaitable[Any]],
+        *,
+        endless: bool = False,
+        claims: Callable[[Any], Iterable[Job]] | None = None,
+    ) -> Any:
+        """Have something done with the queue, and wait for it.
+
+        Args:
+            work: gets the queue, entered.
+            endless: whether it may wait for longer than any deadline.
+            claims: finds the claimed jobs in the result; they go back if nobody is there to take them.
+
+        Raises:
+            CallEnded: the queue was left before it was done.
+        """
+        give_back = None if claims is None else lambda result: self._give_back(list(claims(result)))
+        return self._home.run(Call(lambda: self._do(work), endless=endless, give_back=give_back), self._begin)
+
+    def close(self, deadline: float | None) -> None:
+        """Leave the queue, and wait until it is left."""
+        with suppress(CallEnded):  # the process leaves it
+            self._home.run(Call(lambda: self.leave(deadline)), Call.begin)
+
+    def close_soon(self) -> None:
+        """Leave the queue; nobody uses it any more. Never waits: it may be called by the garbage collector."""
+        with suppress(CallEnded):
+            self._home.post(Call(self.leave).begin)
+
+    @property
+    def longest_leave(self) -> float:
+        """Seconds after which it has been left, if nothing hangs."""
+        return self._deadline + 2.0
+
+    # On the event loop
+
+    def _begin(self, call: Call[Any]) -> None:
+        if self._leaving is not None:
+            call.refuse()
+            return
+        task = self._calls[call] = call.begin()
+        task.add_done_callback(lambda _: self._calls.pop(call, None))
+
+    async def _do(self, work: Callable[[JobQueue], Awaitable[Any]]) -> Any:
+        if not self._entered:
+            await self._enter()
+        return await work(self.queue)
+
+    async def _enter(self) -> None:
+        async with self._door:
+            if self._entered:
+                return
+            if isinstance(self.queue, GroupCommitLoop):
+                await self.queue.start()
+            elif hasattr(self.queue, "__aenter__"):
+                await self.queue.__aenter__()
+            self._entered = True
+
+    def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Claims that came when their caller had gone."""
+        if jobs and self._leaving is None:
+            self._begin(Call(lambda: self._do(lambda queue: queue.nack_many(jobs, charge=False))))
+
+    async def leave(self, deadline: float | None = None) -> None:
+        """Take no more calls, finish those under way, and leave the queue.
+
+        Args:
+            deadline: seconds in which it ends; the queue's own by default.
+        """
+        if self._leaving is None:
+            seconds = self._deadline if deadline is None else deadline
+            self._leaving = asyncio.get_running_loop().create_task(self._leave(seconds), name="jqueue-leave")
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        for manager in list(self.beats):
+            await self.stop_beating(manager)
+        for call, task in self._calls.items():
+            if call.endless:
+                task.cancel()
+        try:
+            async with asyncio.timeout_at(until + 2.0), self._door:
+                if self._entered:
+                    await self._exit(seconds)
+        finally:
+            if self._calls:  # what does not go through the writer: reads
+                await asyncio.wait(self._calls.values(), timeout=max(0.0, until - loop.time()))
+            for task in self._calls.values():
+                task.cancel()
+            self._left = True
+            self._home.residents.discard(self)
+
+    async def _exit(self, seconds: float) -> None:
+        if isinstance(self.queue, GroupCommitLoop):
+            await self.queue.stop(deadline=seconds)
+        elif hasattr(self.queue, "__aexit__"):
+            await self.queue.__aexit__(None, None, None)
+
+    async def stop_beating(self, manager: HeartbeatManager) -> None:
+        """End the heartbeats of a block, if they have not been."""
+        if manager in self.beats:
+            self.beats.discard(manager)
+            await manager.__aexit__(None, None, None)

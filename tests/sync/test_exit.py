@@ -1,0 +1,227 @@
+"""How a process ends that has used a `SyncQueue`: calls under way are finished, nothing is lost, nobody complains."""
+
+import pytest
+
+from tests.sync.programs import assert_ended_well, entrypoints, run_program
+
+BEGIN = """
+import asyncio, atexit, os, signal, sys, threading
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage
+from jqueue.sync import SyncQueue
+"""
+
+
+def run(folder, source, *arguments):
+    done = run_program(folder, BEGIN + source, folder / "queue.json", *arguments)
+    assert_ended_well(done)
+    return done.stdout.split()
+
+
+def test_importing_starts_no_thread(tmp_path):
+    source = """
+SyncQueue(sys.argv[1])
+assert [threading.main_thread()] == threading.enumerate()
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
+def test_what_daemon_threads_enqueued_is_there_when_the_program_has_ended(tmp_path, kind):
+    source = """
+queue = SyncQueue(globals()[sys.argv[2]](LocalFileSystemStorage(sys.argv[1])))
+acknowledged = threading.Semaphore(0)
+
+def enqueue():
+    while True:
+        job = queue.enqueue("work", b"payload")
+        os.write(1, job.id.encode() + b"\\n")
+        acknowledged.release()
+
+for _ in range(4):
+    threading.Thread(target=enqueue, daemon=True).start()
+for _ in range(40):
+    acknowledged.acquire()
+"""
+    acknowledged = run(tmp_path, source, kind)
+    content = (tmp_path / "queue.json").read_text()
+    assert len(acknowledged) >= 40
+    assert [] == [job_id for job_id in acknowledged if f'"{job_id}"' not in content]
+
+
+def test_a_call_of_a_daemon_thread_that_is_under_way_at_the_end_is_finished(tmp_path):
+    source = """
+arrived = threading.Event()
+
+class AtTheEnd(LocalFileSystemStorage):
+    async def write(self, content, if_match=None):
+        arrived.set()
+        while threading.main_thread().is_alive():
+            await asyncio.sleep(0.001)
+        return await super().write(content, if_match)
+
+    async def release(self):
+        os.write(1, b"released")
+
+queue = SyncQueue(AtTheEnd(sys.argv[1]))
+threading.Thread(target=queue.enqueue, args=("work", b""), daemon=True).start()
+arrived.wait()
+"""
+    assert ["released"] == run(tmp_path, source)
+    assert ["work"] == entrypoints(tmp_path / "queue.json")
+
+
+def test_threads_that_outlive_the_main_one_go_on_calling(tmp_path):
+    source = """
+from concurrent.futures import ThreadPoolExecutor
+
+queue = SyncQueue(sys.argv[1])
+queue.enqueue("before", b"")  # until Python 3.12.2, no thread starts any more while the others go on
+
+def late():
+    threading.main_thread().join()
+    for _ in range(10):
+        queue.enqueue("late", b"")
+
+for _ in range(2):
+    threading.Thread(target=late).start()
+pool = ThreadPoolExecutor(1)
+for _ in range(10):
+    pool.submit(queue.enqueue, "pool", b"")
+"""
+    run(tmp_path, source)
+    assert ["before"] + ["late"] * 20 + ["pool"] * 10 == entrypoints(tmp_path / "queue.json")
+
+
+def test_a_handler_of_the_exit_may_still_enqueue(tmp_path):
+    source = """
+queue = SyncQueue(sys.argv[1])
+atexit.register(queue.enqueue, "goodbye", b"")
+queue.enqueue("hello", b"")
+"""
+    run(tmp_path, source)
+    assert ["goodbye", "hello"] == entrypoints(tmp_path / "queue.json")
+
+
+def test_after_the_end_a_call_is_refused(tmp_path):
+    source = """
+import jqueue.sync.background
+from jqueue import QueueClosedError
+
+queue = SyncQueue(sys.argv[1])
+queue.enqueue("hello", b"")
+jqueue.sync.background._end()
+for call in (queue.stats, SyncQueue("other.json").stats, lambda: queue.keep_alive("an id").__enter__()):
+    try:
+        call()
+    except QueueClosedError as error:
+        print(error.args[0].split()[3].strip(","))
+"""
+    assert ["ending"] * 3 == run(tmp_path, source)
+
+
+@pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
+def test_those_who_wait_for_jobs_delay_no_exit(tmp_path, kind):
+    source = """
+entered = threading.Event()
+
+class Telling(globals()[sys.argv[2]]):
+    async def dequeue(self, *args, **options):
+        entered.set()
+        return await super().dequeue(*args, **options)
+
+queue = SyncQueue(Telling(LocalFileSystemStorage(sys.argv[1])))
+
+def work():
+    while True:
+        queue.dequeue("nobody", wait=3600)
+
+threading.Thread(target=work, daemon=True).start()
+entered.wait()
+"""
+    run(tmp_path, source, kind)
+
+
+def test_those_who_wait_for_a_result_delay_no_exit(tmp_path):
+    source = """
+entered = threading.Event()
+
+class Telling(BrokerQueue):
+    async def result(self, *args, **options):
+        entered.set()
+        return await super().result(*args, **options)
+
+queue = SyncQueue(Telling(LocalFileSystemStorage(sys.argv[1])))
+job = queue.enqueue("work", b"", keep_result=60)
+threading.Thread(target=queue.result, args=(job,), daemon=True).start()
+entered.wait()
+"""
+    run(tmp_path, source)
+
+
+def test_a_block_that_is_kept_alive_by_a_daemon_thread_ends_in_peace(tmp_path):
+    source = """
+queue = SyncQueue(sys.argv[1])
+queue.enqueue("work", b"")
+inside = threading.Event()
+
+def work():
+    [job] = queue.dequeue("work")
+    with queue.keep_alive(job, 0.01):
+        inside.set()
+        threading.Event().wait()
+
+threading.Thread(target=work, daemon=True).start()
+inside.wait()
+"""
+    run(tmp_path, source)
+
+
+def test_a_store_that_never_answers_holds_up_the_exit_until_the_deadline_only(tmp_path):
+    source = """
+arrived = threading.Event()
+
+class Hanging(InMemoryStorage):
+    async def read(self):
+        arrived.set()
+        await asyncio.Event().wait()
+
+queue = SyncQueue(Hanging(), deadline=0.2, call_timeout=60)
+
+def enqueue():
+    try:
+        queue.enqueue("work", b"", deadline=3600)
+    except Exception as error:
+        os.write(1, type(error).__name__.encode())
+
+threading.Thread(target=enqueue, daemon=True).start()
+arrived.wait()
+"""
+    assert run(tmp_path, source) in ([], ["DeadlineExceededError"], ["UnknownOutcomeError"])
+
+
+def test_ctrl_c_ends_a_call_that_waits_and_leaves_no_claim_behind(tmp_path):
+    source = """
+interrupting = True
+
+class Interrupting(BrokerQueue):
+    async def dequeue(self, *args, **options):
+        if interrupting:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return await super().dequeue(*args, **options)
+
+queue = SyncQueue(Interrupting(LocalFileSystemStorage(sys.argv[1])))
+
+def be_interrupted(**options):
+    try:
+        queue.dequeue("work", **options)
+        threading.Event().wait()  # the answer was faster
+    except KeyboardInterrupt:
+        print("interrupted")
+
+be_interrupted(wait=3600)
+queue.enqueue("work", b"")
+be_interrupted()
+interrupting = False
+print(*(job.failures for job in queue.dequeue("work", wait=30)))
+"""
+    assert ["interrupted", "interrupted", "1"] == run(tmp_path, source)

@@ -1,0 +1,230 @@
+"""A `SyncQueue` made before a fork works after it, in parent and children; one that was pickled works too."""
+
+import multiprocessing
+import os
+import pickle
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import QueueClosedError
+from jqueue.sync import SyncQueue
+from tests.sync.programs import assert_ended_well, entrypoints, run_program
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+PRELOADED = """
+import gc, os, sys, threading
+from jqueue import LocalFileSystemStorage
+from jqueue.sync import SyncQueue
+
+storage = LocalFileSystemStorage(sys.argv[1], lock_timeout=60)
+queue = SyncQueue(storage)
+queue.enqueue("before", b"")
+stop = threading.Event()
+begun = threading.Semaphore(0)
+
+def go_on():
+    while not stop.is_set():
+        queue.enqueue("parent", b"")
+        begun.release()
+
+threads = [threading.Thread(target=go_on) for _ in range(4)]
+for thread in threads:
+    thread.start()
+children = []
+for number in range(6):
+    begun.acquire()  # calls are under way
+    child = os.fork()
+    if not child:
+        done = [threading.Thread(target=queue.enqueue, args=("child", b"")) for _ in range(5)]
+        for thread in done:
+            thread.start()
+        for thread in done:
+            thread.join()
+        gc.collect()
+        if number % 2:
+            queue.close()
+        sys.exit(0)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+before = queue.read_state().version
+queue.enqueue("after", b"")  # the children have not taken the parent's wake-up call away
+stop.set()
+for thread in threads:
+    thread.join()
+print(*codes)
+"""
+
+
+@needs_fork
+def test_children_forked_while_calls_are_under_way_use_the_same_object(tmp_path):
+    path = tmp_path / "queue.json"
+    done = run_program(tmp_path, PRELOADED, path)
+    assert_ended_well(done)
+    assert ["0"] * 6 == done.stdout.split()
+    found = entrypoints(path)
+    assert (1, 30, 1) == (found.count("before"), found.count("child"), found.count("after"))
+    assert found.count("parent") >= 6
+
+
+@needs_fork
+def test_a_queue_in_memory_is_each_childs_own(tmp_path):
+    source = """
+import os, sys
+from jqueue import InMemoryStorage
+from jqueue.sync import SyncQueue
+
+queue = SyncQueue(InMemoryStorage())
+queue.enqueue("work", b"")
+if not (child := os.fork()):
+    [job] = queue.dequeue()
+    queue.ack(job.id)
+    sys.exit(0)
+assert 0 == os.waitpid(child, 0)[1]
+[job] = queue.dequeue()
+"""
+    assert_ended_well(run_program(tmp_path, source))
+
+
+@needs_fork
+def test_a_child_that_was_forked_in_a_block_leaves_the_heartbeats_to_its_parent(tmp_path):
+    source = """
+import os, sys
+from jqueue.sync import SyncQueue
+
+queue = SyncQueue(sys.argv[1])
+queue.enqueue("work", b"")
+[job] = queue.dequeue()
+with queue.keep_alive(job, 0.01):
+    child = os.fork()
+if not child:
+    queue.enqueue("child", b"")
+    sys.exit(0)
+assert 0 == os.waitpid(child, 0)[1]
+queue.ack(job)
+"""
+    path = tmp_path / "queue.json"
+    assert_ended_well(run_program(tmp_path, source, path))
+    assert ["child"] == entrypoints(path)
+
+
+@needs_fork
+def test_a_child_that_was_forked_while_another_thread_began_is_not_locked_out(tmp_path):
+    source = """
+import os, sys, threading
+from jqueue.sync import SyncQueue, background
+
+queue = SyncQueue(sys.argv[1])
+begins, forked = threading.Event(), threading.Event()
+
+def begin():
+    with background.starting:
+        begins.set()
+        forked.wait()
+
+thread = threading.Thread(target=begin)
+thread.start()
+begins.wait()
+child = os.fork()
+if not child:
+    queue.enqueue("child", b"")
+    sys.exit(0)
+forked.set()
+thread.join()
+assert 0 == os.waitpid(child, 0)[1]
+"""
+    assert_ended_well(run_program(tmp_path, source, tmp_path / "queue.json"))
+
+
+@needs_fork
+def test_a_child_knows_nothing_of_the_claims_of_its_parent(tmp_path):
+    source = """
+import os, sys
+from jqueue import JobNotFoundError
+from jqueue.sync import SyncQueue
+
+queue = SyncQueue(sys.argv[1])
+queue.enqueue("work", b"")
+[job] = queue.dequeue()
+if not (child := os.fork()):
+    try:
+        queue.ack(job.id)
+    except JobNotFoundError:
+        sys.exit(0)
+    sys.exit("a bare id was accepted")
+assert 0 == os.waitpid(child, 0)[1]
+queue.ack(job.id)
+"""
+    assert_ended_well(run_program(tmp_path, source, tmp_path / "queue.json"))
+
+
+@needs_fork
+def test_a_grandchild_works_too(tmp_path):
+    source = """
+import os, sys
+from jqueue.sync import SyncQueue
+
+queue = SyncQueue(sys.argv[1])
+children = []
+for generation in range(3):
+    queue.enqueue(f"generation {generation}", b"")
+    if child := os.fork():
+        sys.exit(os.waitpid(child, 0)[1] != 0)
+queue.enqueue("generation 3", b"")
+"""
+    path = tmp_path / "queue.json"
+    assert_ended_well(run_program(tmp_path, source, path))
+    assert [f"generation {number}" for number in range(4)] == entrypoints(path)
+
+
+# Pickling
+
+PROCESSES = """
+import multiprocessing, sys
+from jqueue.sync import SyncQueue
+
+def work(queue, name):
+    queue.enqueue(name, b"")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    queue = SyncQueue(sys.argv[1])
+    work(queue, "parent")
+    processes = [context.Process(target=work, args=(queue, "child")) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    with context.Pool(2) as pool:
+        pool.starmap(work, [(queue, "pool")] * 4)
+        pool.close()
+        pool.join()
+    print(*(process.exitcode for process in processes))
+"""
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_it_can_be_given_to_other_processes(tmp_path, method):
+    path = tmp_path / "queue.json"
+    done = run_program(tmp_path, PROCESSES, path, method)
+    assert_ended_well(done)
+    assert ["0", "0"] == done.stdout.split()
+    assert ["child"] * 2 + ["parent"] + ["pool"] * 4 == entrypoints(path)
+
+
+def test_a_pickled_queue_has_the_same_settings_and_is_open(tmp_path):
+    queue = SyncQueue(tmp_path / "queue.json", stale_timeout=7)
+    queue.enqueue("work", b"")
+    queue.close()
+    with pickle.loads(pickle.dumps(queue)) as copy:
+        [job] = copy.dequeue()
+    assert 7 == job.claim_timeout
+    with pytest.raises(QueueClosedError):
+        queue.stats()
+
+
+def test_a_pickled_queue_keeps_its_kind(tmp_path):
+    queue = SyncQueue(DirectQueue(LocalFileSystemStorage(tmp_path / "queue.json"), max_retries=3))
+    assert "max_retries=3" in repr(pickle.loads(pickle.dumps(queue)))

@@ -1,0 +1,103 @@
+"""Heartbeats while blocking code works, and what a lost claim looks like to it."""
+
+import asyncio
+import threading
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError
+from jqueue.sync import SyncQueue
+from jqueue.sync.background import background
+from tests.sync.programs import PATIENCE, TellingQueue
+
+
+@pytest.fixture
+def broker():
+    return TellingQueue(InMemoryStorage())
+
+
+@pytest.fixture
+def queue(broker):
+    with SyncQueue(broker) as queue:
+        yield queue
+
+
+def claim(queue, count=1):
+    for _ in range(count):
+        queue.enqueue("work", b"")
+    return queue.dequeue("work", batch_size=count)
+
+
+def until(condition):
+    for _ in range(PATIENCE * 1000):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it never came true")
+
+
+def test_claims_are_kept_while_the_block_runs(queue, broker):
+    jobs = claim(queue, 2)
+    with queue.keep_alive(jobs, 0.01) as claims:
+        for _ in range(3):
+            assert broker.beaten.acquire(timeout=PATIENCE)
+        assert not claims.lost
+    before = {job.id: job.heartbeat_at for job in jobs}
+    assert all(job.heartbeat_at > before[job.id] for job in queue.read_state().jobs)
+    assert [] == queue.ack_many(jobs)
+
+
+def test_leaving_the_block_ends_the_heartbeats(queue, broker):
+    [job] = claim(queue)
+    with queue.keep_alive(job, 0.01):
+        assert broker.beaten.acquire(timeout=PATIENCE)
+    assert set() == queue._tenant.beats
+
+
+def test_a_lost_claim_is_told_in_the_block_and_raised_at_its_end(queue):
+    [job] = claim(queue)
+    with pytest.raises(ClaimLostError) as caught, queue.keep_alive(job, 0.01) as claims:
+        queue.requeue_stale(0)
+        until(lambda: claims.lost)
+    assert (job.id, claims.error) == (caught.value.job_id, caught.value)
+
+
+def test_a_job_that_is_cancelled_is_told_too_and_can_be_nacked(queue):
+    [job] = claim(queue)
+    with pytest.raises(JobCancelledError), queue.keep_alive(job, 0.01) as claims:
+        queue.cancel(job.id, running=True)
+        until(lambda: claims.lost)
+    queue.nack(job)
+    assert () == queue.read_state().jobs
+
+
+def test_an_error_of_the_block_goes_before_a_lost_claim(queue):
+    [job] = claim(queue)
+    with pytest.raises(ZeroDivisionError), queue.keep_alive(job, 0.01) as claims:
+        queue.requeue_stale(0)
+        until(lambda: claims.lost)
+        1 / 0  # noqa: B018
+
+
+def test_a_job_acked_in_the_block_is_not_lost(queue, broker):
+    [job] = claim(queue)
+    with queue.keep_alive(job, 0.01):
+        queue.ack(job)
+        while broker.beaten.acquire(blocking=False):
+            pass
+        assert broker.beaten.acquire(timeout=PATIENCE)
+
+
+def test_a_wrong_interval_is_refused_before_the_block(queue):
+    [job] = claim(queue)
+    with pytest.raises(InvalidJobError, match="interval"), queue.keep_alive(job, -1):
+        raise AssertionError("the block was entered")
+
+
+def test_closing_the_queue_in_the_block_ends_the_heartbeats_in_peace(queue, caplog):
+    [job] = claim(queue)
+    with queue.keep_alive(job, 0.01):
+        queue.close()
+        assert "jqueue-heartbeat" not in [task.get_name() for task in asyncio.all_tasks(background().loop)]
+    assert [] == caplog.records

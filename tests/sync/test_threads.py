@@ -1,0 +1,234 @@
+"""One queue, many threads: they share commits, and no thread's trouble is another's."""
+
+import asyncio
+import gc
+import sys
+import threading
+import types
+import urllib.request
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import JQueueError, QueueClosedError
+from jqueue.domain.operations import Dequeue, Enqueue
+from jqueue.sync import SyncQueue
+from jqueue.sync.background import background
+from jqueue.sync.calls import Call
+from jqueue.sync.queue import _claimed_among
+from jqueue.testing.faults import FaultyStorage
+from tests.sync.programs import PATIENCE, HeldStorage, TellingQueue, run_in_threads
+
+
+def test_calls_of_many_threads_share_a_commit():
+    storage = HeldStorage()
+    broker = TellingQueue(storage)
+    with SyncQueue(broker) as queue:
+        storage.hold()
+        first = threading.Thread(target=queue.enqueue, args=("work", b"first"))
+        first.start()
+        assert storage.arrived.acquire(timeout=PATIENCE)
+        others = [threading.Thread(target=queue.enqueue, args=("work", b"%d" % number)) for number in range(8)]
+        for thread in others:
+            thread.start()
+        for _ in range(9):
+            assert broker.entered.acquire(timeout=PATIENCE)
+        storage.let_go()
+        for thread in (first, *others):
+            thread.join(PATIENCE)
+        assert (9, 2) == (len(queue.read_state().jobs), storage.writes)
+
+
+def test_eight_threads_need_far_fewer_writes_than_calls():
+    storage = FaultyStorage(InMemoryStorage(), latency=0.005)
+    with SyncQueue(storage) as queue:
+        run_in_threads(8, lambda number: [queue.enqueue("work", b"%d" % number) for _ in range(25)])
+        assert 200 == len(queue.read_state().jobs)
+    assert storage.writes <= 100
+
+
+def test_all_queues_share_one_thread():
+    with SyncQueue(InMemoryStorage()) as one, SyncQueue(InMemoryStorage()) as other:
+        for queue in (one, other):
+            queue.enqueue("work", b"")
+        assert 1 == sum(thread.name == "jqueue-sync" for thread in threading.enumerate())
+
+
+def test_many_threads_may_begin_at_once():
+    barrier = threading.Barrier(8)
+    with SyncQueue(InMemoryStorage()) as queue:
+
+        def begin(number):
+            barrier.wait(PATIENCE)
+            queue.enqueue("work", b"")
+
+        run_in_threads(8, begin)
+        assert 8 == len(queue.read_state().jobs)
+
+
+def test_closing_finishes_the_calls_of_other_threads():
+    storage = HeldStorage()
+    broker = TellingQueue(storage)
+    queue = SyncQueue(broker)
+    storage.hold()
+    results: list[Any] = []
+    enqueuing = threading.Thread(target=lambda: results.append(queue.enqueue("work", b"").entrypoint))
+    enqueuing.start()
+    assert storage.arrived.acquire(timeout=PATIENCE)
+    waiting = threading.Thread(target=lambda: results.append(queue.dequeue("nobody", wait=3600)))
+    waiting.start()
+    for _ in range(2):
+        assert broker.entered.acquire(timeout=PATIENCE)
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    storage.let_go()
+    for thread in (closing, enqueuing, waiting):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert "work" in results
+    assert [] in results
+    assert 1 == storage.released
+
+
+def test_a_call_that_does_not_end_is_ended_by_the_deadline_of_closing():
+    entered = threading.Event()
+
+    class Endless(TellingQueue):
+        async def stats(self, **options):
+            entered.set()
+            await asyncio.Event().wait()
+
+    queue = SyncQueue(Endless(InMemoryStorage()))
+    errors = []
+
+    def look():
+        try:
+            queue.stats()
+        except QueueClosedError as error:
+            errors.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    assert entered.wait(PATIENCE)
+    queue.close(deadline=0.01)
+    looking.join(PATIENCE)
+    assert 1 == len(errors)
+
+
+def test_a_queue_that_nobody_holds_any_more_is_left():
+    broker = TellingQueue(InMemoryStorage())
+    queue = SyncQueue(broker)
+    queue.enqueue("work", b"")
+    residents = len(background().residents)
+    del queue
+    gc.collect()
+    assert broker.stopped.wait(PATIENCE)
+    background().loop.call_soon_threadsafe(broker.entered.release)
+    assert broker.entered.acquire(timeout=PATIENCE)
+    assert residents > len(background().residents)
+
+
+# Callers who leave
+
+
+@pytest.mark.parametrize("operations", [False, True])
+def test_claims_that_come_when_their_caller_has_gone_go_back_unharmed(operations):
+    with SyncQueue(InMemoryStorage()) as queue:
+        enqueued = queue.enqueue("work", b"")
+        call: Call[Any]
+        tenant = queue._open()
+        if operations:
+            give_back = lambda results: tenant._give_back(_claimed_among(results))  # noqa: E731
+            call = Call(lambda: tenant.queue.apply(Dequeue("work"), Enqueue("other", b"")), give_back=give_back)
+        else:
+            call = Call(lambda: tenant.queue.dequeue("work"), give_back=tenant._give_back)
+        background().post(tenant._begin, call)
+        assert call.wait(PATIENCE)
+        background().post(call.abandon)
+        [job] = queue.dequeue("work", wait=PATIENCE)
+        assert (enqueued.id, 2, 1) == (job.id, job.attempt, job.failures)
+
+
+def test_a_call_that_its_caller_has_left_is_cancelled():
+    begun, cancelled = threading.Event(), threading.Event()
+
+    class Endless(TellingQueue):
+        async def stats(self, **options):
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+    with SyncQueue(Endless(InMemoryStorage())) as queue:
+        tenant = queue._open()
+        call: Call[Any] = Call(tenant.queue.stats)
+        background().post(tenant._begin, call)
+        assert begun.wait(PATIENCE)
+        background().post(call.abandon)
+        assert cancelled.wait(PATIENCE)
+        assert call.wait(PATIENCE)
+
+
+# Event loops
+
+
+async def test_in_a_running_loop_it_says_what_to_use_instead():
+    queue = SyncQueue(InMemoryStorage())
+    with pytest.raises(JQueueError, match="BrokerQueue"):
+        queue.enqueue("work", b"")
+    with pytest.raises(JQueueError, match="BrokerQueue"):
+        queue.keep_alive("an id")
+    job = await asyncio.to_thread(queue.enqueue, "work", b"")
+    assert [job.id] == [found.id for found in await asyncio.to_thread(queue.dequeue)]
+    await asyncio.to_thread(queue.close)
+
+
+async def test_the_cells_of_a_notebook_may_block_their_loop(monkeypatch):
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    with SyncQueue(InMemoryStorage()) as queue:
+        assert "work" == queue.enqueue("work", b"").entrypoint
+
+
+# A web application
+
+
+class ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class Silent(WSGIRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+def test_the_views_of_a_web_application_enqueue():
+    queue = SyncQueue(InMemoryStorage())
+
+    def application(environ, start_response):
+        job = queue.enqueue("mail", environ["PATH_INFO"].encode())
+        start_response("202 Accepted", [("Content-Type", "text/plain")])
+        return [job.id.encode()]
+
+    with make_server("127.0.0.1", 0, application, ThreadingServer, Silent) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        ids = []
+
+        def visit(number):
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/{number}", timeout=PATIENCE) as answer:
+                ids.append(answer.read().decode())
+
+        try:
+            run_in_threads(20, visit)
+        finally:
+            server.shutdown()
+            serving.join(PATIENCE)
+    jobs = queue.dequeue("mail", batch_size=100)
+    assert sorted(ids) == sorted(job.id for job in jobs)
+    assert {b"/%d" % number for number in range(20)} == {job.payload for job in jobs}
+    queue.close()

@@ -1,0 +1,336 @@
+"""`SyncQueue` has every verb of the async queues: the same arguments, the same results, the same errors."""
+
+import inspect
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import (
+    ClaimLostError,
+    DeadlineExceededError,
+    InvalidJobError,
+    InvalidURLError,
+    JobNotFoundError,
+    QueueClosedError,
+    ResultTimeoutError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Ack, Dequeue, Enqueue
+from jqueue.ports.queue import JobQueue
+from jqueue.sync import SyncQueue
+from jqueue.testing.faults import Fault, FaultyStorage
+
+OWN_LIFE = {"start", "stop"}
+VERBS = sorted(
+    name
+    for name, member in inspect.getmembers(BrokerQueue, inspect.iscoroutinefunction)
+    if not name.startswith("_") and name not in OWN_LIFE
+)
+
+
+@pytest.fixture
+def queue():
+    with SyncQueue(InMemoryStorage()) as queue:
+        yield queue
+
+
+def claimed(queue, **options):
+    queue.enqueue("work", b"payload", **options)
+    [job] = queue.dequeue("work")
+    return job
+
+
+# All verbs
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_the_arguments_and_the_documentation_of_the_async_one(verb):
+    ours, theirs = getattr(SyncQueue, verb), getattr(BrokerQueue, verb)
+    assert inspect.signature(theirs) == inspect.signature(ours)
+    assert inspect.getdoc(theirs) == inspect.getdoc(ours)
+    assert (f"SyncQueue.{verb}", False) == (ours.__qualname__, inspect.iscoroutinefunction(ours))
+
+
+def test_each_verb_of_the_protocol_is_there():
+    protocol = {name for name, _ in inspect.getmembers(JobQueue, inspect.isfunction) if not name.startswith("_")}
+    assert set() == protocol - set(dir(SyncQueue))
+
+
+def test_each_verb_is_tried_below():
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [] == [verb for verb in VERBS if f"queue.{verb}(" not in source]
+
+
+def test_jobs_are_enqueued_and_dequeued(queue):
+    job = queue.enqueue("work", b"payload", 3, headers={"a": "b"}, max_attempts=2)
+    assert (b"payload", 3, {"a": "b"}, 2) == (job.payload, job.priority, job.headers, job.max_attempts)
+    assert [job.id] == [found.id for found in queue.dequeue(["work", "other"], batch_size=2)]
+    assert [] == queue.dequeue()
+
+
+def test_many_jobs_are_enqueued_in_one_commit(queue):
+    jobs = queue.enqueue_many([Enqueue("work", b"%d" % number) for number in range(3)])
+    assert [b"0", b"1", b"2"] == [job.payload for job in jobs]
+    assert 1 == queue.read_state().version
+
+
+def test_what_makes_the_jobs_runs_in_the_callers_thread(queue):
+    threads = []
+
+    def jobs():
+        threads.append(threading.current_thread())
+        yield Enqueue("work", b"payload")
+
+    queue.enqueue_many(jobs())
+    queue.enqueue_many(jobs=jobs())
+    assert [threading.current_thread()] * 2 == threads
+    assert [] == queue.ack_many(iter(queue.dequeue(batch_size=2)))
+
+
+def test_a_job_is_acked(queue):
+    job = claimed(queue)
+    assert None is queue.ack(job)
+    assert () == queue.read_state().jobs
+
+
+def test_a_bare_id_stands_for_the_claim_that_was_handed_out(queue):
+    queue.ack(claimed(queue).id)
+    assert () == queue.read_state().jobs
+
+
+def test_many_jobs_are_acked_each_for_itself(queue):
+    lost = claimed(queue)
+    queue.requeue_stale(0)
+    queue.cancel(lost.id)
+    job = claimed(queue)
+    assert [ClaimLostError] == [type(error) for error in queue.ack_many([lost, job])]
+    assert () == queue.read_state().jobs
+
+
+def test_a_job_is_nacked(queue):
+    queue.nack(claimed(queue), error="the server said no", delay=timedelta(hours=1))
+    [job] = queue.read_state().jobs
+    assert (JobStatus.QUEUED, "the server said no", 1) == (job.status, job.error, job.failures)
+
+
+def test_many_jobs_are_nacked(queue):
+    assert [] == queue.nack_many([claimed(queue), claimed(queue)], dead=True)
+    assert 2 == len(queue.read_state().dead_jobs())
+
+
+def test_heartbeats_are_sent(queue):
+    job = claimed(queue)
+    assert None is queue.heartbeat(job)
+    assert [] == queue.heartbeat_many([job])
+    assert queue.read_state().jobs[0].heartbeat_at > job.heartbeat_at
+
+
+def test_several_things_are_done_in_one_commit(queue):
+    _, [job] = queue.apply(Enqueue("next", b""), Dequeue("next"))
+    assert None is queue.apply(Ack(job))[0]
+
+
+def test_several_things_are_done_each_for_itself(queue):
+    lost = claimed(queue)
+    queue.requeue_stale(0)
+    job, error = queue.apply_each(Enqueue("next", b""), Ack(lost))
+    assert ("next", ClaimLostError) == (job.entrypoint, type(error))
+
+
+def test_a_job_is_moved(queue):
+    job = queue.enqueue("work", b"", delay=3600)
+    assert 5 == queue.reprioritise(job.id, 5).priority
+    assert job.id == queue.reschedule(job.id, delay=0).id
+    assert [job.id] == [found.id for found in queue.dequeue()]
+
+
+def test_an_entrypoint_is_paused_and_limited(queue):
+    queue.enqueue("work", b"")
+    queue.pause("work")
+    assert [] == queue.dequeue()
+    queue.resume("work")
+    queue.limit("work", running=1)
+    assert 1 == len(queue.dequeue())
+    queue.enqueue("work", b"")
+    assert [] == queue.dequeue()
+
+
+def test_the_queue_is_configured(queue):
+    assert 60 == queue.configure(aging=timedelta(minutes=1)).aging
+
+
+def test_cron_entries_are_set_and_removed(queue):
+    entry = queue.schedule("nightly", "0 3 * * *", "clean", timezone="Europe/Berlin")
+    assert [entry] == queue.schedules()
+    assert (True, False) == (queue.unschedule("nightly"), queue.unschedule("nightly"))
+
+
+def test_a_result_is_waited_for(queue):
+    job = queue.enqueue("work", b"", keep_result=60)
+    with pytest.raises(ResultTimeoutError):
+        queue.result(job, timeout=0.01)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(queue.result, job)
+        queue.ack(queue.dequeue()[0], result={"answer": 42})
+        assert {"answer": 42} == waiting.result(60)
+
+
+def test_a_result_that_is_waited_for_when_the_queue_is_closed_is_not_a_timeout():
+    entered = threading.Event()
+
+    class Telling(BrokerQueue):
+        async def result(self, *args, **options):
+            entered.set()
+            return await super().result(*args, **options)
+
+    queue = SyncQueue(Telling(InMemoryStorage()))
+    job = queue.enqueue("work", b"", keep_result=60)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(queue.result, job)
+        assert entered.wait(60)
+        queue.close()
+        with pytest.raises(QueueClosedError):
+            waiting.result(60)
+
+
+def test_a_job_is_cancelled(queue):
+    job = queue.enqueue("work", b"")
+    assert job.id == queue.cancel(job.id).id
+    assert () == queue.read_state().jobs
+
+
+def test_dead_jobs_are_redriven_and_purged(queue):
+    for _ in range(2):
+        queue.nack(claimed(queue), dead=True)
+        assert 1 == queue.redrive(entrypoint="work")
+        queue.nack(queue.dequeue()[0], dead=True)
+        assert 1 == queue.purge()
+
+
+def test_claims_are_revoked(queue):
+    claimed(queue)
+    assert 1 == queue.requeue_stale(0)
+
+
+def test_the_queue_is_looked_at(queue):
+    queue.enqueue("work", b"")
+    assert (1, 1) == (queue.stats().depth, len(queue.read_state().jobs))
+    assert queue.capabilities.transactions
+
+
+def test_a_dequeue_waits_for_a_job(queue):
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(queue.dequeue, "work", wait=60)
+        job = queue.enqueue("work", b"")
+        assert [job.id] == [found.id for found in waiting.result(60)]
+    assert [] == queue.dequeue("work", wait=timedelta(milliseconds=1))
+
+
+# Errors
+
+
+def test_errors_are_those_of_the_async_queue(queue):
+    with pytest.raises(JobNotFoundError, match="nobody"):
+        queue.ack("nobody")
+    with pytest.raises(InvalidJobError):
+        queue.enqueue("", b"")
+    with pytest.raises(TypeError, match="unheard_of"):
+        queue.enqueue("work", b"", unheard_of=1)
+    with pytest.raises(DeadlineExceededError):
+        SyncQueue(FaultyStorage(InMemoryStorage(), latency=60)).enqueue("work", b"", deadline=0.01)
+
+
+def test_a_traceback_shows_the_caller_and_one_line_of_ours(queue):
+    def view():
+        queue.ack("nobody")
+
+    with pytest.raises(JobNotFoundError) as caught:
+        view()
+    assert ["view", "call"] == [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
+
+
+def test_an_error_that_is_not_ours_keeps_the_way_that_it_came(queue):
+    class Broken(BrokerQueue):
+        async def enqueue(self, *args, **options):
+            return 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as caught, SyncQueue(Broken(InMemoryStorage())) as broken:
+        broken.enqueue("work", b"")
+    assert "enqueue" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_an_unknown_outcome_can_be_asked_for():
+    storage = FaultyStorage(InMemoryStorage())
+    with SyncQueue(storage, call_timeout=0.2) as queue:
+        storage.on_write(Fault.HANGS_AFTER)
+        with pytest.raises(UnknownOutcomeError) as caught:
+            queue.enqueue("work", b"payload", deadline=0.1)
+        job = queue.resolve(caught.value, timeout=timedelta(seconds=60))
+        assert isinstance(job, Job)
+        assert [job.id] == [found.id for found in queue.dequeue()]
+
+
+def test_the_store_may_fail():
+    storage = FaultyStorage(InMemoryStorage())
+    storage.on_read(*[Fault.LOST_REQUEST] * 1000)
+    with SyncQueue(storage) as queue, pytest.raises(StorageError):
+        queue.read_state(deadline=0.05)
+
+
+# What it is made of
+
+
+def test_it_is_made_of_a_path_or_a_url(tmp_path):
+    file = tmp_path / "queue.json"
+    for target in (str(file), file, file.as_uri(), LocalFileSystemStorage(file)):
+        with SyncQueue(target, stale_timeout=7) as queue:
+            queue.enqueue("work", b"")
+    assert 4 == len(SyncQueue(file).read_state().jobs)
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+def test_it_is_made_of_an_async_queue(kind):
+    with SyncQueue(kind(InMemoryStorage())) as queue:
+        assert queue.enqueue("work", b"").id == queue.dequeue()[0].id
+
+
+def test_what_it_cannot_be_made_of_is_refused(queue):
+    target: Any
+    for target in (7, object(), queue):
+        with pytest.raises(InvalidJobError, match="made of"):
+            SyncQueue(target)
+    with pytest.raises(InvalidURLError):
+        SyncQueue("s4://bucket/queue.json")
+    with pytest.raises(TypeError, match="stale_timeout"):
+        SyncQueue(BrokerQueue(InMemoryStorage()), stale_timeout=7)
+    with pytest.raises(TypeError, match="unheard_of"):
+        SyncQueue(InMemoryStorage(), unheard_of=7)
+
+
+def test_its_repr_names_its_storage(tmp_path):
+    assert "queue.json" in repr(SyncQueue(tmp_path / "queue.json"))
+
+
+# Its life
+
+
+def test_a_closed_queue_takes_no_calls_until_it_is_entered_again():
+    queue = SyncQueue(InMemoryStorage())
+    queue.enqueue("work", b"")
+    queue.close()
+    queue.close()
+    with pytest.raises(QueueClosedError, match="closed"):
+        queue.enqueue("work", b"")
+    with queue:
+        assert 1 == len(queue.dequeue())
