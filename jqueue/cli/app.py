@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from jqueue._version import __version__
 from jqueue.cli.doctor import doctor
+from jqueue.cli.worker import worker
 
 _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
 
@@ -42,6 +43,7 @@ class _HidingURLs:
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(doctor)
+app.command()(worker)
 
 
 def _show_version(wanted: bool) -> None:

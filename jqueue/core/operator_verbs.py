@@ -11,7 +11,7 @@ from typing import Any
 from jqueue.core.queue_base import QueueBase
 from jqueue.core.slices import JOBS_PER_SLICE, in_turns
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
-from jqueue.domain.errors import ResultTimeoutError
+from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     UNCHANGED,
@@ -254,7 +254,10 @@ class OperatorVerbs(QueueBase):
         reference = job_id.id if isinstance(job_id, Job) else job_id
         patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = AwaitResult(reference).prepared(self._preparation)
-        [found] = await self._submit((operation,), deadline, wait=patience)
+        try:
+            [found] = await self._submit((operation,), deadline, wait=patience)
+        except UnknownOutcomeError as error:  # looking has no outcome
+            raise DeadlineExceededError("the store did not answer in time", error) from None
         if not found:
             raise ResultTimeoutError(reference, patience)
         return deepcopy(found[0].result)  # the state has it too

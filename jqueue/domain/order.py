@@ -81,6 +81,8 @@ class Order:
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         """A job is another than before, and the table has it already; None if it was, or is, not there."""
+        if self._parked_ids:  # whoever has changed is looked at again
+            self._parked_ids.discard(before.id if before is not None else after.id if after is not None else "")
         if before is not None:
             self._leave(before)
         if after is not None:
@@ -232,8 +234,6 @@ class Order:
         return self._ready_all
 
     def _push_ready(self, job: Job) -> None:
-        if self._parked_ids:
-            self._parked_ids.discard(job.id)
         if job.attempt < LARGEST and job.failures < LARGEST:  # or one more claim could not be read back
             self._push((self._rank(job), job.sequence, job.entrypoint, job.id))
 

@@ -31,8 +31,8 @@ SEARCH = settings(
 def redrive_resets_attempts(patch):
     queue = Redrive._queue
 
-    def reset(self, draft, job):
-        queue(self, draft, job)
+    def reset(self, draft, job, now):
+        queue(self, draft, job, now)
         draft.jobs[job.id] = draft.jobs[job.id].evolve(attempt=0)
 
     patch(Redrive, "_queue", reset)

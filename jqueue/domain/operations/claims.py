@@ -143,9 +143,11 @@ class Nack(Operation):
         """Queued again, or dead."""
         assert isinstance(self.job, Claim)
         job = draft.held(self.job)
-        changes: dict[str, Any] = {
-            "run_at": now + timedelta(seconds=to_seconds("delay", self.delay)) if self.delay else None
-        }
+        changes: dict[str, Any] = {}
+        if self.delay:
+            changes["run_at"] = now + timedelta(seconds=to_seconds("delay", self.delay))
+        elif self.charge:
+            changes["run_at"] = None
         if self.error is not None:
             changes["error"] = self.error
         if self.charge:

@@ -108,7 +108,7 @@ class Redrive(Operation):
             holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
             if holder is not None and job.unique_key is not None:
                 raise DuplicateJobError(job.unique_key, holder)
-            self._queue(draft, job)
+            self._queue(draft, job, now)
             return 1
         dead = [
             job
@@ -118,16 +118,17 @@ class Redrive(Operation):
         redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
             if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
-                self._queue(draft, job)
+                self._queue(draft, job, now)
                 redriven += 1
         return redriven
 
-    def _queue(self, draft: Draft, job: Job) -> None:
+    def _queue(self, draft: Draft, job: Job, now: datetime) -> None:
+        """Behind the others: where jobs age, it is as old as this moment."""
         after = job.evolve(
             status=JobStatus.QUEUED,
             failures=0,
             dead_at=None,
-            run_at=None,
+            run_at=None if draft.settings.aging is None else now,
             expires_at=None,
             sequence=draft.next_sequence(),
         )

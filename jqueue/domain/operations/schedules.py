@@ -16,7 +16,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import FrozenHeaders
-from jqueue.domain.limits import check_name
+from jqueue.domain.limits import check_headers, check_name
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
@@ -39,7 +39,7 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
         try:
             occurrence = last_until(schedule.cron, schedule.timezone, schedule.next_at, now)
             next_at = next_after(schedule.cron, schedule.timezone, now)
-            NewJob(_job_values(schedule, occurrence), False, None, "return", enqueue_bytes).change(draft, now)
+            NewJob(_job_values(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
         except (InvalidJobError, QueueFullError):
             continue
         draft.note(draft.schedules, schedule.name, schedule.model_copy(update={"next_at": next_at}))
@@ -89,20 +89,21 @@ class SetSchedule(Operation):
                 f"the name of a cron entry may be {preparation.limits.name_bytes - _SPARE_NAME} bytes long at the most"
             )
         check_cron(self.cron, self.timezone)
+        headers = check_headers(self.headers, preparation.limits)
         values = new_job(
             preparation,
             self.entrypoint,
             self.payload,
             self.priority,
             max_attempts=self.max_attempts,
-            headers={**(self.headers or {}), SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"},
+            headers={**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"},
             unique_key=self.unique_key,
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
             keep_result=self.keep_result,
         ).values
         checked = ("payload", "priority", "max_attempts", "unique_key", "concurrency_key", "keep_result")
-        return replace(self, headers=FrozenHeaders(self.headers or {}), **{name: values[name] for name in checked})
+        return replace(self, headers=headers, **{name: values[name] for name in checked})
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set it, due for the first time at its next time from now on."""

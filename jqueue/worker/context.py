@@ -1,0 +1,130 @@
+"""What a handler is told about its job: `Context`.
+
+One is made for every job whose handler or middleware asks for it, so it holds little and makes the rest when asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Operation
+from jqueue.ports.queue import JobQueue
+
+logger = logging.getLogger("jqueue.worker")
+
+
+class Context:
+    """One job in the hands of its handler.
+
+    Attributes:
+        job: the job as it was claimed.
+        deadline: by when the handler must have ended, aware and in UTC; None if it has no timeout.
+        is_cancelled: whether the work shall stop. Handlers in threads look at it now and then.
+        resources: what the worker's lifespan yielded; None without one.
+    """
+
+    __slots__ = ("_companions", "_event", "_logger", "_queue", "deadline", "is_cancelled", "job", "resources")
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        queue: JobQueue | None = None,
+        resources: Any = None,
+        deadline: datetime | None = None,
+    ) -> None:
+        self.job = job
+        self.deadline = deadline
+        self.resources = resources
+        self.is_cancelled = False
+        self._queue = queue
+        self._event: asyncio.Event | None = None
+        self._logger: logging.LoggerAdapter[logging.Logger] | None = None
+        self._companions: list[Operation] | None = None
+
+    @property
+    def entrypoint(self) -> str:
+        """The name of the handler."""
+        return self.job.entrypoint
+
+    @property
+    def attempt(self) -> int:
+        """How often the job has been claimed, this time included."""
+        return self.job.attempt
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is held."""
+        return self.job.claim
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The names and texts that travel with the job."""
+        return self.job.headers
+
+    @property
+    def queue(self) -> JobQueue:
+        """The queue that the job came from.
+
+        Raises:
+            RuntimeError: the handler runs in a process of its own, where there is none.
+        """
+        if self._queue is None:
+            raise RuntimeError("there is no queue here: a handler with process=True runs in another process")
+        return self._queue
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records have `job_id`, `entrypoint` and `attempt`."""
+        if self._logger is None:
+            job = self.job
+            about = {"job_id": job.id, "entrypoint": job.entrypoint, "attempt": job.attempt}
+            self._logger = logging.LoggerAdapter(logger, about)
+        return self._logger
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when the claim is lost, or the job shall stop: cancelled, out of time, or the worker ends.
+
+        For handlers on the event loop; those in threads look at `is_cancelled`.
+        """
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self.is_cancelled:
+                self._event.set()
+        return self._event
+
+    def on_ack(self, *operations: Operation) -> None:
+        """Have more done in the very commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
+
+        If the handler fails, or one of them is refused, none of them is done.
+
+        Raises:
+            InvalidJobError: it is no operation, or the queue cannot do several things in one commit.
+        """
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidJobError(f"on_ack takes operations such as Enqueue(...), got {type(operation).__name__}")
+        self.queue.capabilities.require("transactions")
+        if self._companions is None:
+            self._companions = []
+        self._companions.extend(operations)
+
+    def taken(self) -> tuple[Operation, ...]:
+        """What was given to `on_ack`."""
+        return tuple(self._companions) if self._companions else ()
+
+    def stop(self) -> None:
+        """Tell the handler that its work shall stop."""
+        self.is_cancelled = True
+        if self._event is not None:
+            self._event.set()
+
+    def __repr__(self) -> str:
+        return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.attempt})"

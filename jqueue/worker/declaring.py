@@ -1,0 +1,89 @@
+"""What the handlers of a worker declare about the queue as a whole: limits and schedules, said when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.domain.errors import StorageFatalError
+from jqueue.ports.clock import Entropy
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.handlers import Handler
+from jqueue.worker.trouble import TROUBLE, Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A schedule on which jobs of a handler are enqueued.
+
+    Attributes:
+        name: of the schedule; the same name is the same schedule, in every worker.
+        cron: five fields, as in a crontab.
+        timezone: in which they are meant.
+        handler: whose jobs.
+        payload: of the jobs, encoded.
+    """
+
+    name: str
+    cron: str
+    timezone: str
+    handler: Handler[..., Any]
+    payload: bytes
+
+
+async def declare(
+    queue: JobQueue, handlers: Iterable[Handler[..., Any]], crons: Iterable[Cron], entropy: Entropy
+) -> None:
+    """Set the limits and the schedules, all at once, each until it is set. Equal ones change nothing.
+
+    Raises:
+        InvalidJobError: the queue cannot do it, or a schedule is none.
+        StorageFatalError: the queue cannot be used.
+    """
+    trouble = Trouble("setting limits and schedules", entropy)
+    calls: list[Callable[[], Awaitable[Any]]] = []
+    for handler in handlers:
+        options = handler.options
+        if options.max_running is not None or options.rate is not None:
+            queue.capabilities.require("limits")
+            calls.append(lambda handler=handler: _limit(queue, handler))  # type: ignore[misc]
+    for cron in crons:
+        queue.capabilities.require("schedules")
+        calls.append(lambda cron=cron: _schedule(queue, cron))  # type: ignore[misc]
+    await asyncio.gather(*(_until_done(call, trouble) for call in calls))
+
+
+async def _limit(queue: JobQueue, handler: Handler[..., Any]) -> None:
+    options = handler.options
+    rate = None if options.rate is None else options.rate.count
+    per = None if options.rate is None else options.rate.per
+    await queue.limit(handler.entrypoint, running=options.max_running, rate=rate, per=per)
+
+
+async def _schedule(queue: JobQueue, cron: Cron) -> None:
+    options = cron.handler.options
+    await queue.schedule(
+        cron.name,
+        cron.cron,
+        cron.handler.entrypoint,
+        cron.payload,
+        timezone=cron.timezone,
+        priority=options.priority,
+        max_attempts=options.max_attempts,
+        keep_result=options.keep_result,
+    )
+
+
+async def _until_done(call: Callable[[], Awaitable[Any]], trouble: Trouble) -> None:
+    while True:
+        try:
+            await call()
+        except StorageFatalError:
+            raise
+        except TROUBLE as error:
+            await asyncio.sleep(trouble.begins(error))
+        else:
+            trouble.is_over()
+            return

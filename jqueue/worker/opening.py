@@ -1,0 +1,51 @@
+"""What a worker needs of a queue object besides its verbs: that it is open, and its clock and dice if it has some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.core.options import QueueOptions
+from jqueue.domain.errors import QueueClosedError, StorageFatalError
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.trouble import TROUBLE
+
+A_MOMENT = 0.001
+"""Seconds; a queue that is not open says so at once."""
+
+
+async def opened(queue: JobQueue, stack: AsyncExitStack, names: Sequence[str]) -> None:
+    """Open a queue that is to be opened and is not; the stack closes it.
+
+    Raises:
+        TypeError: it is no queue.
+        StorageFatalError: it cannot be used.
+    """
+    if not hasattr(queue, "dequeue"):
+        raise TypeError(f"a worker runs on a queue, got {type(queue).__name__}: for a URL, jqueue.connect(url)")
+    manager: Any = queue
+    if not hasattr(manager, "__aenter__"):
+        return
+    try:
+        await queue.dequeue(names, batch_size=0, deadline=A_MOMENT)  # claims nothing
+    except QueueClosedError:
+        await stack.enter_async_context(manager)
+    except StorageFatalError:
+        raise
+    except TROUBLE:
+        return
+
+
+def clock_of(queue: JobQueue) -> Clock:
+    """The queue's clock, so that both agree what time it is."""
+    options = getattr(queue, "options", None)
+    return options.clock if isinstance(options, QueueOptions) else SystemClock()
+
+
+def entropy_of(queue: JobQueue) -> Entropy:
+    """The queue's dice."""
+    options = getattr(queue, "options", None)
+    return options.entropy if isinstance(options, QueueOptions) else SystemEntropy()

@@ -1,0 +1,132 @@
+"""What can be said of a handler, and of a worker, with the checks of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import check_integer, check_priority
+from jqueue.worker.retries import Backoff, Exponential
+
+MAX_ATTEMPTS = 20
+"""How often a job may fail, if neither it nor its handler says: with the usual backoff, for about an hour."""
+
+USUAL = Exponential()
+"""The backoff of a handler that says nothing of it."""
+
+MOST = 10_000
+"""The largest concurrency: as many jobs as one dequeue may claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many claims within any span of so many seconds.
+
+    Attributes:
+        count: how many.
+        per: the span, as a timedelta or in seconds.
+    """
+
+    count: int
+    per: Duration = 1
+
+    def __post_init__(self) -> None:
+        check_integer("Rate's count", self.count, 1, 2**31)
+        if not to_seconds("Rate's per", self.per):
+            raise InvalidJobError("Rate's per must be longer than nothing")
+
+
+class HandlerArguments(TypedDict, total=False):
+    """What `Worker.handler` and `Worker.cron` take by name: see `HandlerOptions`."""
+
+    max_attempts: int | None
+    backoff: Backoff
+    timeout: Duration | None
+    max_running: int | None
+    rate: Rate | None
+    concurrency_limit: int | None
+    process: bool
+    priority: int
+    keep_result: Duration | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """How the jobs of a handler are run. Durations are timedeltas or seconds.
+
+    Attributes:
+        max_attempts: after so many failures a job is dead, unless it says otherwise itself; None: never.
+        backoff: how long to wait before the next try.
+        timeout: how long the handler may take; None: as long as it likes.
+        max_running: how many of these jobs may run at once, over all workers.
+        rate: how many may be claimed within a span of time, over all workers.
+        concurrency_limit: how many jobs with the same `concurrency_key` may run at once, given with each enqueue.
+        process: whether it runs in a process of its own.
+        priority: of the jobs that the handler enqueues; lower is served first.
+        keep_result: how long the result is kept.
+    """
+
+    max_attempts: int | None = MAX_ATTEMPTS
+    backoff: Backoff = USUAL
+    timeout: Duration | None = None
+    max_running: int | None = None
+    rate: Rate | None = None
+    concurrency_limit: int | None = None
+    process: bool = False
+    priority: int = 0
+    keep_result: Duration | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_attempts", "max_running", "concurrency_limit"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1, 2**31)
+        for name in ("timeout", "keep_result"):
+            if getattr(self, name) is not None:
+                to_seconds(name, getattr(self, name))
+        check_priority(self.priority)
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidJobError(f"backoff must be an Exponential(...), got {type(self.backoff).__name__}")
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            raise InvalidJobError(f"rate must be a Rate(count, per=seconds), got {type(self.rate).__name__}")
+
+    @property
+    def seconds(self) -> float | None:
+        """The timeout in seconds."""
+        return None if self.timeout is None else to_seconds("timeout", self.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker works. Durations are in seconds.
+
+    Attributes:
+        concurrency: how many jobs at a time.
+        grace: how long running jobs get to finish when the worker is stopped.
+        claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says.
+        cancel_grace: how long a cancelled handler gets to end before its job is given back regardless.
+        settle: how long outcomes are tried to be sent at the end.
+    """
+
+    concurrency: int
+    grace: float
+    claim_timeout: float | None
+    cancel_grace: float
+    settle: float
+
+
+def settings_of(worker: Any) -> WorkerSettings:
+    """The settings of a worker, checked.
+
+    Raises:
+        InvalidJobError: one is wrong.
+    """
+    claim_timeout = worker.claim_timeout
+    return WorkerSettings(
+        concurrency=check_integer("concurrency", worker.concurrency, 1, MOST),
+        grace=to_seconds("grace", worker.grace),
+        claim_timeout=None if claim_timeout is None else to_seconds("claim_timeout", claim_timeout),
+        cancel_grace=to_seconds("cancel_grace", worker.cancel_grace),
+        settle=to_seconds("settle_timeout", worker.settle_timeout),
+    )

@@ -1,0 +1,201 @@
+"""Payloads and results, by annotation: bytes and text as they are, everything else as JSON that pydantic validates.
+
+What does not parse is described without a word of it: payloads are nobody's business but the handler's, and errors
+are read by operators, kept in the queue, and logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from jqueue.domain.errors import InvalidJobError, JQueueError
+
+PROBLEMS_SHOWN = 5
+"""So many of the problems of a payload are described."""
+
+_PLAIN = """
+json_invalid json_type missing extra_forbidden model_type model_attributes_type dataclass_type named_tuple_type
+none_required greater_than greater_than_equal less_than less_than_equal multiple_of finite_number too_short too_long
+iterable_type string_type string_unicode string_too_short string_too_long string_pattern_mismatch enum dict_type
+list_type tuple_type set_type frozen_set_type set_item_not_hashable bool_type bool_parsing int_type int_parsing
+int_parsing_size int_from_float float_type float_parsing bytes_type bytes_too_short bytes_too_long literal_error
+date_type date_parsing date_past date_future time_type time_parsing datetime_type datetime_parsing datetime_past
+datetime_future timezone_naive timezone_aware time_delta_type time_delta_parsing url_type url_scheme url_too_long
+uuid_type uuid_version decimal_type decimal_parsing decimal_max_digits decimal_max_places decimal_whole_digits
+union_tag_not_found
+"""
+
+PLAIN = frozenset(_PLAIN.split())
+"""The problems whose text says what was expected, and nothing of what was there."""
+
+
+class PayloadError(JQueueError, ValueError):
+    """A payload is not what its handler takes. The message tells what is wrong with it, and shows nothing of it."""
+
+
+class ResultError(JQueueError, ValueError):
+    """A handler returned what cannot be kept as its result."""
+
+
+class Codec:
+    """How values of one annotation become bytes, and bytes such values.
+
+    Attributes:
+        parse: makes a value of a payload; raises PayloadError.
+        encode: makes a payload of a value; raises InvalidJobError.
+    """
+
+    __slots__ = ("encode", "parse")
+
+    def __init__(self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
+        self.parse = parse
+        self.encode = encode
+
+
+def codec_of(annotation: Any) -> Codec:
+    """The codec of an annotation.
+
+    Raises:
+        TypeError: pydantic knows nothing of such a type.
+    """
+    if annotation is bytes:
+        return Codec(lambda payload: payload, _encode_bytes)
+    if annotation is str:
+        return Codec(_parse_text, _encode_text)
+    adapter = adapter_of(annotation)
+    names = NamesOf(adapter)
+    validate = adapter.validate_json
+
+    def parse(payload: bytes) -> Any:
+        try:
+            return validate(payload)
+        except ValidationError as error:
+            problem = describe(error, names)
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = f"a validator of it raised {type(error).__name__}"
+        raise PayloadError(f"the payload is not what the handler takes: {problem}")
+
+    def encode(value: Any) -> bytes:
+        try:
+            return adapter.dump_json(adapter.validate_python(value), by_alias=True, round_trip=True)
+        except ValidationError as error:
+            problem = describe(error, names)
+        except PydanticSerializationError:
+            problem = "JSON has no place for something in it"
+        raise InvalidJobError(f"the payload is not what the handler takes: {problem}")
+
+    return Codec(parse, encode)
+
+
+def adapter_of(annotation: Any) -> TypeAdapter[Any]:
+    """What validates values of an annotation.
+
+    Raises:
+        TypeError: pydantic knows nothing of such a type.
+    """
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise TypeError(f"pydantic cannot validate {annotation!r}: {reason}") from None
+
+
+def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """A handler's result as a JSON value.
+
+    Raises:
+        ResultError: JSON has no place for it.
+    """
+    try:
+        return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError):
+        raise ResultError(
+            f"the handler returned a {type(value).__name__} that JSON cannot hold as its annotation says"
+        ) from None
+
+
+def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """A JSON value as the handler's return annotation says.
+
+    Raises:
+        ResultError: it is something else.
+    """
+    try:
+        return adapter.validate_json(to_json(value))
+    except ValidationError as error:
+        problem = describe(error, NamesOf(adapter))
+    raise ResultError(f"the result is not what the handler returns: {problem}")
+
+
+class NamesOf:
+    """The names that a type gives its fields: of the place of a problem, these may be shown, and nothing else."""
+
+    def __init__(self, adapter: TypeAdapter[Any]) -> None:
+        self._adapter = adapter
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is None:
+            self._names = frozenset(_field_names(self._adapter.core_schema))
+        return name in self._names
+
+
+def describe(error: ValidationError, names: NamesOf | Sequence[str] = ()) -> str:
+    """What is wrong, and where, without showing anything of what was validated.
+
+    Args:
+        error: pydantic's own; its text shows the input.
+        names: the names that may be shown.
+    """
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [_described(problem["loc"], problem["type"], problem["msg"], names) for problem in problems]
+    more = len(shown) - PROBLEMS_SHOWN
+    return "; ".join(shown[:PROBLEMS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _described(place: Sequence[int | str], kind: str, text: str, names: NamesOf | Sequence[str]) -> str:
+    where = ".".join(str(part) if isinstance(part, int) or part in names else "…" for part in place)
+    what = text if kind in PLAIN else f"refused by a validator ({kind})"
+    return f"{where}: {what}" if where else what
+
+
+def _field_names(schema: Any) -> set[str]:
+    """The names in a pydantic core schema, however deep."""
+    found: set[str] = set()
+    if isinstance(schema, Mapping):
+        fields = schema.get("fields")
+        if isinstance(fields, Mapping):
+            found.update(fields)
+        for key, part in schema.items():
+            if key in ("name", "alias", "validation_alias") and isinstance(part, str):
+                found.add(part)
+            elif isinstance(part, Mapping | list | tuple):
+                found |= _field_names(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            found |= _field_names(part)
+    return found
+
+
+def _parse_text(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        place = error.start
+    raise PayloadError(f"the payload is not UTF-8 text: at byte {place}")
+
+
+def _encode_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidJobError(f"the handler takes bytes, got {type(value).__name__}")
+    return bytes(value)
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise InvalidJobError(f"the handler takes a str, got {type(value).__name__}")
+    return value.encode()

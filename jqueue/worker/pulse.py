@@ -1,0 +1,116 @@
+"""One heartbeat for all jobs that a worker holds, those included whose outcome is not in the queue yet.
+
+It brings back which claims are lost and which jobs were cancelled, and stops their handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from jqueue.domain.errors import JobCancelledError, JobNotFoundError
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
+from jqueue.ports.clock import Entropy
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.held import Hands, Held
+from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.working import Workshop
+
+logger = logging.getLogger("jqueue.worker")
+
+BEATS_PER_TIMEOUT = 3
+LONGEST_INTERVAL = 60.0
+SHORTEST_INTERVAL = 0.01
+MOST_TOGETHER = 10_000
+
+
+class Pulse:
+    """Beats for a run.
+
+    Args:
+        queue: where the claims are.
+        hands: the jobs held.
+        workshop: stops handlers.
+        entropy: draws nothing here, as each worker begins to beat at a time of its own.
+        claim_timeout: what the worker asks for; None if the queue says.
+    """
+
+    def __init__(
+        self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy, claim_timeout: float | None
+    ) -> None:
+        self._queue = queue
+        self._hands = hands
+        self._workshop = workshop
+        self._timeout = claim_timeout
+        self._trouble = Trouble("sending heartbeats", entropy)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        loop = asyncio.get_running_loop()
+        pause = None
+        while True:
+            while not self._hands.held:
+                await self._hands.begun.wait()
+            await asyncio.sleep(interval_of(self._shortest_timeout()) if pause is None else pause)
+            if not self._hands.held:
+                continue
+            pause = None
+            timeout = self._shortest_timeout()
+            beaten = list(self._hands.held)
+            try:
+                errors = await self._beat([held.claim for held in beaten], timeout)
+            except TROUBLE as error:
+                self._trouble.begins(error)
+                self._lose_old(loop.time(), timeout)
+                oldest = min((held.confirmed for held in self._hands.held), default=loop.time())
+                left = oldest + timeout - loop.time()
+                pause = max(SHORTEST_INTERVAL, min(interval_of(timeout), left / BEATS_PER_TIMEOUT))
+                continue
+            self._trouble.is_over()
+            self._heed(beaten, errors, loop.time())
+
+    async def _beat(self, claims: list[Claim], timeout: float) -> Sequence[JobNotFoundError]:
+        deadline = max(SHORTEST_INTERVAL, timeout / 2)
+        lots = [claims[start : start + MOST_TOGETHER] for start in range(0, len(claims), MOST_TOGETHER)]
+        errors: list[JobNotFoundError] = []
+        for lot in lots:
+            errors += await self._queue.heartbeat_many(lot, deadline=deadline)
+        return errors
+
+    def _heed(self, beaten: Iterable[Held], errors: Sequence[JobNotFoundError], now: float) -> None:
+        """Stop the handlers of claims that are lost, and of jobs that were cancelled."""
+        refused = {error.job_id: error for error in errors}
+        for held in beaten:
+            error = refused.get(held.job.id)
+            attempt = getattr(error, "attempt", None)
+            if error is None or attempt not in (None, held.job.attempt):
+                held.confirmed = now
+            elif isinstance(error, JobCancelledError):
+                held.confirmed = now
+                self._workshop.stop(held, "cancelled")
+            elif not getattr(error, "ended_here", False):
+                self._lose(held, "another worker has it, or it is gone")
+
+    def _lose_old(self, now: float, timeout: float) -> None:
+        """The store has been silent for so long that others may have our jobs by now."""
+        for held in list(self._hands.held):
+            if now - held.confirmed >= timeout:
+                self._lose(held, f"the store has confirmed no heartbeat for {timeout:g} s")
+
+    def _lose(self, held: Held, why: str) -> None:
+        if held.decided or held.reason == "lost":
+            return
+        job = held.job
+        logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.attempt, why)
+        self._workshop.lose(held)
+
+    def _shortest_timeout(self) -> float:
+        timeouts = [held.job.claim_timeout for held in self._hands.held if held.job.claim_timeout]
+        usual = DEFAULT_CLAIM_TIMEOUT.total_seconds() if self._timeout is None else self._timeout
+        return min(timeouts, default=usual)
+
+
+def interval_of(timeout: float) -> float:
+    """Seconds between two heartbeats of claims that last so long without one."""
+    return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))

@@ -1,0 +1,45 @@
+"""What a run of a worker came to, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+
+from jqueue.worker.retries import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What became of the jobs that a worker claimed. A job counts each time it was claimed.
+
+    Attributes:
+        succeeded: finished, and acked.
+        failed: failed, and to be tried again.
+        dead: failed for the last time, or discarded.
+        snoozed: put off by their handler.
+        handed_back: given back unharmed when the worker stopped.
+        cancelled: stopped as somebody cancelled them.
+        lost: not ours any more before their outcome was in the queue.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    handed_back: int = 0
+    cancelled: int = 0
+    lost: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many jobs in all."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def __str__(self) -> str:
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
+
+
+def report_of(counts: Counter[Kind]) -> RunReport:
+    """The counts as a value."""
+    return RunReport(**{str(kind): count for kind, count in counts.items()})

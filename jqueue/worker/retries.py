@@ -1,0 +1,181 @@
+"""What becomes of a job that failed: a pure decision, from the error and the job.
+
+A handler says what it wants by what it raises: `Retry`, `Discard`, `Snooze`; everything else is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from pydantic import ValidationError
+
+from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Job
+from jqueue.worker.payloads import PayloadError, ResultError, describe
+
+Kind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
+"""What became of a job in this worker's hands."""
+
+
+class Retry(Exception):
+    """Raised by a handler: try it again. Counts as a failure.
+
+    Args:
+        after: when, from now; by default the handler's backoff says.
+        reason: kept with the job.
+    """
+
+    def __init__(self, after: Duration | None = None, reason: str | None = None) -> None:
+        super().__init__(after, reason)
+        self.after = None if after is None else to_seconds("after", after)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked for another try"
+
+
+class Discard(Exception):
+    """Raised by a handler: this job will never work. It is dead at once.
+
+    Args:
+        reason: kept with the job.
+    """
+
+    def __init__(self, reason: str = "the handler discarded it") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Exception):
+    """Raised by a handler: not now. The job comes back after the duration, and no failure is counted.
+
+    Args:
+        duration: a timedelta or seconds.
+    """
+
+    def __init__(self, duration: Duration) -> None:
+        super().__init__(duration)
+        self.duration = to_seconds("duration", duration)
+
+    def __str__(self) -> str:
+        return f"for {self.duration:g} s"
+
+
+class HandlerTimeout(Exception):
+    """The handler took longer than it may."""
+
+
+@runtime_checkable
+class Backoff(Protocol):
+    """How long to wait before another try."""
+
+    def bound(self, failures: int) -> float:
+        """The most seconds to wait after so many failures; the wait is drawn evenly from zero to that."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Twice as long after each failure, up to a cap; the wait itself is drawn evenly from zero to that.
+
+    Attributes:
+        base: the bound after the first failure: a timedelta or seconds.
+        cap: the largest bound.
+    """
+
+    base: Duration = 1
+    cap: Duration = 300
+
+    def __post_init__(self) -> None:
+        if not 0 < to_seconds("base", self.base) <= to_seconds("cap", self.cap):
+            raise InvalidJobError("an Exponential backoff needs a base above zero and a cap that is not below it")
+
+    def bound(self, failures: int) -> float:
+        """See `Backoff`."""
+        return exponential_bound(failures, to_seconds("base", self.base), to_seconds("cap", self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What shall become of a job.
+
+    Attributes:
+        kind: in a word.
+        delay: seconds until the next try.
+        error: kept with the job.
+        dead: it shall not be tried again.
+        charge: whether it counts as a failure.
+    """
+
+    kind: Kind
+    delay: float | None = None
+    error: str | None = None
+    dead: bool = False
+    charge: bool = True
+
+
+HAND_BACK = Decision("handed_back", charge=False)
+CANCELLED = Decision("cancelled", error="it was cancelled while it was in progress")
+
+
+def decide(
+    error: BaseException,
+    job: Job,
+    max_attempts: int | None,
+    backoff: Backoff,
+    jitter: Callable[[float], float],
+) -> Decision:
+    """What shall become of a job whose handler raised an error.
+
+    Args:
+        error: what was raised.
+        job: as it was claimed: the failure of this claim is counted in `failures` already.
+        max_attempts: the handler's; the job's own comes first.
+        backoff: the handler's.
+        jitter: draws a number from zero to its argument.
+    """
+    if isinstance(error, Snooze):
+        return Decision("snoozed", delay=error.duration, charge=False)
+    text = told(error)
+    if isinstance(error, Discard | PayloadError | ResultError) or is_last(job, max_attempts):
+        return Decision("dead", error=text, dead=True)
+    if isinstance(error, Retry) and error.after is not None:
+        return Decision("failed", delay=error.after, error=text)
+    return Decision("failed", delay=_wait(backoff, job.failures, jitter), error=text)
+
+
+def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> float:
+    """Seconds until the next try. A backoff that fails must not keep its job from being given back."""
+    try:
+        bound = to_seconds("the bound of a backoff", backoff.bound(failures))
+    except Exception:
+        bound = Exponential().bound(failures)
+    return jitter(bound)
+
+
+def is_last(job: Job, max_attempts: int | None) -> bool:
+    """Whether a job that fails now has no attempts left."""
+    most = max_attempts if job.max_attempts is None else job.max_attempts
+    return most is not None and job.failures >= most
+
+
+def is_spent(job: Job, max_attempts: int | None) -> bool:
+    """Whether a job had no attempts left before it was claimed: it ended its workers, and nobody could say so."""
+    most = max_attempts if job.max_attempts is None else job.max_attempts
+    return most is not None and job.failures > most
+
+
+def told(error: BaseException) -> str:
+    """An error as it is kept with the job: its class, and its own words if they are not about the payload."""
+    if isinstance(error, PayloadError | ResultError | HandlerTimeout):
+        return str(error)
+    if isinstance(error, ValidationError):
+        return f"ValidationError: {describe(error)}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an exception class of somebody's own
+        return type(error).__name__

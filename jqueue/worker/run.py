@@ -1,0 +1,255 @@
+"""One run of a worker on a queue: what is opened, what runs side by side, and in which order it ends.
+
+The order of the end: no more claims; running handlers get their grace; the others are cancelled, and their jobs handed
+back; all outcomes reach the queue; what the handlers shared is closed; the queue, if it was opened here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.calls import Call, Middleware, call_of, needs_context
+from jqueue.worker.claiming import Claimer
+from jqueue.worker.declaring import Cron, declare
+from jqueue.worker.handlers import Handler
+from jqueue.worker.held import Hands
+from jqueue.worker.opening import clock_of, entropy_of, opened
+from jqueue.worker.options import WorkerSettings
+from jqueue.worker.processes import Processes, check_processes
+from jqueue.worker.pulse import Pulse
+from jqueue.worker.report import RunReport, report_of
+from jqueue.worker.settling import Settler
+from jqueue.worker.signals import heeded
+from jqueue.worker.threads import Threads
+from jqueue.worker.working import Workshop
+
+logger = logging.getLogger("jqueue.worker")
+
+HURRIED_SETTLE = 5.0
+"""Seconds in which a worker that was told to stop at once tries to tell the queue what became of its jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a worker was when it was started.
+
+    Attributes:
+        name: in the log.
+        settings: how it works.
+        handlers: by entrypoint.
+        crons: schedules.
+        middlewares: around every handler, the outermost first.
+        lifespan: opens what handlers share.
+    """
+
+    name: str
+    settings: WorkerSettings
+    handlers: Mapping[str, Handler[..., Any]]
+    crons: Sequence[Cron]
+    middlewares: Sequence[Middleware]
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
+
+
+class Run:
+    """A worker at work.
+
+    Args:
+        plan: what the worker is.
+        queue: whose jobs.
+        drain: whether to end when nothing is left to do.
+        signals: whether to heed signals.
+    """
+
+    def __init__(self, plan: Plan, queue: JobQueue, *, drain: bool, signals: bool) -> None:
+        self._plan = plan
+        self._settings = plan.settings
+        self._queue = queue
+        self._drain = drain
+        self._signals = signals
+        self._loop = asyncio.get_running_loop()
+        self._hands = Hands(plan.settings.concurrency)
+        self._stopping = asyncio.Event()
+        self._hurried = False
+        self._heeds_signals = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its event loop is gone, so that it will never end by itself."""
+        return self._loop.is_closed()
+
+    def stop(self) -> None:
+        """Stop; the second time, at once."""
+        self._hurried = self._stopping.is_set()
+        self._stopping.set()
+        self._hands.quiet.set()
+
+    def stop_from_anywhere(self) -> None:
+        """Stop, from any thread or signal handler."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.stop)
+
+    async def perform(self) -> RunReport:
+        """Open everything, work, and end in order."""
+        plan = self._plan
+        if any(handler.home == "process" for handler in plan.handlers.values()):
+            check_processes()
+        async with AsyncExitStack() as stack:
+            if self._signals:
+                self._heeds_signals = stack.enter_context(heeded(self.stop))
+            await opened(self._queue, stack, tuple(plan.handlers))
+            resources = None
+            if plan.lifespan is not None:
+                resources = await stack.enter_async_context(plan.lifespan())
+            threads, processes = Threads(plan.settings.concurrency), Processes(plan.settings.concurrency)
+            stack.push_async_callback(processes.close)
+            stack.callback(threads.shutdown)
+            await self._work(self._workshop(resources, threads, processes))
+        report = report_of(self._hands.counts)
+        logger.info("%s stopped: %s", plan.name, report)
+        return report
+
+    def _workshop(self, resources: Any, threads: Threads, processes: Processes) -> Workshop:
+        plan = self._plan
+        calls: dict[str, tuple[Handler[..., Any], Call, bool]] = {
+            name: (
+                handler,
+                call_of(handler, plan.middlewares, threads, processes),
+                needs_context(handler, plan.middlewares),
+            )
+            for name, handler in plan.handlers.items()
+        }
+        return Workshop(
+            self._queue,
+            self._hands,
+            calls,
+            clock=clock_of(self._queue),
+            entropy=entropy_of(self._queue),
+            resources=resources,
+            cancel_grace=self._settings.cancel_grace,
+            is_real_interrupt=self._is_real_interrupt,
+        )
+
+    async def _work(self, workshop: Workshop) -> None:
+        """Declare, then claim, settle and beat side by side, until stopped or drained; then end in order."""
+        plan, queue, hands = self._plan, self._queue, self._hands
+        entropy = entropy_of(queue)
+        claimer = Claimer(
+            queue,
+            hands,
+            workshop.begin,
+            tuple(plan.handlers),
+            entropy=entropy,
+            claim_timeout=self._settings.claim_timeout,
+            drain=self._drain,
+        )
+        claiming = self._task(self._claim(claimer), "claims")
+        settling = self._task(Settler(queue, hands, workshop, entropy).run(), "outcomes")
+        others = [settling]
+        if queue.capabilities.heartbeat:
+            pulse = Pulse(queue, hands, workshop, entropy, self._settings.claim_timeout)
+            others.append(self._task(pulse.run(), "heartbeats"))
+        logger.info(
+            "%s started: %d jobs at a time of %s", plan.name, self._settings.concurrency, ", ".join(plan.handlers)
+        )
+        try:
+            await self._until_stopped([claiming, *others])
+        except asyncio.CancelledError:
+            self._hurried = True
+            raise
+        finally:
+            await self._end_claims(claiming)
+            await self._end_handlers(workshop)
+            await self._end_outcomes(settling)
+            await _cancelled(others)
+
+    async def _claim(self, claimer: Claimer) -> None:
+        """Claim, once what the handlers declare is set."""
+        plan = self._plan
+        await declare(self._queue, plan.handlers.values(), plan.crons, entropy_of(self._queue))
+        await claimer.run()
+
+    async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until the worker is stopped, or drained.
+
+        Raises:
+            Exception: one of the tasks failed.
+        """
+        stopped = asyncio.create_task(self._stopping.wait(), name="jqueue-worker-stop")
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        for task in tasks:
+            if task in done:
+                self._hurried = task.exception() is not None
+                task.result()
+
+    async def _end_claims(self, claiming: asyncio.Task[None]) -> None:
+        self._hands.nudge = _nobody
+        await _cancelled([claiming])
+
+    async def _end_handlers(self, workshop: Workshop) -> None:
+        """Let handlers finish within the grace period, cancel the others, and give back what does not end."""
+        hands = self._hands
+        await self._wait_until(lambda: not hands.running or self._hurried, self._settings.grace)
+        if not hands.running:
+            return
+        for held in list(hands.held):
+            workshop.stop(held, "stop")
+        if not self._hurried:
+            await self._wait_until(lambda: not hands.running or self._hurried, self._settings.cancel_grace)
+        for _ in range(3):
+            await asyncio.sleep(0)  # those that end when they are cancelled do so now
+        for held in list(hands.held):
+            workshop.abandon(held)
+
+    async def _end_outcomes(self, settling: asyncio.Task[None]) -> None:
+        """Wait until the queue knows what became of all jobs, or for as long as that may take."""
+        hands = self._hands
+        seconds = min(self._settings.settle, HURRIED_SETTLE) if self._hurried else self._settings.settle
+        await self._wait_until(lambda: hands.is_idle or settling.done(), seconds)
+        if not hands.is_idle:
+            logger.error(
+                "%s ends, and the queue does not know what became of %d jobs: they will be claimed again when their"
+                " claims are stale",
+                self._plan.name,
+                len(hands.held),
+            )
+
+    async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await self._hands.quiet.wait()
+        except TimeoutError:
+            return
+
+    def _task(self, coroutine: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=f"jqueue-worker-{what}")
+        task.add_done_callback(lambda _: self._hands.quiet.set())
+        return task
+
+    def _is_real_interrupt(self) -> bool:
+        """Whether a KeyboardInterrupt is the terminal's: only while nobody here heeds the signal."""
+        return not self._heeds_signals and threading.current_thread() is threading.main_thread()
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Have tasks end. What they failed with is known already."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+
+
+def _nobody() -> None:
+    """Nobody claims any more."""

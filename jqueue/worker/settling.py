@@ -1,0 +1,195 @@
+"""Outcomes on their way to the queue: those of a moment go together, each for itself, until the queue has answered.
+
+At most one lot is under way. What comes meanwhile makes the next, so that a slow store gets few and large commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from jqueue.domain.errors import (
+    ClaimLostError,
+    InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    QueueClosedError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.operations import Ack, Nack
+from jqueue.ports.clock import Entropy
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.held import Hands, Outcome
+from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.working import Workshop
+
+logger = logging.getLogger("jqueue.worker")
+
+MOST_TOGETHER = 1000
+"""So many outcomes go into one call at the most."""
+
+LONGEST_DOUBT = 300.0
+"""Seconds for which it is tried to find out what became of an outcome that must not be done twice."""
+
+
+class Settler:
+    """Sends the outcomes of a run.
+
+    Args:
+        queue: whom to tell.
+        hands: where the outcomes are.
+        workshop: decides again what becomes of a job whose outcome was refused.
+        entropy: draws pauses.
+    """
+
+    def __init__(self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy) -> None:
+        self._queue = queue
+        self._hands = hands
+        self._workshop = workshop
+        self._trouble = Trouble("telling it how jobs ended", entropy)
+        self._apart: set[asyncio.Task[None]] = set()
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Send outcomes, as they come, until cancelled."""
+        hands = self._hands
+        try:
+            while True:
+                while not hands.outcomes:
+                    await hands.unsent.wait()
+                    if self._failure is not None:
+                        raise self._failure
+                again, error = await self._send(hands.take_outcomes())
+                if again:
+                    hands.put_back(again)
+                hands.look_around()
+                if error is None:
+                    self._trouble.is_over()
+                else:
+                    await asyncio.sleep(self._trouble.begins(error))
+        finally:
+            for task in self._apart:
+                task.cancel()
+
+    async def _send(self, taken: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
+        """Send outcomes; returns those to send again, and why."""
+        plain = [outcome for outcome in taken if not outcome.companions]
+        if len(plain) < len(taken):
+            for outcome in taken:
+                if outcome.companions:
+                    self._send_apart(outcome)
+        again: list[Outcome] = []
+        trouble = None
+        for start in range(0, len(plain), MOST_TOGETHER):
+            lot = plain[start : start + MOST_TOGETHER]
+            unsent, error = await self._send_each(lot)
+            again += unsent
+            trouble = error or trouble
+        self._hands.sending -= len(plain)
+        return again, trouble
+
+    def _send_apart(self, outcome: Outcome) -> None:
+        """Send an outcome with companions: it must not be done twice, so that it may take long to find out about it."""
+        task = asyncio.create_task(self._see_through(outcome), name="jqueue-worker-outcome")
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+
+    async def _see_through(self, outcome: Outcome) -> None:
+        hands = self._hands
+        try:
+            await self._land(outcome)
+        except QueueClosedError as error:
+            self._failure = error
+            hands.unsent.set()
+        except JQueueError as error:
+            self._refused(outcome, error)
+        else:
+            hands.settle(outcome.held, outcome.kind)
+        finally:
+            hands.sending -= 1
+            hands.look_around()
+
+    async def _land(self, outcome: Outcome) -> None:
+        """Have an outcome and its companions done in one commit, once.
+
+        Raises:
+            UnknownOutcomeError: it cannot be found out. Sent again, it could be done twice: a nack ends it, which finds
+                the claim lost if it was done.
+            JQueueError: it was refused.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (outcome.held.job.claim_timeout or LONGEST_DOUBT)
+        unknown: UnknownOutcomeError | None = None
+        while True:
+            trouble: Exception
+            try:
+                if unknown is None:
+                    await self._queue.apply(*outcome.companions, outcome.operation)
+                else:
+                    await unknown.resolve()
+                return
+            except UnknownOutcomeError as error:
+                outcome.uncertain = True
+                if loop.time() >= until:
+                    raise
+                trouble = unknown = error
+            except TROUBLE as error:  # it was certainly not done
+                trouble, unknown = error, None
+            await asyncio.sleep(self._trouble.begins(trouble))
+
+    async def _send_each(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
+        """Outcomes that stand for themselves, in one call."""
+        try:
+            results = await self._queue.apply_each(*[outcome.operation for outcome in outcomes])
+        except TROUBLE as error:
+            if isinstance(error, UnknownOutcomeError):
+                for outcome in outcomes:
+                    outcome.uncertain = True
+            return outcomes, error
+        except InvalidJobError as error:
+            if len(outcomes) == 1:
+                self._refused(outcomes[0], error)
+                return [], None
+            return await self._send_singly(outcomes)
+        again: list[Outcome] = []
+        trouble: Exception | None = None
+        for outcome, result in zip(outcomes, results, strict=True):
+            if not isinstance(result, JQueueError):
+                self._hands.settle(outcome.held, outcome.kind)
+            elif isinstance(result, TROUBLE):
+                again.append(outcome)
+                trouble = result
+            else:
+                self._refused(outcome, result)
+        return again, trouble
+
+    async def _send_singly(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], Exception | None]:
+        """One of them cannot be sent: that must not keep the others."""
+        again: list[Outcome] = []
+        trouble = None
+        for outcome in outcomes:
+            unsent, error = await self._send_each([outcome])
+            again += unsent
+            trouble = error or trouble
+        return again, trouble
+
+    def _refused(self, outcome: Outcome, error: JQueueError) -> None:
+        """The queue took note of an outcome, and will not have it."""
+        held = outcome.held
+        if isinstance(error, ClaimLostError | JobNotFoundError):
+            if not outcome.uncertain:
+                logger.warning(
+                    "job %s (%s, attempt %d) is not ours any more: another worker has it, or it is gone",
+                    held.job.id,
+                    held.job.entrypoint,
+                    held.job.attempt,
+                )
+            self._hands.settle(held, outcome.kind if outcome.uncertain else "lost")
+        elif isinstance(outcome.operation, Ack):
+            held.sent = False
+            self._workshop.refuse(held, error, uncertain=outcome.uncertain)
+        else:
+            assert isinstance(outcome.operation, Nack)
+            logger.error("job %s cannot be given back: %s", held.job.id, error)
+            self._hands.settle(held, "lost")

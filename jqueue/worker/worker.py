@@ -1,0 +1,212 @@
+"""`Worker`: where handlers are registered, and what runs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from jqueue.domain.cron import check_cron
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.calls import Middleware
+from jqueue.worker.declaring import Cron
+from jqueue.worker.handlers import NO_PAYLOAD, Handler
+from jqueue.worker.options import HandlerArguments, HandlerOptions, settings_of
+from jqueue.worker.report import RunReport
+from jqueue.worker.run import Plan, Run
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+"""Makes what all handlers share; it is open from before the first job until after the last."""
+
+LifespanT = TypeVar("LifespanT", bound=Lifespan)
+MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
+
+
+class Worker:
+    """Handlers for jobs, and the loop that claims, runs, retries and finishes them.
+
+        worker = Worker(concurrency=50)
+
+        @worker.handler("send_email", max_attempts=8, timeout=30)
+        async def send_email(message: Email, ctx: Context) -> None: ...
+
+        await worker.run(queue)
+
+    Args:
+        concurrency: how many jobs at a time.
+        grace: how long running jobs get to finish when the worker is stopped: a timedelta or seconds.
+        claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says. A job whose worker has died
+            is claimed by another one after this time.
+        name: the worker's, in the log.
+        lifespan: an async context manager for what all handlers share; what it yields is `ctx.resources`.
+        cancel_grace: how long a handler that was told to stop gets to end, until its job is given back regardless.
+        settle_timeout: how long a worker that ends tries to tell the queue what became of its last jobs.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 10,
+        grace: Duration = 30,
+        claim_timeout: Duration | None = None,
+        name: str | None = None,
+        lifespan: Lifespan | None = None,
+        cancel_grace: Duration = 5,
+        settle_timeout: Duration = 30,
+    ) -> None:
+        self.concurrency = concurrency
+        self.grace = grace
+        self.claim_timeout = claim_timeout
+        self.name = name or "worker"
+        self.cancel_grace = cancel_grace
+        self.settle_timeout = settle_timeout
+        self.handlers: dict[str, Handler[..., Any]] = {}
+        self.crons: list[Cron] = []
+        self._middlewares: list[Middleware] = []
+        self._lifespan = lifespan
+        self._run: Run | None = None
+        settings_of(self)
+
+    def handler(
+        self, entrypoint: str, **options: Unpack[HandlerArguments]
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Register a function as what does the jobs of an entrypoint.
+
+        It takes a payload, a `Context`, both or none. The payload is parsed as the annotation of its parameter says:
+        `bytes`, `str`, or anything that pydantic can validate from JSON. A function without `async` runs in a thread.
+
+        Args:
+            entrypoint: the name under which jobs are enqueued.
+            options: max_attempts, backoff, timeout, max_running, rate, concurrency_limit, process, priority and
+                keep_result; see `HandlerOptions`.
+
+        Returns:
+            A decorator. What it makes is a `Handler`: it can be called like the function, and enqueues jobs.
+
+        Raises:
+            InvalidJobError: an option is wrong, or the entrypoint has a handler already.
+            TypeError: the function takes what a worker cannot give.
+        """
+        if not isinstance(entrypoint, str):
+            raise TypeError('write @worker.handler("name"): the name under which jobs are enqueued')
+        checked = HandlerOptions(**options)
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            return self._register(Handler(function, entrypoint, checked, sys._getframe(1).f_locals))
+
+        return decorate
+
+    def cron(
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        payload: Any = NO_PAYLOAD,
+        **options: Unpack[HandlerArguments],
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Register a function as a handler whose jobs are enqueued on a schedule, whatever the number of workers.
+
+        Args:
+            cron: five fields, as in a crontab.
+            timezone: in which they are meant.
+            name: of the schedule and of the entrypoint; the function's name by default.
+            payload: what the handler gets, if it takes something.
+            options: as of `handler`.
+
+        Raises:
+            InvalidJobError: the schedule is none, or an option is wrong.
+            TypeError: the function takes what a worker cannot give.
+        """
+        if not isinstance(cron, str):
+            raise TypeError('write @worker.cron("0 3 * * *"): when the jobs are enqueued')
+        checked = HandlerOptions(**options)
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            handler = Handler(function, name or function.__name__, checked, sys._getframe(1).f_locals)
+            entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload))
+            check_cron(cron, timezone)
+            self._register(handler)
+            self.crons.append(entry)
+            return handler
+
+        return decorate
+
+    def middleware(self, function: MiddlewareT) -> MiddlewareT:
+        """Register what stands around every handler; the first that is registered is the outermost.
+
+        async def timed(ctx, call_next):
+            return await call_next()
+        """
+        self._middlewares.append(function)
+        return function
+
+    def lifespan(self, function: LifespanT) -> LifespanT:
+        """Register what makes and ends the resources that all handlers share: see `Worker`.
+
+        Raises:
+            InvalidJobError: there is one already.
+        """
+        if self._lifespan is not None:
+            raise InvalidJobError("this worker has a lifespan already: let one open what the other does")
+        self._lifespan = function
+        return function
+
+    async def run(self, queue: JobQueue, *, drain: bool = False, signals: bool = True) -> RunReport:
+        """Do the jobs of a queue, until stopped by `stop`, SIGTERM or SIGINT.
+
+        Then no more jobs are claimed; those that run get `grace` to finish; the rest is handed back unharmed. A second
+        signal hands back at once.
+
+        Args:
+            queue: any queue. If it is to be opened and is not open, it is opened, and closed in the end.
+            drain: end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
+            signals: whether to heed SIGTERM and SIGINT. Only in the main thread.
+
+        Returns:
+            What became of the jobs.
+
+        Raises:
+            RuntimeError: it runs already, or has no handlers.
+            InvalidJobError: a setting is wrong, or the queue has no place for what a handler declares.
+            StorageFatalError: the queue cannot be used, and never could since the start.
+            QueueClosedError: somebody closed the queue meanwhile.
+        """
+        if self._run is not None and not self._run.is_over:
+            raise RuntimeError("this worker is running already: stop it first, or make another one")
+        if not self.handlers:
+            raise RuntimeError('this worker has no handlers: register one with @worker.handler("name")')
+        plan = Plan(
+            name=self.name,
+            settings=settings_of(self),
+            handlers=dict(self.handlers),
+            crons=tuple(self.crons),
+            middlewares=tuple(self._middlewares),
+            lifespan=self._lifespan,
+        )
+        self._run = run = Run(plan, queue, drain=drain, signals=signals)
+        try:
+            return await run.perform()
+        finally:
+            self._run = None
+
+    def stop(self) -> None:
+        """Stop, as SIGTERM does; called twice, at once. From any thread; does nothing if it does not run."""
+        run = self._run
+        if run is not None:
+            run.stop_from_anywhere()
+
+    def _register(self, handler: Handler[P, R]) -> Handler[P, R]:
+        if handler.entrypoint in self.handlers:
+            raise InvalidJobError(f"the entrypoint {handler.entrypoint!r} has a handler already")
+        self.handlers[handler.entrypoint] = handler
+        return handler
+
+    def __repr__(self) -> str:
+        return f"Worker(name={self.name!r}, concurrency={self.concurrency}, handlers={sorted(self.handlers)})"

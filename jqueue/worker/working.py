@@ -1,0 +1,267 @@
+"""Running handlers: a task for each claimed job, and from how it ends, the outcome.
+
+Nothing here waits for the queue: outcomes are reported, and sent by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Nack
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.worker.calls import Call
+from jqueue.worker.context import Context
+from jqueue.worker.handlers import Handler
+from jqueue.worker.held import Hands, Held, Outcome, Reason
+from jqueue.worker.payloads import json_value
+from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, decide, is_spent
+
+logger = logging.getLogger("jqueue.worker")
+
+
+class Workshop:
+    """Where the jobs of one run are done.
+
+    Args:
+        queue: where they come from.
+        hands: the state of the run.
+        calls: how each handler is called.
+        clock: dates deadlines.
+        entropy: draws backoffs.
+        resources: what the lifespan yielded.
+        cancel_grace: seconds that a handler gets to end when it is told to stop.
+        is_real_interrupt: whether a KeyboardInterrupt can be one of the terminal's.
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        hands: Hands,
+        calls: Mapping[str, tuple[Handler[..., Any], Call, bool]],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        resources: Any,
+        cancel_grace: float,
+        is_real_interrupt: Callable[[], bool],
+    ) -> None:
+        self.cancel_grace = cancel_grace
+        self._queue = queue
+        self._hands = hands
+        self._calls = calls
+        self._clock = clock
+        self._entropy = entropy
+        self._resources = resources
+        self._is_real_interrupt = is_real_interrupt
+        self._loop = asyncio.get_running_loop()
+        self._capabilities: Capabilities = queue.capabilities
+
+    def begin(self, jobs: list[Job]) -> None:
+        """Start to work on jobs that were just claimed."""
+        hands, loop = self._hands, self._loop
+        now = loop.time()
+        for job in jobs:
+            handler, call, wants_context = self._calls[job.entrypoint]
+            held = Held(job, handler, now)
+            hands.held.add(held)
+            if job.failures > 1 and is_spent(job, handler.options.max_attempts):
+                held.ended = True
+                error = f"it was claimed {job.failures} times: its workers ended without saying what became of it"
+                self._conclude(held, Decision("dead", error=error, dead=True))
+                continue
+            hands.running += 1
+            if wants_context:
+                held.context = self._context(job, handler)
+            held.task = loop.create_task(self._work(held, call))
+        hands.begun.set()
+
+    def stop(self, held: Held, reason: Reason) -> None:
+        """Tell a handler to stop. If it has not ended after a while, its job is given back regardless."""
+        if held.decided or held.reason is not None:
+            return
+        held.reason = reason
+        if held.timer is not None:
+            held.timer.cancel()
+        if held.context is not None:
+            held.context.stop()
+        if held.started and held.task is not None:
+            held.task.cancel()
+        held.timer = self._loop.call_later(self.cancel_grace, self.give_up, held)
+
+    def lose(self, held: Held) -> None:
+        """The claim on a job is lost: its handler shall stop, and nothing more is sent."""
+        if held.reason is None:
+            self.stop(held, "lost")
+        elif not held.decided:
+            held.reason = "lost"
+
+    def give_up(self, held: Held) -> None:
+        """Give back the job of a handler that does not stop. Its slot stays taken until it does."""
+        if held.decided:
+            return
+        job = held.job
+        logger.warning(
+            "job %s (%s, attempt %d): its handler goes on although it was told to stop; the job is given back, and its"
+            " slot stays taken until the handler ends",
+            job.id,
+            job.entrypoint,
+            job.attempt,
+        )
+        self._hands.running -= 1
+        self._conclude(held, self._stopped(held, None))
+
+    def refuse(self, held: Held, error: JQueueError, *, uncertain: bool) -> None:
+        """The queue refused what a handler left: its result, or what was to be done in the commit of its ack."""
+        self._hands.free -= 1
+        if isinstance(error, InvalidJobError):
+            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error)
+            self._conclude(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
+        else:
+            self._conclude(held, self._decide(held, error))
+        self._hands.outcomes[-1].uncertain = uncertain
+
+    def abandon(self, held: Held) -> None:
+        """Give back the job of a handler that does not stop: nobody waits any longer, for its thread neither."""
+        if held.timer is not None:
+            held.timer.cancel()
+        self.give_up(held)
+        if held.task is not None:
+            held.task.cancel()
+
+    async def _work(self, held: Held, call: Call) -> None:
+        """The task of one job. However its handler ends, this returns."""
+        try:
+            held.started = True
+            if held.reason is not None:
+                raise asyncio.CancelledError
+            timeout = held.handler.options.timeout
+            if timeout is not None:
+                seconds = held.handler.options.seconds
+                assert seconds is not None
+                held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
+            value = await call(held.job, held.context)
+            outcome = self._finished(held, value)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self._is_real_interrupt():
+                raise
+            self._end(held, error)
+            return
+        if held.timer is not None:
+            held.timer.cancel()
+        held.ended = True
+        if held.decided or held.reason == "lost":
+            self._end_late(held)
+            return
+        held.decided = True
+        self._hands.running -= 1
+        self._hands.report(outcome)
+
+    def _finished(self, held: Held, value: Any) -> Outcome:
+        """The outcome of a handler that returned.
+
+        Raises:
+            ResultError: its result is to be kept, and cannot be.
+        """
+        job, ctx = held.job, held.context
+        if getattr(job, "keep_result", None) is None:
+            operation = Ack(job)
+        else:
+            in_json = held.handler.home == "process"  # it is in there already
+            operation = Ack(job, value if in_json else json_value(held.handler.signature.returns, value))
+        if ctx is None:
+            return Outcome(held, "succeeded", operation)
+        return Outcome(held, "succeeded", operation, ctx.taken())
+
+    def _end(self, held: Held, error: BaseException) -> None:
+        """A handler raised an error, or was stopped."""
+        if held.timer is not None:
+            held.timer.cancel()
+        held.ended = True
+        if held.decided or held.reason == "lost":
+            self._end_late(held)
+            return
+        self._hands.running -= 1
+        if isinstance(error, asyncio.CancelledError) and held.reason is not None:
+            self._conclude(held, self._stopped(held, error))
+        else:
+            self.fail(held, error)
+
+    def _end_late(self, held: Held) -> None:
+        """A handler ended whose job is not its own any more."""
+        if not held.decided:
+            held.decided = held.sent = True
+            self._hands.running -= 1
+            self._hands.settle(held, "lost")
+        if held.sent:
+            self._hands.release(1)
+        self._hands.look_around()
+
+    def _stopped(self, held: Held, error: BaseException | None) -> Decision:
+        """What becomes of a job whose handler was told to stop, and did, or did not in time."""
+        if held.reason == "cancelled":
+            return CANCELLED
+        if held.reason == "timeout":
+            seconds = held.handler.options.seconds
+            how = "" if error is not None else ", and went on when it was told to stop"
+            return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
+        return HAND_BACK
+
+    def fail(self, held: Held, error: BaseException) -> None:
+        """Report that the work on a job failed."""
+        self._conclude(held, self._decide(held, error))
+        if error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames)
+
+    def _decide(self, held: Held, error: BaseException) -> Decision:
+        options = held.handler.options
+        decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
+        job = held.job
+        if decision.kind == "snoozed":
+            logger.debug("job %s (%s) is put off by %g s", job.id, job.entrypoint, decision.delay)
+            return decision
+        logger.warning(
+            "job %s (%s, attempt %d) failed: %s; %s",
+            job.id,
+            job.entrypoint,
+            job.attempt,
+            type(error).__name__,
+            "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
+        )
+        return decision
+
+    def _conclude(self, held: Held, decision: Decision) -> None:
+        """Report what was decided about a job."""
+        held.decided = True
+        if held.reason == "lost":
+            held.sent = True
+            self._hands.settle(held, "lost")
+            self._hands.look_around()
+            return
+        self._hands.report(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
+
+    def _context(self, job: Job, handler: Handler[..., Any]) -> Context:
+        seconds = handler.options.seconds
+        deadline = None if seconds is None else self._clock.now() + timedelta(seconds=seconds)
+        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)
+
+
+def nack_of(job: Job, decision: Decision, capabilities: Capabilities) -> Ack | Nack:
+    """The operation that says a decision to a queue, as far as the queue has a place for it."""
+    if decision.dead and not capabilities.dead_letters:
+        return Ack(job)  # it would come back for ever
+    return Nack(
+        job,
+        delay=decision.delay if capabilities.delay else None,
+        error=decision.error if capabilities.errors else None,
+        dead=decision.dead,
+        charge=decision.charge or not capabilities.uncharged,
+    )

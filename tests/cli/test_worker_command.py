@@ -1,0 +1,168 @@
+"""`jqueue worker`: as a user runs it, in a process of its own."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.cli.app import app
+
+SECONDS = 30
+
+PROGRAM = '''
+import asyncio
+import pathlib
+
+from jqueue.worker import Context, Worker
+
+worker = Worker(concurrency=4, grace=20)
+not_a_worker = 5
+
+
+@worker.handler("note")
+async def note(text: str, ctx: Context) -> None:
+    with pathlib.Path("notes.txt").open("a") as notes:
+        notes.write(f"{text}\\n")
+
+
+@worker.handler("slow")
+async def slow(seconds: float) -> None:
+    print("began", flush=True)
+    await asyncio.sleep(seconds)
+
+
+@worker.handler("deaf", max_attempts=1)
+def deaf(text: str) -> None:
+    print("began", flush=True)
+    import time
+
+    time.sleep(600)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder):
+    running = []
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "jqueue", "worker", *arguments]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def queue(folder):
+    return DirectQueue(LocalFileSystemStorage(folder / "queue.json"))
+
+
+def enqueue(folder, entrypoint, payload):
+    return asyncio.run(queue(folder).enqueue(entrypoint, payload))
+
+
+def state(folder):
+    return asyncio.run(queue(folder).read_state())
+
+
+def test_it_does_what_is_there_and_ends_if_asked_to_drain(folder, start):
+    for number in range(20):
+        enqueue(folder, "note", b"%d" % number)
+    process = start("program:worker", "queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    assert sorted(map(str, range(20))) == sorted((folder / "notes.txt").read_text().split())
+    assert () == state(folder).jobs
+    assert "20 jobs ready" in errors
+    assert "20 succeeded" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_lets_what_is_under_way_finish_and_it_exits_with_0(folder, start, number):
+    enqueue(folder, "slow", b"0.5")
+    process = start("program:worker", "queue.json")
+    assert "began\n" == process.stdout.readline()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    assert () == state(folder).jobs
+    assert "1 succeeded" in errors
+
+
+def test_what_does_not_finish_within_the_grace_goes_back_uncharged(folder, start):
+    enqueue(folder, "slow", b"600")
+    process = start("program:worker", "queue.json", "--grace", "0.1")
+    assert "began\n" == process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    [job] = state(folder).queued_jobs()
+    assert (1, 0) == (job.attempt, job.failures)
+
+
+def test_a_second_signal_stops_it_at_once_and_a_thread_that_hangs_does_not_hold_it(folder, start):
+    enqueue(folder, "deaf", b"x")
+    process = start("program:worker", "queue.json", "--grace", "600")
+    assert "began\n" == process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    [job] = state(folder).queued_jobs()
+    assert (1, 0) == (job.attempt, job.failures)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("program", "MODULE:NAME"),
+        ("program:", "MODULE:NAME"),
+        ("program.py:worker", "not its file"),
+        ("absent:worker", "no module 'absent'"),
+        ("program:absent", "nothing called 'absent'"),
+        ("program:not_a_worker", "type int called 'not_a_worker'"),
+    ],
+)
+def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    result = CliRunner().invoke(app, ["worker", target, "queue.json"])
+    assert 2 == result.exit_code
+    assert expected in result.stderr
+    assert 1 == result.stderr.count("\n")
+
+
+def test_an_import_that_fails_inside_the_program_shows_where(folder, start):
+    process = start("broken:worker", "queue.json")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode
+    assert "nothing_of_that_name" in errors
+    assert "broken.py" in errors
+
+
+def test_a_queue_that_cannot_be_used_is_one_clear_line(folder, start):
+    (folder / "queue.json").write_text("this is no queue")
+    process = start("program:worker", "queue.json")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 2 == process.returncode
+    assert 1 == errors.count("\n"), errors
+    assert "cannot be used" in errors
+    assert "this is no queue" == (folder / "queue.json").read_text()

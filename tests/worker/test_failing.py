@@ -1,0 +1,302 @@
+"""Handlers that fail: what becomes of their jobs, in which state, and after how long."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from jqueue import Enqueue, InvalidJobError
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.models import Job
+from jqueue.worker import Discard, Exponential, Retry, RunReport, Snooze, Worker
+from jqueue.worker.retries import Decision, decide
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import DEAD, QUEUED, broker, only_job, until_job, working
+
+
+async def once(queue, worker, **enqueue):
+    """Run one job of "work" once, and return what is left of it, and the report."""
+    await queue.enqueue("work", b"", **enqueue)
+    report = await worker.run(queue, drain=True, signals=False)
+    return await only_job(queue), report
+
+
+def raising(error, **options) -> Worker:
+    worker = Worker()
+
+    @worker.handler("work", **options)
+    async def work() -> None:
+        raise error
+
+    return worker
+
+
+@in_virtual_time
+async def test_an_exception_is_kept_with_the_job_which_waits_for_its_next_try():
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError("no such address"), backoff=Exponential(base=1e6, cap=1e6)))
+        assert RunReport(failed=1) == report
+        assert (QUEUED, 1, "ValueError: no such address") == (job.status, job.failures, job.error)
+        assert job.run_at is not None
+
+
+def test_the_wait_is_drawn_evenly_up_to_a_bound_that_doubles():
+    bounds = []
+
+    def jitter(bound):
+        bounds.append(bound)
+        return bound / 2
+
+    for failures in (1, 2, 3, 10):
+        job = Job(entrypoint="work", payload=b"", failures=failures)
+        decision = decide(ValueError(), job, None, Exponential(base=2, cap=60), jitter)
+        assert Decision("failed", delay=bounds[-1] / 2, error="ValueError: ") == decision
+    assert [2, 4, 8, 60] == bounds
+
+
+@in_virtual_time
+async def test_after_max_attempts_of_the_handler_a_job_is_dead_with_its_last_error():
+    worker, times = Worker(), []
+
+    @worker.handler("work", max_attempts=3, backoff=Exponential(base=10, cap=10))
+    async def work() -> None:
+        times.append(now())
+        raise ValueError(f"try {len(times)}")
+
+    async with broker() as queue, working(worker, queue) as task:
+        await queue.enqueue("work", b"")
+        job = await until_job(queue, status=DEAD)
+        assert ("ValueError: try 3", 3) == (job.error, len(times))
+        assert times[2] <= 21
+        worker.stop()
+        assert RunReport(failed=2, dead=1) == await task
+
+
+@in_virtual_time
+async def test_the_jobs_own_max_attempts_come_before_the_handlers():
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError(), max_attempts=5), max_attempts=1)
+        assert (DEAD, RunReport(dead=1)) == (job.status, report)
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError(), max_attempts=1), max_attempts=5)
+        assert (QUEUED, RunReport(failed=1)) == (job.status, report)
+
+
+@in_virtual_time
+async def test_a_job_that_killed_its_workers_is_dead_without_being_run():
+    worker, runs = Worker(), []
+
+    @worker.handler("work", max_attempts=2)
+    async def work() -> None:
+        runs.append(1)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        for _ in range(2):
+            await queue.dequeue("work")
+            await queue.requeue_stale(0)
+        assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
+        job = await only_job(queue)
+        assert (DEAD, []) == (job.status, runs)
+        assert "claimed 3 times" in job.error
+
+
+@in_virtual_time
+async def test_retry_says_when_and_is_charged():
+    async with broker() as queue:
+        job, report = await once(queue, raising(Retry(after=90, reason="the API is down")))
+        assert (QUEUED, 1, "Retry: the API is down") == (job.status, job.failures, job.error)
+        assert 90 == pytest.approx((job.run_at - job.created_at).total_seconds(), abs=0.1)
+        assert RunReport(failed=1) == report
+
+
+@in_virtual_time
+async def test_retry_without_a_time_waits_for_the_backoff_and_ends_with_max_attempts():
+    async with broker() as queue:
+        job, _ = await once(queue, raising(Retry(), max_attempts=1))
+        assert (DEAD, "Retry: the handler asked for another try") == (job.status, job.error)
+
+
+@in_virtual_time
+async def test_discard_is_dead_at_once():
+    async with broker() as queue:
+        job, report = await once(queue, raising(Discard("the user is gone")))
+        assert (DEAD, "Discard: the user is gone", RunReport(dead=1)) == (job.status, job.error, report)
+
+
+@in_virtual_time
+async def test_snooze_is_not_charged():
+    async with broker() as queue:
+        job, report = await once(queue, raising(Snooze(3600), max_attempts=1))
+        assert (QUEUED, 0, None, RunReport(snoozed=1)) == (job.status, job.failures, job.error, report)
+        assert 3600 == pytest.approx((job.run_at - job.created_at).total_seconds(), abs=0.1)
+
+
+@in_virtual_time
+async def test_a_timeout_is_a_charged_failure():
+    worker = Worker()
+
+    @worker.handler("work", timeout=30, backoff=Exponential(base=1e6, cap=1e6))
+    async def work() -> None:
+        await asyncio.sleep(1000)
+
+    async with broker() as queue:
+        job, report = await once(queue, worker)
+        assert (QUEUED, 1, "timed out after 30 s") == (job.status, job.failures, job.error)
+        assert (RunReport(failed=1), 30) == (report, round(now()))
+
+
+@in_virtual_time
+async def test_a_handler_that_finishes_although_its_time_is_up_has_finished():
+    worker = Worker()
+
+    @worker.handler("work", timeout=5)
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), BaseException("x")]
+)
+def test_a_base_exception_costs_its_job_an_attempt_and_not_the_worker(error):
+    worker, done = Worker(), []
+
+    @worker.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise error
+
+    @worker.handler("other")
+    async def other() -> None:
+        done.append(1)
+
+    async def main():
+        async with broker() as queue:
+            await queue.enqueue("work", b"")
+            await queue.enqueue("other", b"")
+            report = await worker.run(queue, drain=True)  # with signals: an interrupt cannot be the terminal's
+            assert RunReport(succeeded=1, dead=1) == report
+            job = await only_job(queue)
+            assert (DEAD, [1]) == (job.status, done)
+            assert job.error.startswith(type(error).__name__)
+
+    asyncio.run(main())
+
+
+@in_virtual_time
+async def test_a_handler_that_ignores_cancellation_loses_its_job_and_keeps_its_slot_until_it_ends():
+    worker, begun, ended = Worker(concurrency=1, cancel_grace=5), [], []
+
+    @worker.handler("work", timeout=10, backoff=Exponential(base=1, cap=1))
+    async def work() -> None:
+        begun.append(now())
+        while now() < begun[0] + 60:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+        ended.append(now())
+
+    async with broker() as queue, working(worker, queue):
+        await queue.enqueue("work", b"")
+        job = await until_job(queue, status=QUEUED, failures=1)
+        assert "timed out after 10 s, and went on when it was told to stop" == job.error
+        assert 15 <= now() < 15.5
+        await asyncio.sleep(40)
+        assert 1 == len(begun)  # the slot is taken
+        await asyncio.sleep(20)
+        assert 70 <= ended[0] <= begun[1] < 71
+
+
+@in_virtual_time
+async def test_a_backoff_that_fails_does_not_keep_its_job_from_being_given_back():
+    class Broken:
+        def bound(self, failures):
+            raise ZeroDivisionError
+
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError("x"), backoff=Broken(), max_attempts=1))
+        assert (DEAD, RunReport(dead=1)) == (job.status, report)
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        worker = raising(ValueError("x"), backoff=Broken())
+        async with working(worker, queue):
+            await until_job(queue, failures=2)
+
+
+@in_virtual_time
+async def test_an_exception_that_cannot_be_shown_does_not_harm():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    async with broker() as queue:
+        job, _ = await once(queue, raising(Mute(), max_attempts=1))
+        assert (DEAD, "Mute") == (job.status, job.error)
+
+
+@in_virtual_time
+async def test_one_bad_handler_harms_no_other_job():
+    worker, done = Worker(concurrency=4), []
+
+    @worker.handler("bad", max_attempts=1)
+    async def bad() -> None:
+        raise RuntimeError
+
+    @worker.handler("good")
+    async def good(number: int) -> None:
+        done.append(number)
+
+    async with broker() as queue:
+        await queue.enqueue_many(
+            [good.operation(number) if number % 2 else Enqueue("bad", b"") for number in range(40)]
+        )
+        report = await worker.run(queue, drain=True, signals=False)
+    assert RunReport(succeeded=20, dead=20) == report
+    assert list(range(1, 40, 2)) == sorted(done)
+
+
+def test_failures_are_logged_with_the_job_and_the_delay_and_successes_are_not(caplog):
+    from jqueue.testing.virtual_time import run
+
+    caplog.set_level(logging.INFO, "jqueue.worker")
+
+    async def main():
+        async with broker() as queue:
+            worker = raising(ValueError("what the user said"), backoff=Exponential(base=1e6, cap=1e6))
+
+            @worker.handler("fine")
+            async def fine() -> None:
+                return
+
+            await fine.enqueue(queue)
+            return await once(queue, worker)
+
+    job, _ = run(main())
+    levels = [(record.levelname, record.name) for record in caplog.records]
+    assert [("INFO", "jqueue.worker"), ("WARNING", "jqueue.worker"), ("INFO", "jqueue.worker")] == levels
+    warning = caplog.records[1].getMessage()
+    assert warning.startswith(f"job {job.id} (work, attempt 1) failed: ValueError; next try in ")
+    assert "what the user said" not in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"base": 0}, {"base": 5, "cap": 1}, {"base": -1}])
+def test_a_backoff_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(InvalidJobError):
+        Exponential(**wrong)
+
+
+def test_times_that_make_no_sense_are_refused():
+    wrongs: list[Any] = [-1, "soon", float("nan")]
+    for wrong in wrongs:
+        with pytest.raises(JQueueError):
+            Retry(after=wrong)
+        with pytest.raises(JQueueError):
+            Snooze(wrong)

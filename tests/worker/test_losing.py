@@ -1,0 +1,303 @@
+"""Claims that are lost and jobs that are cancelled while a handler works; and what `ctx` says and does."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from jqueue import Ack, ClaimLostError, Enqueue, InvalidJobError
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from jqueue.worker import Context, RunReport, Worker
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import DEAD, IN_PROGRESS, QUEUED, broker, direct, only_job, until, working
+
+
+def waiting(**options):
+    """A worker whose one handler works until it is cancelled; and the contexts that it got."""
+    worker, contexts, cancelled = Worker(claim_timeout=30), [], []
+
+    @worker.handler("work", **options)
+    async def work(ctx: Context) -> None:
+        contexts.append(ctx)
+        try:
+            await asyncio.sleep(10_000)
+        except asyncio.CancelledError:
+            cancelled.append((now(), ctx.is_cancelled, ctx.cancelled.is_set()))
+            raise
+
+    return worker, contexts, cancelled
+
+
+@in_virtual_time
+async def test_losing_the_claim_cancels_the_handler_and_nothing_more_is_sent():
+    worker, contexts, cancelled = waiting()
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await until(lambda: contexts)
+            other = direct(queue.storage)
+            await other.requeue_stale(0)
+            [taken] = await other.dequeue("work")
+            await until(lambda: cancelled)
+            assert now() <= 11  # the next heartbeat
+            assert [(True, True)] == [each[1:] for each in cancelled]
+            worker.stop()
+            assert RunReport(lost=1) == await task
+        job = await only_job(queue)
+        assert (IN_PROGRESS, taken.attempt) == (job.status, job.attempt)
+        await other.ack(taken)
+
+
+@in_virtual_time
+async def test_a_job_that_is_cancelled_while_it_runs_is_cancelled_at_the_next_heartbeat_and_leaves():
+    worker, contexts, cancelled = waiting()
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await until(lambda: contexts)
+            await queue.cancel(job.id, running=True)
+            await until(lambda: cancelled)
+            assert now() <= 11
+            worker.stop()
+            assert RunReport(cancelled=1) == await task
+        assert () == (await queue.read_state()).jobs
+
+
+@in_virtual_time
+async def test_a_cancelled_job_whose_handler_does_not_stop_leaves_all_the_same():
+    worker, begun, over = Worker(claim_timeout=30, cancel_grace=5), [], asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(1)
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            await queue.cancel(job.id, running=True)
+            await asyncio.sleep(16)
+            assert () == (await queue.read_state()).jobs
+            over.set()
+            await asyncio.sleep(1)
+            worker.stop()
+            assert RunReport(cancelled=1) == await task
+
+
+@in_virtual_time
+async def test_a_store_that_confirms_nothing_for_a_whole_claim_timeout_loses_the_claim():
+    worker, contexts, cancelled = waiting()
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage) as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue):
+            await until(lambda: contexts)
+            storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
+            storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
+            await until(lambda: cancelled)
+            assert 30 <= now() <= 50
+            storage._write_faults.clear()
+            storage._read_faults.clear()
+
+
+@in_virtual_time
+async def test_an_ack_that_comes_too_late_is_counted_as_lost_and_harms_nobody():
+    worker, begun, go_on = Worker(claim_timeout=300), [], asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(1)
+        await go_on.wait()
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue, drain=True) as task:
+            await until(lambda: begun)
+            other = direct(queue.storage)
+            await other.requeue_stale(0)
+            [taken] = await other.dequeue("work")
+            go_on.set()
+            assert RunReport(lost=1) == await task
+        await other.ack(taken)
+
+
+@in_virtual_time
+async def test_the_context_tells_about_the_job_and_the_worker():
+    worker, seen = Worker(lifespan=None), []
+
+    @worker.handler("work", timeout=30)
+    async def work(ctx: Context) -> None:
+        seen.append(ctx)
+        with pytest.raises(AttributeError):
+            ctx.other = 1  # type: ignore[attr-defined]
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"", headers={"trace": "af31"})
+        await asyncio.sleep(100)
+        await worker.run(queue, drain=True, signals=False)
+        [ctx] = seen
+        assert ("work", 1, {"trace": "af31"}) == (ctx.entrypoint, ctx.attempt, dict(ctx.headers))
+        assert ctx.job.claim == ctx.claim
+        assert ctx.queue is queue
+        assert ctx.resources is None
+        assert ctx.deadline is not None
+        assert 130 == pytest.approx((ctx.deadline - EPOCH).total_seconds(), abs=0.1)
+        assert timedelta() == ctx.deadline.utcoffset()
+        assert not ctx.is_cancelled
+        assert not ctx.cancelled.is_set()
+
+
+@in_virtual_time
+async def test_the_contexts_logger_carries_the_job():
+    worker, records = Worker(), []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            records.append(record)
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        assert ctx.deadline is None
+        ctx.logger.warning("hello")
+
+    keep = Keep(logging.WARNING)
+    logging.getLogger("jqueue.worker").addHandler(keep)
+    try:
+        async with broker() as queue:
+            job = await queue.enqueue("work", b"")
+            await worker.run(queue, drain=True, signals=False)
+    finally:
+        logging.getLogger("jqueue.worker").removeHandler(keep)
+    [record] = records
+    assert ("hello", job.id, "work", 1) == (record.getMessage(), record.job_id, record.entrypoint, record.attempt)
+
+
+class Commits(InMemoryStorage):
+    """Keeps the texts of all versions."""
+
+    def __init__(self):
+        super().__init__(clock=VirtualClock())
+        self.versions = []
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        self.versions.append(content.decode())
+        return etag
+
+
+@in_virtual_time
+async def test_what_is_given_to_on_ack_is_done_in_the_very_commit_that_acks():
+    worker, storage = Worker(), Commits()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", b"1", job_id="child-1"), Enqueue("next", b"2", job_id="child-2"))
+
+    async with broker(storage) as queue:
+        await queue.enqueue("work", b"", job_id="parent")
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+    with_children = [version for version in storage.versions if '"child-1": {' in version]
+    assert with_children
+    assert all('"child-2": {' in version and '"parent": {' not in version for version in with_children)
+    assert not any('"parent": {' in version for version in storage.versions[-1:])
+
+
+@in_virtual_time
+async def test_what_is_given_to_on_ack_is_not_done_when_the_handler_fails():
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=1)
+    async def work(ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", b""))
+        raise ValueError
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
+        assert ("work", DEAD) == ((await only_job(queue)).entrypoint, (await only_job(queue)).status)
+
+
+@in_virtual_time
+async def test_when_what_is_given_to_on_ack_is_refused_the_job_has_failed():
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=1)
+    async def work(ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", b"", unique_key="taken", on_conflict="raise"), Enqueue("other", b""))
+
+    async with broker() as queue:
+        await queue.enqueue("next", b"", unique_key="taken")
+        await queue.enqueue("work", b"")
+        assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
+        jobs = {job.entrypoint: job for job in (await queue.read_state()).jobs}
+        assert {"next", "work"} == set(jobs)
+        assert "DuplicateJobError" in jobs["work"].error
+
+
+@in_virtual_time
+async def test_on_ack_lands_once_although_answers_are_lost():
+    for fault in (
+        Fault.LOST_ANSWER,
+        Fault.RESENT,
+        Fault.LOST_REQUEST,
+        Fault.LANDS_LATER,
+        Fault.HANGS,
+        Fault.HANGS_AFTER,
+    ):
+        worker = Worker()
+        storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+
+        @worker.handler("work")
+        async def work(ctx: Context) -> None:
+            storage.on_write(fault, fault)  # noqa: B023
+            storage.on_read(*[Fault.LOST_REQUEST] * 60)  # noqa: B023
+            ctx.on_ack(Enqueue("next", b""))
+
+        async with broker(storage, deadline=5, call_timeout=2) as queue:
+            await queue.enqueue("work", b"")
+            await worker.run(queue, drain=True, signals=False)
+            nexts = [job for job in (await queue.read_state()).jobs if job.entrypoint == "next"]
+            assert 1 == len(nexts), fault
+
+
+@in_virtual_time
+async def test_on_ack_takes_operations_only():
+    worker, errors = Worker(), []
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        try:
+            ctx.on_ack("enqueue")  # type: ignore[arg-type]
+        except InvalidJobError as error:
+            errors.append(str(error))
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        await worker.run(queue, drain=True, signals=False)
+    assert ["on_ack takes operations such as Enqueue(...), got str"] == errors
+
+
+@in_virtual_time
+async def test_a_handler_that_acks_by_itself_is_no_error():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        await ctx.queue.apply(Ack(ctx.job), Enqueue("next", b""))
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+        with pytest.raises(ClaimLostError):
+            [job] = await queue.dequeue("next")
+            await queue.requeue_stale(0)
+            await queue.ack(job)
+    assert QUEUED

@@ -1,0 +1,363 @@
+"""Payloads and results by annotation, and that no error shows anything of them."""
+
+import asyncio
+import dataclasses
+import logging
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+from typing_extensions import TypedDict
+
+from jqueue import InvalidJobError
+from jqueue.testing.virtual_time import run
+from jqueue.worker import Context, RunReport, Worker
+from tests.virtual_world import in_virtual_time
+from tests.worker.scenes import DEAD, SECRET, broker, only_job
+
+
+class Email(BaseModel):
+    to: str
+    copies: int = 1
+
+
+class Aliased(BaseModel):
+    to: str = Field(alias="recipient")
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Movie(TypedDict):
+    name: str
+    year: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+class Strict(BaseModel):
+    model_config = {"extra": "forbid"}
+    word: str
+    wisdom: int = 0
+
+    @field_validator("word")
+    @classmethod
+    def refuse(cls, value):
+        raise ValueError(f"what a word: {value}")
+
+
+def handling(annotation, **options):
+    """A worker with one handler "work", and the payloads that it gets."""
+    worker, got = Worker(), []
+
+    async def work(payload) -> None:
+        got.append(payload)
+
+    work.__annotations__["payload"] = annotation
+    return worker, worker.handler("work", **options)(work), got
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (bytes, b"\x00\xff"),
+        (str, "grüße"),
+        (Email, Email(to="a@b", copies=3)),
+        (Aliased, Aliased(recipient="a@b")),
+        (Point, Point(1, 2)),
+        (Movie, Movie(name="M", year=1931)),
+        (dict, {"a": [1, None]}),
+        (dict[str, int], {"a": 1}),
+        (list[Email], [Email(to="a")]),
+        (int, 5),
+        (float, 0.5),
+        (bool, True),
+        (int | None, None),
+        (tuple[int, str], (1, "a")),
+        (set[int], {1, 2}),
+        (datetime, datetime(2026, 1, 2, tzinfo=UTC)),
+        (date, date(2026, 1, 2)),
+        (Decimal, Decimal("1.10")),
+        (uuid.UUID, uuid.UUID(int=5)),
+        (Colour, Colour.RED),
+        (Literal["a", "b"], "b"),
+        (Annotated[int, Field(gt=3)], 4),
+        (Annotated[Cat | Dog, Field(discriminator="kind")], Cat(kind="cat", lives=9)),
+        (Any, {"free": "form"}),
+    ],
+    ids=str,
+)
+def test_a_payload_is_parsed_by_the_annotation_of_the_first_parameter(annotation, value):
+    async def main():
+        worker, handler, got = handling(annotation)
+        async with broker() as queue:
+            await handler.enqueue(queue, value)
+            assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+        assert [value] == got
+        assert type(value) is type(got[0])
+
+    run(main())
+
+
+@in_virtual_time
+async def test_a_handler_without_a_parameter_ignores_the_payload():
+    worker, done = Worker(), []
+
+    @worker.handler("work")
+    async def work() -> None:
+        done.append(1)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"\xff\xfe anything")
+        await worker.run(queue, drain=True, signals=False)
+    assert [1] == done
+
+
+def test_a_parameter_without_annotation_is_a_type_error_that_says_what_to_write():
+    worker = Worker()
+    with pytest.raises(TypeError, match="'work': say what its parameter 'message' is: bytes, str, a pydantic model"):
+
+        @worker.handler("work")
+        async def work(message):
+            pass
+
+
+def test_a_parameter_that_nothing_can_be_given_for_is_a_type_error():
+    with pytest.raises(TypeError, match="nothing can be given for third"):
+
+        @Worker().handler("work")
+        async def work(message: bytes, ctx: Context, third: int) -> None:
+            pass
+
+
+def test_an_annotation_that_is_not_there_yet_is_a_type_error():
+    with pytest.raises(TypeError, match="'Later', which is not there when it is decorated"):
+
+        @Worker().handler("work")
+        async def work(message: "Later") -> None:  # type: ignore[name-defined]  # noqa: F821
+            pass
+
+
+def test_an_annotation_that_pydantic_knows_nothing_of_is_a_type_error():
+    class Odd:
+        pass
+
+    with pytest.raises(TypeError, match="pydantic cannot validate"):
+
+        @Worker().handler("work")
+        async def work(message: Odd) -> None:
+            pass
+
+
+def test_annotations_may_be_texts_that_name_what_is_local_to_a_function():
+    class Local(BaseModel):
+        number: int
+
+    @Worker().handler("work")
+    async def work(message: "Local") -> None:
+        pass
+
+    assert b'{"number":1}' == work.encode({"number": 1})
+
+
+async def _context_first(ctx: Context, message: str):
+    return ctx, message
+
+
+async def _context_last(message: str, ctx: Context):
+    return ctx, message
+
+
+async def _context_by_annotation(message: str, about: Context):
+    return about, message
+
+
+async def _context_by_name(message: str, ctx):
+    return ctx, message
+
+
+async def _by_name_only(*, ctx: Context, message: str):
+    return ctx, message
+
+
+async def _with_defaults(message: str, retries: int = 3, *, ctx: Context):
+    assert 3 == retries
+    return ctx, message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_context_first, _context_last, _context_by_annotation, _context_by_name, _by_name_only, _with_defaults],
+)
+def test_the_context_is_found_by_annotation_or_name_wherever_it_stands(function):
+    async def main():
+        worker, seen = Worker(), []
+        worker.handler("work")(function)
+
+        @worker.middleware
+        async def look(ctx, call_next):
+            seen.append((ctx, await call_next()))
+
+        async with broker() as queue:
+            await queue.enqueue("work", b"hello")
+            assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+        [(ctx, (own, message))] = seen
+        assert (ctx, "hello") == (own, message)
+
+    run(main())
+
+
+BAD = [
+    (str, b"\xff" + SECRET.encode()),
+    (int, SECRET.encode()),
+    (int, b'"%s"' % SECRET.encode()),
+    (dict[str, int], b'{"%s": "x"}' % SECRET.encode()),
+    (dict[int, int], b'{"%s": 1}' % SECRET.encode()),
+    (Email, b'{"to": 1, "copies": "%s"}' % SECRET.encode()),
+    (Email, b'{"to": "%s"' % SECRET.encode()),
+    (Strict, b'{"word": "%s", "%s": 1}' % (SECRET.encode(), SECRET.encode())),
+    (list[Email], b'[{"to": "a"}, {"%s": 1}]' % SECRET.encode()),
+    (Annotated[Cat | Dog, Field(discriminator="kind")], b'{"kind": "%s"}' % SECRET.encode()),
+    (Literal["a", "b"], b'"%s"' % SECRET.encode()),
+    (Colour, b'"%s"' % SECRET.encode()),
+    (uuid.UUID, b'"%s"' % SECRET.encode()),
+    (datetime, b'"%s"' % SECRET.encode()),
+    (Decimal, b'"%s"' % SECRET.encode()),
+    (Movie, b'{"name": ["%s"]}' % SECRET.encode()),
+    (Point, b'{"x": "%s"}' % SECRET.encode()),
+]
+
+
+@pytest.mark.parametrize(("annotation", "payload"), BAD)
+def test_what_does_not_parse_is_dead_at_once_and_nothing_of_it_is_shown(annotation, payload, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    async def main():
+        worker, _, got = handling(annotation, max_attempts=10)
+        async with broker() as queue:
+            await queue.enqueue("work", payload)
+            assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
+            return got, await only_job(queue)
+
+    got, job = run(main())
+    assert ([], DEAD) == (got, job.status)
+    assert job.error.startswith("the payload is not ")
+    assert SECRET not in job.error
+    assert SECRET not in caplog.text
+    assert not any(record.exc_info and SECRET in str(record.exc_info) for record in caplog.records)
+
+
+def test_the_error_of_a_payload_says_what_is_wrong_and_where():
+    _, handler, _ = handling(list[Email])
+    with pytest.raises(
+        ValueError, match=r"takes: 0.to: Input should be a valid string; 1.to: Field required"
+    ) as caught:
+        handler.signature.codec.parse(b'[{"to": 1}, {"copies": 2}]')
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "payload"), [(Email, {"to": [SECRET]}), (int, SECRET), (bytes, SECRET), (str, 5)]
+)
+def test_a_payload_that_the_handler_does_not_take_is_refused_by_enqueue_without_showing_it(annotation, payload):
+    _, handler, _ = handling(annotation)
+    with pytest.raises(InvalidJobError) as caught:
+        handler.operation(payload)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in str(caught.value.__context__)
+
+
+def test_a_validation_error_of_the_handlers_own_is_kept_without_the_input():
+    async def main():
+        worker = Worker()
+
+        @worker.handler("work", max_attempts=1)
+        async def work(payload: bytes) -> None:
+            Email.model_validate_json(payload)
+
+        async with broker() as queue:
+            await queue.enqueue("work", b'{"to": ["%s"]}' % SECRET.encode())
+            await worker.run(queue, drain=True, signals=False)
+            return await only_job(queue)
+
+    job = run(main())
+    assert "ValidationError: …: Input should be a valid string" == job.error
+
+
+class Receipt(BaseModel):
+    at: datetime
+    lines: list[Point]
+
+
+@in_virtual_time
+async def test_a_result_is_kept_and_comes_back_as_the_return_annotation_says():
+    worker, receipt = Worker(), Receipt(at=datetime(2026, 1, 1, tzinfo=UTC), lines=[Point(1, 2)])
+
+    @worker.handler("work", keep_result=60)
+    async def work(payload: bytes) -> Receipt:
+        return receipt
+
+    async with broker() as queue:
+        job = await work.enqueue(queue, b"")
+        waiting = asyncio.create_task(work.result(queue, job, timeout=10))
+        await worker.run(queue, drain=True, signals=False)
+        assert receipt == await waiting
+
+
+@in_virtual_time
+async def test_a_result_that_nobody_keeps_is_not_looked_at():
+    worker = Worker()
+
+    @worker.handler("odd")
+    async def odd() -> Any:
+        return object()
+
+    async with broker() as queue:
+        await odd.enqueue(queue)
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+
+
+@pytest.mark.parametrize("value", [object(), {1: object()}, b"\xff" + SECRET.encode(), "x" * 70_000])
+def test_a_result_that_cannot_be_kept_is_dead_with_a_readable_error(value, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    async def main():
+        worker = Worker()
+
+        @worker.handler("work", keep_result=60)
+        async def work() -> Any:
+            return value
+
+        @worker.handler("fine")
+        async def fine() -> None:
+            return
+
+        async with broker() as queue:
+            await work.enqueue(queue)
+            await fine.enqueue(queue)
+            assert RunReport(succeeded=1, dead=1) == await worker.run(queue, drain=True, signals=False)
+            return await only_job(queue)
+
+    job = run(main())
+    assert DEAD == job.status
+    assert any(word in job.error for word in ("JSON", "64", "65536", "result"))
+    assert SECRET not in job.error + caplog.text

@@ -1,0 +1,347 @@
+"""The end of a worker: what it finishes, what it gives back, and in which order."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from jqueue import BrokerQueue, InMemoryStorage, QueueClosedError
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.virtual_time import VirtualClock, run
+from jqueue.worker import RunReport, Worker
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import QUEUED, broker, direct, only_job, until, working
+
+
+def sleeper(seconds, **options):
+    """A worker whose jobs take their time; and those that began, ended, and were cancelled."""
+    worker, begun, ended, cancelled = Worker(**options), [], [], []
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        begun.append(number)
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+        ended.append(number)
+
+    return worker, work, begun, ended, cancelled
+
+
+@in_virtual_time
+async def test_a_stopped_worker_claims_no_more_and_finishes_what_it_has_begun():
+    worker, work, begun, ended, cancelled = sleeper(20, concurrency=2, grace=30)
+    async with broker() as queue:
+        await queue.enqueue_many([work.operation(number) for number in range(5)])
+        async with working(worker, queue) as task:
+            await until(lambda: len(begun) == 2)
+            worker.stop()
+            assert RunReport(succeeded=2) == await task
+        assert ([0, 1], []) == (ended, cancelled)
+        assert [QUEUED] * 3 == [job.status for job in (await queue.read_state()).jobs]
+
+
+@in_virtual_time
+async def test_what_does_not_finish_within_grace_is_handed_back_uncharged():
+    worker, work, begun, ended, cancelled = sleeper(1000, grace=30)
+    async with broker() as queue:
+        await work.enqueue(queue, 1)
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            worker.stop()
+            assert RunReport(handed_back=1) == await task
+        assert ([], [1]) == (ended, cancelled)
+        assert 30 == round(now())
+        job = await only_job(queue)
+        assert (QUEUED, 0, 1, None) == (job.status, job.failures, job.attempt, job.error)
+
+
+@in_virtual_time
+async def test_stopping_a_second_time_is_at_once():
+    worker, work, begun, _, cancelled = sleeper(1000, grace=300)
+    async with broker() as queue:
+        await work.enqueue(queue, 1)
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            worker.stop()
+            await asyncio.sleep(10)
+            before = now()
+            worker.stop()
+            assert RunReport(handed_back=1) == await task
+        assert now() - before < 0.1
+        assert ([1], QUEUED) == (cancelled, (await only_job(queue)).status)
+
+
+@in_virtual_time
+async def test_a_second_stop_does_not_wait_for_a_handler_that_ignores_cancellation():
+    worker, begun, over = Worker(grace=300, cancel_grace=60), [], asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(1)
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            before = now()
+            worker.stop()
+            worker.stop()
+            assert RunReport(handed_back=1) == await task
+            assert now() - before < 0.1
+        assert 0 == (await only_job(queue)).failures
+        over.set()
+        await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_a_handler_that_ignores_cancellation_at_the_end_is_given_a_while_and_then_left():
+    worker, begun, over = Worker(grace=10, cancel_grace=5), [], asyncio.Event()
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(1)
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            before = now()
+            worker.stop()
+            assert RunReport(handed_back=1) == await task
+            assert 15 <= now() - before < 15.1
+        over.set()
+        await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the_queue_closes():
+    events: list[Any] = []
+    memory = InMemoryStorage(clock=VirtualClock())
+
+    class Watched(BrokerQueue):
+        async def stop(self, **options):
+            events.append("queue closed")
+            await super().stop(**options)
+
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        events.append(("lifespan closed", len((await queue.read_state()).jobs)))
+
+    worker = Worker(grace=1, lifespan=lifespan)
+
+    @worker.handler("work")
+    async def work() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            events.append("handler cancelled")
+
+    queue = Watched(memory, clock=VirtualClock())
+    await direct(memory).enqueue("work", b"")
+    async with working(worker, queue) as task:
+        await asyncio.sleep(2)
+        worker.stop()
+        await task
+    assert ["handler cancelled", ("lifespan closed", 1), "queue closed"] == events
+    assert QUEUED == (await only_job(direct(memory))).status
+
+
+@in_virtual_time
+async def test_a_queue_that_is_open_already_is_left_open():
+    worker, work, *_ = sleeper(1)
+    async with broker() as queue:
+        await worker.run(queue, drain=True, signals=False)
+        await work.enqueue(queue, 1)
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+
+
+@in_virtual_time
+async def test_a_queue_that_is_not_open_is_opened_and_closed():
+    worker, work, *_ = sleeper(1)
+    queue = broker()
+    await direct(queue.storage).enqueue("work", work.encode(1))
+    assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+    with pytest.raises(QueueClosedError):
+        await queue.enqueue("work", b"")
+
+
+@in_virtual_time
+async def test_cancelling_run_hands_back_and_settles_before_it_ends():
+    worker, work, begun, _, cancelled = sleeper(1000)
+    async with broker() as queue:
+        await work.enqueue(queue, 1)
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await until(lambda: begun)
+        before = now()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert now() - before < 0.1
+        assert [1] == cancelled
+        assert (QUEUED, 0) == ((await only_job(queue)).status, (await only_job(queue)).failures)
+
+
+@in_virtual_time
+async def test_outcomes_that_cannot_be_told_do_not_keep_a_worker_from_ending():
+    worker, begun = Worker(grace=1, settle_timeout=20), []
+
+    @worker.handler("work")
+    async def work() -> None:
+        begun.append(1)
+        await asyncio.sleep(100)
+
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage, deadline=3) as queue:
+        await work.enqueue(queue)
+        async with working(worker, queue) as task:
+            await until(lambda: begun)
+            storage.on_write(*[Fault.LOST_REQUEST] * 1000)
+            before = now()
+            worker.stop()
+            assert RunReport() == await task
+            assert 20 <= now() - before <= 25
+
+
+@in_virtual_time
+async def test_a_queue_that_somebody_closes_ends_the_worker_with_an_error():
+    worker, *_ = sleeper(1)
+    queue = broker()
+    await queue.start()
+    task = asyncio.create_task(worker.run(queue, signals=False))
+    await asyncio.sleep(5)
+    await queue.stop()
+    with pytest.raises(QueueClosedError):
+        await task
+
+
+def test_sigterm_and_sigint_stop_the_worker_and_are_as_before_afterwards():
+    async def main(number):
+        worker, work, begun, ended, _ = sleeper(0.2)
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await work.enqueue(queue, 1)
+            task = asyncio.create_task(worker.run(queue))
+            while not begun:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), number)
+            assert RunReport(succeeded=1) == await task
+            assert [1] == ended
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        marker = lambda *_: None  # noqa: E731
+        before = signal.signal(number, marker)
+        try:
+            asyncio.run(main(number))
+            assert signal.getsignal(number) is marker
+        finally:
+            signal.signal(number, before)
+
+
+def test_a_second_signal_hands_back_at_once():
+    async def main():
+        worker, work, begun, _, _ = sleeper(1000, grace=1000)
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await work.enqueue(queue, 1)
+            task = asyncio.create_task(worker.run(queue))
+            while not begun:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert RunReport(handed_back=1) == await task
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_a_worker_in_another_thread_leaves_signals_alone():
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def main():
+        worker, *_ = sleeper(1)
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await worker.run(queue, drain=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_stop_may_be_called_from_any_thread():
+    async def main():
+        worker, *_ = sleeper(1)
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            task = asyncio.create_task(worker.run(queue))
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(worker.stop)
+            return await task
+
+    assert RunReport() == asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_stop_does_nothing_when_nothing_runs():
+    Worker().stop()
+
+
+@in_virtual_time
+async def test_a_worker_that_runs_is_not_run_a_second_time():
+    worker, *_ = sleeper(1)
+    async with broker() as queue, working(worker, queue):
+        await asyncio.sleep(1)
+        with pytest.raises(RuntimeError, match="running already"):
+            await worker.run(queue)
+
+
+def test_a_worker_may_run_in_one_event_loop_after_another():
+    worker, work, _, ended, _ = sleeper(0)
+
+    async def main(number):
+        async with broker() as queue:
+            await work.enqueue(queue, number)
+            return await worker.run(queue, drain=True, signals=False)
+
+    assert [RunReport(succeeded=1)] * 2 == [run(main(1)), asyncio.run(main(2))]
+    assert [1, 2] == ended
+
+
+def test_a_worker_without_handlers_is_an_error():
+    with pytest.raises(RuntimeError, match="no handlers"):
+        asyncio.run(Worker().run(direct()))
+
+
+def test_what_is_no_queue_is_an_error():
+    worker, *_ = sleeper(1)
+    with pytest.raises(TypeError, match=r"jqueue.connect\(url\)"):
+        asyncio.run(worker.run("s3://bucket/queue.json"))
+
+
+def test_there_is_one_line_in_the_log_at_the_start_and_one_at_the_end(caplog):
+    caplog.set_level(logging.INFO, "jqueue.worker")
+
+    async def main():
+        worker, work, *_ = sleeper(1, name="mailer")
+        async with broker() as queue:
+            await queue.enqueue_many([work.operation(number) for number in range(30)])
+            await worker.run(queue, drain=True, signals=False)
+
+    run(main())
+    lines = [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
+    assert ["mailer started: 10 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines

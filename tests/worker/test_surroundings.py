@@ -1,0 +1,291 @@
+"""What stands around handlers: middleware, a lifespan, context variables; and what is set when a worker starts."""
+
+import asyncio
+import contextvars
+from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from jqueue import InvalidJobError
+from jqueue.domain.errors import StorageError
+from jqueue.worker import Context, Rate, RunReport, Worker
+from tests.virtual_world import in_virtual_time
+from tests.worker.scenes import DEAD, broker, only_job, until, working
+
+number = contextvars.ContextVar("number", default=0)
+
+
+@in_virtual_time
+async def test_middleware_stands_around_the_handler_the_first_one_outermost():
+    worker = Worker()
+    events: list[Any] = []
+
+    @worker.middleware
+    async def outer(ctx, call_next):
+        events.append(("outer", ctx.entrypoint))
+        try:
+            return await call_next()
+        finally:
+            events.append("outer again")
+
+    @worker.middleware
+    async def inner(ctx, call_next):
+        events.append("inner")
+        value = await call_next()
+        events.append(("inner again", value))
+        return value + 1
+
+    @worker.handler("work", keep_result=60)
+    async def work(payload: int) -> int:
+        events.append(("work", payload))
+        return payload * 2
+
+    async with broker() as queue:
+        job = await work.enqueue(queue, 5)
+        await worker.run(queue, drain=True, signals=False)
+        assert 11 == await work.result(queue, job, timeout=1)
+    assert [("outer", "work"), "inner", ("work", 5), ("inner again", 10), "outer again"] == events
+
+
+@in_virtual_time
+async def test_what_middleware_raises_is_the_failure_of_the_job():
+    worker = Worker()
+
+    @worker.middleware
+    async def refuse(ctx, call_next):
+        raise PermissionError("not on a sunday")
+
+    @worker.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise AssertionError
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        assert RunReport(dead=1) == await worker.run(queue, drain=True, signals=False)
+        assert "PermissionError: not on a sunday" == (await only_job(queue)).error
+
+
+@in_virtual_time
+async def test_what_the_lifespan_yields_is_the_handlers_resources():
+    events = []
+
+    worker = Worker()
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def resources():
+        events.append("open")
+        yield {"db": "a database"}
+        events.append("closed")
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        events.append(ctx.resources["db"])
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        await worker.run(queue, drain=True, signals=False)
+    assert ["open", "a database", "closed"] == events
+
+
+@in_virtual_time
+async def test_a_lifespan_that_fails_at_the_start_is_raised_and_nothing_is_claimed():
+    @asynccontextmanager
+    async def lifespan():
+        raise ConnectionError("no database")
+        yield
+
+    worker = Worker(lifespan=lifespan)
+
+    @worker.handler("work")
+    async def work() -> None:
+        raise AssertionError
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        with pytest.raises(ConnectionError, match="no database"):
+            await worker.run(queue, signals=False)
+        assert 0 == (await only_job(queue)).attempt
+
+
+@in_virtual_time
+async def test_a_lifespan_that_fails_at_the_end_is_raised_when_all_outcomes_are_in_the_queue():
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        raise ConnectionError("the database is gone")
+
+    worker = Worker(lifespan=lifespan)
+
+    @worker.handler("work")
+    async def work() -> None:
+        return
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        with pytest.raises(ConnectionError, match="is gone"):
+            await worker.run(queue, drain=True, signals=False)
+        assert () == (await queue.read_state()).jobs
+
+
+def test_a_second_lifespan_is_refused():
+    worker = Worker(lifespan=nullcontext)
+    with pytest.raises(InvalidJobError):
+        worker.lifespan(nullcontext)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@in_virtual_time
+async def test_each_job_has_context_variables_of_its_own(kind):
+    worker, seen = Worker(), []
+
+    def note(payload: int) -> None:
+        seen.append(number.get())
+        number.set(payload)
+
+    async def work(payload: int) -> None:
+        note(payload)
+
+    handler = worker.handler("work")(work if kind == "async" else note)
+    number.set(-1)
+    async with broker() as queue:
+        await queue.enqueue_many([handler.operation(value) for value in range(1, 30)])
+        await worker.run(queue, drain=True, signals=False)
+    assert [-1] * 29 == seen
+    assert -1 == number.get()
+
+
+@in_virtual_time
+async def test_a_ceiling_of_running_jobs_is_set_at_the_start_and_kept():
+    worker = Worker(concurrency=10)
+    running = most = 0
+
+    @worker.handler("work", max_running=2)
+    async def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(1)
+        running -= 1
+
+    async with broker() as queue, working(worker, queue) as task:
+        await queue.enqueue_many([work.operation() for _ in range(8)])
+        await until(lambda: running == 0 and most > 0 and not task.done())
+        await asyncio.sleep(10)
+        worker.stop()
+        assert RunReport(succeeded=8) == await task
+    assert 2 == most
+
+
+@in_virtual_time
+async def test_a_rate_is_set_at_the_start_and_kept():
+    worker, times = Worker(concurrency=10), []
+
+    @worker.handler("work", rate=Rate(3, per=60))
+    async def work() -> None:
+        times.append(asyncio.get_running_loop().time())
+
+    async with broker() as queue, working(worker, queue):
+        await queue.enqueue_many([work.operation() for _ in range(7)])
+        await asyncio.sleep(50)
+        assert 3 == len(times)
+        await asyncio.sleep(150)
+        assert 7 == len(times)
+    assert times[3] - times[0] >= 60
+
+
+@in_virtual_time
+async def test_a_cron_handler_is_scheduled_at_the_start_and_done_when_it_is_due():
+    worker, fired = Worker(), []
+
+    @worker.cron("0 3 * * *", timezone="Europe/Berlin", payload={"full": True}, max_attempts=2)
+    async def nightly(options: dict[str, bool], ctx: Context) -> None:
+        fired.append((options, ctx.headers["jqueue-scheduled-for"]))
+
+    async with broker() as queue, working(worker, queue):
+        await asyncio.sleep(3 * 3600)
+        [schedule] = await queue.schedules()
+        assert ("nightly", "0 3 * * *", "Europe/Berlin", 2) == (
+            schedule.name,
+            schedule.cron,
+            schedule.timezone,
+            schedule.max_attempts,
+        )
+    assert [({"full": True}, datetime(2026, 1, 1, 2, tzinfo=UTC).isoformat())] == fired
+
+
+@in_virtual_time
+async def test_two_workers_on_one_schedule_do_it_once():
+    fired = []
+
+    def made():
+        worker = Worker()
+
+        @worker.cron("*/10 * * * *", name="often")
+        async def tick() -> None:
+            fired.append(1)
+
+        return worker
+
+    async with broker() as queue, broker(queue.storage) as other, working(made(), queue), working(made(), other):
+        await asyncio.sleep(3605)
+    assert 6 == len(fired)
+
+
+def test_a_cron_that_makes_no_sense_is_refused_when_it_is_decorated():
+    with pytest.raises(InvalidJobError, match="no cron expression"):
+
+        @Worker().cron("at three")
+        async def nightly() -> None:
+            pass
+
+    with pytest.raises(InvalidJobError, match="takes a payload, and none was given"):
+
+        @Worker().cron("0 3 * * *")
+        async def weekly(payload: int) -> None:
+            pass
+
+
+@in_virtual_time
+async def test_what_cannot_be_set_at_once_is_set_later():
+    worker, done = Worker(), []
+
+    @worker.handler("work", max_running=3)
+    async def work() -> None:
+        done.append(1)
+
+    async with broker() as queue:
+        errors, real = [StorageError("down")] * 3, queue.limit
+
+        async def limit(*args, **options):
+            if errors:
+                raise errors.pop()
+            return await real(*args, **options)
+
+        queue.limit = limit
+        await work.enqueue(queue)
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+    assert not errors
+
+
+@in_virtual_time
+async def test_stopping_before_the_start_is_over_stops():
+    worker = Worker()
+
+    @worker.handler("work", max_running=3)
+    async def work() -> None:
+        raise AssertionError
+
+    async with broker() as queue:
+
+        async def limit(*args, **options):
+            raise StorageError("down")
+
+        queue.limit = limit
+        async with working(worker, queue) as task:
+            await asyncio.sleep(20)
+            worker.stop()
+            assert RunReport() == await task
+    assert DEAD
