@@ -23,6 +23,9 @@ from jqueue.worker import Worker
 UNUSABLE = 2
 """What it exits with if it could not begin."""
 
+LAST_WAIT = 1.0
+"""Seconds that tasks get which go on after the worker has ended."""
+
 
 class Level(StrEnum):
     """How much is logged."""
@@ -72,6 +75,14 @@ def worker(
 async def _run(found: Worker, queue: BrokerQueue, *, drain: bool) -> None:
     await _look(queue)
     await found.run(queue, drain=drain)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left and (await asyncio.wait(left, timeout=LAST_WAIT))[1]:
+        logging.getLogger("jqueue.worker").warning("handlers go on although they were told to stop: they end now")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)  # or they would keep the process for ever
 
 
 async def _look(queue: BrokerQueue) -> None:

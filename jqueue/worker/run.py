@@ -150,7 +150,8 @@ class Run:
             drain=self._drain,
         )
         claiming = self._task(self._claim(claimer), "claims")
-        settling = self._task(Settler(queue, hands, workshop, entropy).run(), "outcomes")
+        settler = Settler(queue, hands, workshop, entropy)
+        settling = self._task(settler.run(), "outcomes")
         others = [settling]
         if queue.capabilities.heartbeat:
             pulse = Pulse(queue, hands, workshop, entropy, self._settings.claim_timeout)
@@ -166,6 +167,9 @@ class Run:
         finally:
             await self._end_claims(claiming)
             await self._end_handlers(workshop)
+            if settling.cancelled():  # by a program that ends and cancels all of its tasks
+                settling = self._task(settler.run(), "outcomes")
+                others.append(settling)
             await self._end_outcomes(settling)
             await _cancelled(others)
 

@@ -52,7 +52,7 @@ class Worker:
     def __init__(
         self,
         *,
-        concurrency: int = 10,
+        concurrency: int = 50,
         grace: Duration = 30,
         claim_timeout: Duration | None = None,
         name: str | None = None,

@@ -62,6 +62,7 @@ class Workshop:
         self._resources = resources
         self._is_real_interrupt = is_real_interrupt
         self._loop = asyncio.get_running_loop()
+        self._runner = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities
 
     def begin(self, jobs: list[Job]) -> None:
@@ -189,10 +190,14 @@ class Workshop:
             self._end_late(held)
             return
         self._hands.running -= 1
-        if isinstance(error, asyncio.CancelledError) and held.reason is not None:
+        if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
             self._conclude(held, self._stopped(held, error))
         else:
             self.fail(held, error)
+
+    def _program_ends(self) -> bool:
+        """Whether the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
+        return self._runner is not None and self._runner.cancelling() > 0
 
     def _end_late(self, held: Held) -> None:
         """A handler ended whose job is not its own any more."""

@@ -14,7 +14,7 @@ from jqueue.cli.app import app
 
 SECONDS = 30
 
-PROGRAM = '''
+PROGRAM = """
 import asyncio
 import pathlib
 
@@ -42,7 +42,17 @@ def deaf(text: str) -> None:
     import time
 
     time.sleep(600)
-'''
+
+
+@worker.handler("stubborn", max_attempts=1)
+async def stubborn(text: str) -> None:
+    print("began", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+"""
 
 
 @pytest.fixture
@@ -118,8 +128,9 @@ def test_what_does_not_finish_within_the_grace_goes_back_uncharged(folder, start
     assert (1, 0) == (job.attempt, job.failures)
 
 
-def test_a_second_signal_stops_it_at_once_and_a_thread_that_hangs_does_not_hold_it(folder, start):
-    enqueue(folder, "deaf", b"x")
+@pytest.mark.parametrize("entrypoint", ["deaf", "stubborn"])
+def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_not_hold_it(folder, start, entrypoint):
+    enqueue(folder, entrypoint, b"x")
     process = start("program:worker", "queue.json", "--grace", "600")
     assert "began\n" == process.stdout.readline()
     process.send_signal(signal.SIGTERM)

@@ -11,8 +11,10 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, RunReport, Worker
+from jqueue.worker.held import Hands
+from jqueue.worker.working import Workshop
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import DEAD, IN_PROGRESS, QUEUED, broker, direct, only_job, until, working
+from tests.worker.scenes import DEAD, IN_PROGRESS, broker, direct, only_job, until, working
 
 
 def waiting(**options):
@@ -300,4 +302,32 @@ async def test_a_handler_that_acks_by_itself_is_no_error():
             [job] = await queue.dequeue("next")
             await queue.requeue_stale(0)
             await queue.ack(job)
-    assert QUEUED
+
+
+@in_virtual_time
+async def test_a_handler_that_is_told_to_stop_before_it_has_begun_never_begins():
+    worker, begun = Worker(), []
+
+    @worker.handler("work")
+    async def work(payload: bytes, ctx: Context) -> None:
+        begun.append(payload)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        hands = Hands(1)
+        workshop = Workshop(
+            queue,
+            hands,
+            {"work": (work, lambda job, ctx: work(job.payload, Context(job)), False)},
+            clock=queue.options.clock,
+            entropy=queue.options.entropy,
+            resources=None,
+            cancel_grace=5,
+            is_real_interrupt=lambda: False,
+        )
+        workshop.begin(await queue.dequeue("work"))
+        [held] = hands.held
+        workshop.stop(held, "stop")
+        assert held.task is not None
+        await held.task
+        assert ([], ["handed_back"]) == (begun, [outcome.kind for outcome in hands.outcomes])

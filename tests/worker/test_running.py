@@ -217,12 +217,15 @@ async def test_slots_that_become_free_while_a_long_poll_waits_are_used():
         await asyncio.sleep(seconds)
         running -= 1
 
-    async with broker() as queue, working(worker, queue):
+    storage = CountingStorage()
+    async with broker(storage) as queue, working(worker, queue):
         for _ in range(3):
             await work.enqueue(queue, 5.0)
         await asyncio.sleep(6)  # the long poll was for one slot, and three have become free
+        before = storage.writes
         await queue.enqueue_many([work.operation(5.0) for _ in range(4)])
         await asyncio.sleep(1)
+        assert 1 == storage.writes - before  # enqueued and claimed, all four
         assert 4 == most
         assert all(1 == job.attempt for job in (await queue.read_state()).jobs)
 

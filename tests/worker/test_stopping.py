@@ -201,6 +201,23 @@ async def test_cancelling_run_hands_back_and_settles_before_it_ends():
 
 
 @in_virtual_time
+async def test_a_program_that_ends_and_cancels_all_of_its_tasks_charges_no_job():
+    worker, work, begun, _, cancelled = sleeper(1000, grace=600)
+    async with broker() as queue:
+        await work.enqueue(queue, 1, max_attempts=1)
+        others = asyncio.all_tasks()
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await until(lambda: begun)
+        mine = [other for other in asyncio.all_tasks() - others if other.get_name() != "jqueue-writer"]
+        for other in sorted(mine, key=lambda other: other is task):  # the handler's before the worker's
+            other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [1] == cancelled
+        assert (QUEUED, 0) == ((await only_job(queue)).status, (await only_job(queue)).failures)
+
+
+@in_virtual_time
 async def test_outcomes_that_cannot_be_told_do_not_keep_a_worker_from_ending():
     worker, begun = Worker(grace=1, settle_timeout=20), []
 
@@ -344,4 +361,4 @@ def test_there_is_one_line_in_the_log_at_the_start_and_one_at_the_end(caplog):
 
     run(main())
     lines = [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
-    assert ["mailer started: 10 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines
+    assert ["mailer started: 50 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines

@@ -12,7 +12,7 @@ from jqueue import InvalidJobError
 from jqueue.domain.errors import StorageError
 from jqueue.worker import Context, Rate, RunReport, Worker
 from tests.virtual_world import in_virtual_time
-from tests.worker.scenes import DEAD, broker, only_job, until, working
+from tests.worker.scenes import broker, only_job, until, working
 
 number = contextvars.ContextVar("number", default=0)
 
@@ -288,4 +288,3 @@ async def test_stopping_before_the_start_is_over_stops():
             await asyncio.sleep(20)
             worker.stop()
             assert RunReport() == await task
-    assert DEAD

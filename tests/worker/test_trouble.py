@@ -153,7 +153,7 @@ def test_trouble_is_said_once_when_it_begins_and_once_when_it_ends(caplog):
 
     run(main())
     assert [
-        "worker started: 10 jobs at a time of work",
+        "worker started: 50 jobs at a time of work",
         "the queue does not answer: claiming jobs fails, and is tried again: the connection was reset",
         "the queue answers again: claiming jobs, after 5 failures",
         "worker stopped: 1 succeeded",
@@ -221,3 +221,19 @@ def test_under_faults_every_job_is_done_and_none_is_left(fault):
         assert report.succeeded + report.lost >= 40
 
     run(main())
+
+
+@in_virtual_time
+async def test_jobs_whose_outcome_cannot_be_sent_yet_are_kept_alive():
+    worker, work, done = counting(claim_timeout=9)
+    async with broker() as queue, broker(queue.storage) as other:
+        await work.enqueue(queue, 1)
+        failing(queue, "apply_each", [StorageError("down")] * 12)
+        async with working(worker, queue) as task:
+            await until(lambda: done)
+            before = now()
+            assert [] == await other.dequeue("work", wait=50)
+            assert now() - before == pytest.approx(50, abs=1)
+            await asyncio.sleep(100)
+            worker.stop()
+            assert RunReport(succeeded=1) == await task
