@@ -20,7 +20,7 @@ from benchmarks.contest import (
     ours,
 )
 from benchmarks.figures import Target
-from benchmarks.peers import PEERS, Peer
+from benchmarks.peers import PEERS, WORKERS, Peer
 
 PAYLOAD = 64
 NO_FLUSH = "no fsync"
@@ -48,6 +48,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         file_row([peer for peer in chosen if peer.needs != "s3"]),
         *commits_rows(),
         seaweedfs_row([peer for peer in chosen if peer.needs == "s3"]),
+        worker_row([peer for peer in chosen if peer.name in WORKERS]),
         *latency_rows(),
         *idle_rows(),
         *fair_rows(),
@@ -142,6 +143,30 @@ def seaweedfs_row(peers: Sequence[Peer]) -> Row:
             against("work_per_second", FIRST_RELEASE, Target(">=", 30), "claim + ack/s"),
             against("jobs_per_second", FIRST_RELEASE, None, "jobs/s"),
             *(against("jobs_per_second", peer.name, Target(">", 1), "jobs/s") for peer in peers),
+        ),
+    )
+
+
+def worker_row(peers: Sequence[Peer]) -> Row:
+    """Jobs that do nothing, from the first enqueue to the last ack, by the workers of those that have one."""
+    given = {"jobs": 5_000, "warm_jobs": 500, "in_flight": 100, "payload_bytes": PAYLOAD}
+    on_s3 = f"{OURS} on SeaweedFS"
+    phases = {
+        "jobs_per_second": ("jobs/s, enqueued and run", Target(">", 1)),
+        "enqueue_per_second": ("enqueued/s, one by one", None),
+        "work_per_second": ("run/s, by the worker", None),
+    }
+    return Row(
+        "worker",
+        "5,000 jobs that do nothing, run by a worker, 100 at a time, ours on a file",
+        (
+            ours("worker", {**given, "storage": "file"}),
+            ours("worker", {**given, "storage": "s3"}, name=on_s3, needs="s3"),
+            *(worker_contestant(peer, given) for peer in peers),
+        ),
+        (
+            *(against(figure, peer.name, target, what) for figure, (what, target) in phases.items() for peer in peers),
+            *(alone(figure, None, f"{what}, on SeaweedFS", on_s3) for figure, (what, _) in phases.items()),
         ),
     )
 
@@ -330,3 +355,10 @@ def peer_contestant(peer: Peer) -> Contestant:
     """A peer, as its program runs it."""
     given = {"jobs": peer.jobs, "payload_bytes": PAYLOAD, "in_flight": 100}
     return Contestant(peer.name, peer.requirements.stem, peer.program, given, peer.needs, peer.note, is_peer=True)
+
+
+def worker_contestant(peer: Peer, given: dict[str, Any]) -> Contestant:
+    """A peer, as the program that runs its worker does."""
+    worker = WORKERS[peer.name]
+    told = {**given, **worker.settings}
+    return Contestant(peer.name, peer.requirements.stem, worker.program, told, peer.needs, worker.note, is_peer=True)

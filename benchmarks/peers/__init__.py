@@ -1,15 +1,21 @@
-"""Other queues, and the programs that run the workload of the row `file` on each of them.
+"""Other queues, and the programs that run the workload of the rows `file` and `worker` on each of them.
 
-The workload: so many jobs of 64 bytes are enqueued one by one, with one call for each, and when all are in, all are
-claimed and acked one by one. An asynchronous peer has `in_flight` tasks; another has one caller or several threads,
-whichever was faster (`"threads": 4` tries something else). Each program checks that it saw every job exactly once and
-left the queue empty, and fails if not. Only pailq may see a job again, which happens in nearly every run: it tells how
-often.
+The workload of `file`: so many jobs of 64 bytes are enqueued one by one, with one call for each, and when all are in,
+all are claimed and acked one by one. An asynchronous peer has `in_flight` tasks; another has one caller or several
+threads, whichever was faster (`"threads": 4` tries something else). Each program checks that it saw every job exactly
+once and left the queue empty, and fails if not. Only pailq may see a job again, which happens in nearly every run: it
+tells how often.
+
+The workload of `worker` is for those that have a worker to compare with ours: the jobs are enqueued in the same way,
+and then run by the worker of the peer, up to `in_flight` at a time, with a handler that does nothing but note which job
+it saw. Three programs run their worker in both rows, as it is their only way to claim; SAQ has a program for it.
 
 A program takes one JSON object: `jobs`, `payload_bytes`, `in_flight`, `folder` (empty, on a disk), and what it `needs`:
 
 - redis, postgres: `url`;
 - s3: `url` (of the endpoint), `access_key`, `secret_key`, `region`. It makes a bucket of its own, and removes it.
+
+A program of a worker also takes `warm_jobs`: so many go through a queue of their own first, and are not measured.
 
 It prints `enqueue_per_second`, `work_per_second` and `jobs_per_second` (over both phases); pailq also `twice`.
 
@@ -20,9 +26,10 @@ hide the package.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 _PROGRAMS = Path(__file__).parent
 _REQUIREMENTS = _PROGRAMS.parent / "requirements"
@@ -55,6 +62,21 @@ def _peer(name: str, program: str, note: str, needs: Server | None = None, jobs:
     return Peer(name, _PROGRAMS / program, _REQUIREMENTS / f"{name}.txt", needs, jobs, note)
 
 
+@dataclass(frozen=True, slots=True)
+class PeerWorker:
+    """The worker of another queue.
+
+    Attributes:
+        program: the file that enqueues and then runs it.
+        note: what a reader has to know beside its figures.
+        settings: what its program is told besides the workload: what made it fastest.
+    """
+
+    program: Path
+    note: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
@@ -83,3 +105,15 @@ PEERS: dict[str, Peer] = {
         ),
     )
 }
+
+WORKERS: dict[str, PeerWorker] = {
+    "saq": PeerWorker(_PROGRAMS / "saq_worker.py", "Redis without persistence; no results"),
+    "arq": PeerWorker(PEERS["arq"].program, "Redis without persistence; no results; polls every 0.05 s"),
+    "taskiq": PeerWorker(
+        PEERS["taskiq"].program, "Redis without persistence; no results; fetches 1,000 at a time", {"fetch": 1000}
+    ),
+    "pgqueuer": PeerWorker(
+        PEERS["pgqueuer"].program, "Postgres with fsync; claims and acks in batches of 50", {"poll_seconds": 0.001}
+    ),
+}
+"""By the name of the peer."""

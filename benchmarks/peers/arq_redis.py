@@ -61,6 +61,8 @@ async def run(arguments: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
+    if warm := arguments.get("warm_jobs"):
+        asyncio.run(run({**arguments, "jobs": warm}))
     seconds = asyncio.run(run(arguments))
     print(json.dumps({f"{name}_per_second": arguments["jobs"] / each for name, each in seconds.items()}))
 

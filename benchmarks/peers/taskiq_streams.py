@@ -1,6 +1,7 @@
 """taskiq on Redis: `RedisStreamBroker`, the one that acks; 100 tasks that enqueue, and then its receiver.
 
-It claims and acks only inside its receiver, which fetches up to 100 jobs at a time, runs 100 and acks each by itself.
+It claims and acks only inside its receiver, which fetches up to 100 jobs at a time (or `fetch`), runs 100 and acks each
+by itself. It has no result backend, so it stores no results.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ async def run(arguments: dict[str, Any]) -> dict[str, float]:
     payloads = [f"{number:0{arguments['payload_bytes']}}" for number in range(jobs)]
     seen: list[str] = []
     all_seen = asyncio.Event()
-    broker = RedisStreamBroker(arguments["url"], queue_name=name, xread_count=in_flight)
+    broker = RedisStreamBroker(arguments["url"], queue_name=name, xread_count=arguments.get("fetch", in_flight))
 
     @broker.task
     async def see(payload: str) -> None:
@@ -67,6 +68,8 @@ async def run(arguments: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
+    if warm := arguments.get("warm_jobs"):
+        uvloop.run(run({**arguments, "jobs": warm}))
     seconds = uvloop.run(run(arguments))  # as its own command line does
     print(json.dumps({f"{name}_per_second": arguments["jobs"] / each for name, each in seconds.items()}))
 

@@ -17,7 +17,7 @@ from benchmarks.contest import PROGRAMS, Contestant, Line, Measure, Row, against
 from benchmarks.environments import REQUIREMENTS, direct_requirements
 from benchmarks.figures import Ratio, Target, medians, number, ratio_of
 from benchmarks.page import BEGIN, END, markdown, put
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, WORKERS
 from benchmarks.plot import Point, points_of
 from benchmarks.rows import all_rows
 from benchmarks.runner import (
@@ -224,6 +224,19 @@ def test_every_peer_takes_part_somewhere_and_none_can_be_left_out():
 
     assert set(PEERS) == taking_part(ROWS)
     assert set() == taking_part(all_rows([]))
+
+
+def test_every_worker_is_compared_with_ours_on_the_same_jobs():
+    [row] = [row for row in ROWS if row.name == "worker"]
+    peers = {contestant.name: contestant for contestant in row.contestants if contestant.is_peer}
+    assert set(WORKERS) == set(peers)
+    names = ("jobs", "warm_jobs", "in_flight", "payload_bytes")
+    assert 1 == len({tuple(each.arguments[name] for name in names) for each in row.contestants})
+    wanted = {line.theirs.contestant for line in row.lines if line.target is not None and line.theirs is not None}
+    assert set(WORKERS) == wanted
+    for name, contestant in peers.items():
+        assert PEERS[name].requirements.stem == contestant.environment
+        assert "warm_jobs" in contestant.program.read_text(encoding="utf-8")
 
 
 def test_no_row_is_run_more_often_than_it_says():

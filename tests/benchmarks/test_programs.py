@@ -127,6 +127,7 @@ PROGRAMS_RUN = [
     ("depth", {**BRIEF, "storage": "memory", "depth": 5}, "operations_per_second"),
     ("depth", {**BRIEF, "storage": "file", "depth": 5, "limit": True}, "limit_operations_per_second"),
     ("phases", {"storage": "file", "jobs": 20, "in_flight": 4, "payload_bytes": 64}, "jobs_per_second"),
+    ("worker", {"storage": "file", "jobs": 20, "warm_jobs": 5, "in_flight": 4, "payload_bytes": 64}, "jobs_per_second"),
     ("commits", {**BRIEF, "depth": 3}, "bare_commits_per_second"),
     ("direct", {**BRIEF, "depth": 5}, "operations_per_second"),
     ("memory", {"jobs": 500, "payload_bytes": 64, "traced": True}, "bytes_per_job"),
@@ -144,6 +145,7 @@ def test_our_program_runs(program, given, figure):
 
 
 ON_S3 = [
+    ("worker", {"jobs": 20, "warm_jobs": 5, "in_flight": 4, "payload_bytes": 64}, "jobs_per_second"),
     ("depth", {**BRIEF, "depth": 5, "round_trip": True}, "round_trip_seconds"),
     ("idle", {"samples": 1, "other_process": False, "poll_interval": 0.1}, "round_trips"),
     ("idle", {"samples": 1, "other_process": True, "poll_interval": 0.1}, "enqueue_milliseconds"),
