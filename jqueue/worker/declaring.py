@@ -24,6 +24,7 @@ class Cron:
         timezone: in which they are meant.
         handler: whose jobs.
         payload: of the jobs, encoded.
+        unique_key: of the jobs; None without one.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Cron:
     timezone: str
     handler: Handler[..., Any]
     payload: bytes
+    unique_key: str | None = None
 
 
 async def declare(
@@ -72,6 +74,7 @@ async def _schedule(queue: JobQueue, cron: Cron) -> None:
         timezone=cron.timezone,
         priority=options.priority,
         max_attempts=options.max_attempts,
+        unique_key=cron.unique_key,
         keep_result=options.keep_result,
     )
 

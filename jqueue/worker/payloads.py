@@ -114,7 +114,7 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
         return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
         raise ResultError(
-            f"the handler returned a {type(value).__name__} that JSON cannot hold as its annotation says"
+            f"the handler returned something of type {type(value).__name__}, which JSON cannot hold as annotated"
         ) from None
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import operator
 import os
+import threading
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.errors import JQueueError
@@ -97,6 +100,7 @@ def _join(pool: ProcessPool) -> None:
 
 def _do(module: str, name: str, job: Job, deadline: datetime | None) -> Any:
     """In the process: find the handler, do the job, and return its result if it is to be kept."""
+    _end_with_parent()
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):
         raise TypeError(f"{module}.{name} is not a handler of jqueue there: decorate it where it is defined")
@@ -107,3 +111,16 @@ def _do(module: str, name: str, job: Job, deadline: datetime | None) -> Any:
     if getattr(job, "keep_result", None) is None:
         return None
     return json_value(signature.returns, result)
+
+
+@cache
+def _end_with_parent() -> None:
+    """Have this process end when its worker does, however that ends: nobody else keeps its handler's time."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="jqueue-parent", daemon=True).start()

@@ -109,6 +109,7 @@ class Worker:
         timezone: str = "UTC",
         name: str | None = None,
         payload: Any = NO_PAYLOAD,
+        unique_key: str | None = None,
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Register a function as a handler whose jobs are enqueued on a schedule, whatever the number of workers.
@@ -118,6 +119,7 @@ class Worker:
             timezone: in which they are meant.
             name: of the schedule and of the entrypoint; the function's name by default.
             payload: what the handler gets, if it takes something.
+            unique_key: while a job that has it is not finished, no other is enqueued: what is due then is left out.
             options: as of `handler`.
 
         Raises:
@@ -130,7 +132,7 @@ class Worker:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = Handler(function, name or function.__name__, checked, sys._getframe(1).f_locals)
-            entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload))
+            entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload), unique_key)
             check_cron(cron, timezone)
             self._register(handler)
             self.crons.append(entry)

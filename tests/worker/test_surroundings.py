@@ -200,18 +200,19 @@ async def test_a_rate_is_set_at_the_start_and_kept():
 async def test_a_cron_handler_is_scheduled_at_the_start_and_done_when_it_is_due():
     worker, fired = Worker(), []
 
-    @worker.cron("0 3 * * *", timezone="Europe/Berlin", payload={"full": True}, max_attempts=2)
+    @worker.cron("0 3 * * *", timezone="Europe/Berlin", payload={"full": True}, unique_key="backup", max_attempts=2)
     async def nightly(options: dict[str, bool], ctx: Context) -> None:
         fired.append((options, ctx.headers["jqueue-scheduled-for"]))
 
     async with broker() as queue, working(worker, queue):
         await asyncio.sleep(3 * 3600)
         [schedule] = await queue.schedules()
-        assert ("nightly", "0 3 * * *", "Europe/Berlin", 2) == (
+        assert ("nightly", "0 3 * * *", "Europe/Berlin", 2, "backup") == (
             schedule.name,
             schedule.cron,
             schedule.timezone,
             schedule.max_attempts,
+            schedule.unique_key,
         )
     assert [({"full": True}, datetime(2026, 1, 1, 2, tzinfo=UTC).isoformat())] == fired
 

@@ -1,0 +1,213 @@
+"""The examples about the worker, as their users run them: in a process of their own, and piece by piece."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from jqueue import BrokerQueue, Job, connect
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["web_mail", "sync_script", "cron_worker", "fan_out"]
+LONGEST_SECONDS = 90  # none takes a tenth of it on an idle machine
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    """Where the examples put their temporary folders."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(temporary):
+    """Runs an example, has it leave nothing behind, and returns its output, which is as wide as it likes."""
+
+    def run(name):
+        environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "200"}
+        command = [sys.executable, f"examples/{name}.py"]
+        # It ends only when the last process that it has started is gone: they share its output.
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS
+        )
+        print(result.stdout, result.stderr)
+        assert (0, "", []) == (result.returncode, result.stderr, os.listdir(temporary))
+        return result.stdout
+
+    return run
+
+
+def _rows(output):
+    """The rows of all tables, as tuples of texts."""
+    return [tuple(cell.strip() for cell in line.split("│")[1:-1]) for line in output.splitlines() if line[:1] == "│"]
+
+
+def test_mails_are_sent_by_the_second_try_and_one_that_never_can_is_dead(run):
+    output = run("web_mail")
+    assert [
+        ("ada@example.org", "done", "sent by try 2"),
+        ("bob@example.org", "done", "sent by try 2"),
+        ("nobody", "dead", "Discard: this is no address"),
+        ("cyd@example.org", "done", "sent by try 2"),
+        ("dan@example.org", "done", "sent by try 2"),
+    ] == _rows(output)
+    assert "4 mails sent. ada@example.org signed up twice: one job.\n" in output
+    assert output.endswith("Stopped by SIGTERM; the worker's exit code is 0.\n")
+
+
+def test_dead_jobs_of_a_script_are_redriven_and_all_amounts_are_right(run):
+    output = run("sync_script")
+    assert "12 jobs enqueued by 12 threads: 9 results.\n" in output
+    dead, converted = _rows(output)[:3], _rows(output)[3:]
+    assert [("2", "KeyError: 'CHF'")] * 3 == [row[1:] for row in dead]
+    assert [("10 CHF", "10.50"), ("20 CHF", "21.00"), ("30 CHF", "31.50")] == converted
+    assert re.search(r"^12 of 12 amounts converted, in \d+ commits of one file\.\n\Z", output, re.MULTILINE)
+
+
+def test_each_occurrence_is_run_once_whichever_of_two_workers_runs_it(run):
+    output = run("cron_worker")
+    schedules, runs = _rows(output)[:3], _rows(output)[3:]
+    assert ["check", "nightly", "tick"] == [row[0] for row in schedules]
+    assert ["Asia/Kolkata", "America/New_York", "Europe/Berlin"] == [row[2] for row in schedules]
+    nightly = datetime.fromisoformat(schedules[1][3])
+    assert (2, 30, True) == (nightly.hour, nightly.minute, nightly.weekday() < 5)
+
+    assert len(runs) >= 6
+    assert len(runs) == len({row[:2] for row in runs}), "an occurrence was run twice"
+    for name, moment, berlin, worker in runs:
+        every = {"tick": 2, "check": 3}[name]
+        assert 0 == int(moment[-2:]) % every
+        assert moment[2:] == berlin[2:]
+        assert worker in ("1", "2")
+    assert output.endswith(f"{len(runs)} occurrences, 2 workers, 0 run more than once. Exit codes: [0, 0]\n")
+
+
+def test_a_fan_out_reaches_its_limits_and_never_exceeds_them(run):
+    output = run("fan_out")
+    assert {"alpha.example", "beta.example", "gamma.example", "delta.example"} == {row[0] for row in _rows(output)}
+    assert ["6"] * 4 == [row[1] for row in _rows(output)]
+    assert "24 pages by 2 workers." in output
+    found = re.search(r"^at most (\d+), (\d+), (\d+); allowed were 6, 2, 10\.$", output, re.MULTILINE)
+    assert found is not None
+    at_once, from_one_host, in_a_second = map(int, found.groups())
+    assert 1 <= at_once <= 6
+    assert 1 <= from_one_host <= 2
+    assert 1 <= in_a_second <= 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_that_is_stopped_stops_what_it_has_started(name, temporary):
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, f"examples/{name}.py"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        _until(lambda: any(temporary.glob("*/queue.json")), process)  # made by what it has started
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LONGEST_SECONDS)  # ends when the last process is gone
+    assert (128 + signal.SIGTERM, []) == (process.returncode, os.listdir(temporary))
+
+
+def _until(condition, process):
+    """Wait for something that other processes do."""
+    while not condition():
+        assert process.poll() is None, "it ended before"
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _work(target, path, *options):
+    """The command that runs the worker of an example."""
+    return [sys.executable, "-m", "jqueue", "worker", target, str(path), "--log-level", "error", *options]
+
+
+async def _enqueued(path, *jobs) -> list[Job]:
+    async with connect(path, BrokerQueue) as queue:
+        return [await queue.enqueue(entrypoint, payload, keep_result=600) for entrypoint, payload in jobs]
+
+
+async def _results(path, jobs):
+    async with connect(path, BrokerQueue) as queue:
+        return [await queue.result(job, timeout=0) for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "result"),
+    [
+        ("sync_script", ("to_euros", b'{"number": 2, "currency": "USD"}'), 1.8),
+        ("cron_worker", ("nightly", b""), None),
+        ("fan_out", ("summary", b"[]"), []),
+    ],
+)
+def test_the_worker_of_an_example_runs_for_itself(name, job, result, tmp_path, monkeypatch):
+    rates = tmp_path / "rates.json"
+    rates.write_text('{"USD": 0.9}')
+    monkeypatch.setenv("RATES", str(rates))
+    path = tmp_path / "queue.json"
+    jobs = asyncio.run(_enqueued(path, job))
+    command = _work(f"examples.{name}:worker", path, "--drain")
+    drained = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    assert (0, "") == (drained.returncode, drained.stderr)
+    assert [result] == asyncio.run(_results(path, jobs))
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The web application without its worker."""
+    environment = {**os.environ, "QUEUE": str(tmp_path / "queue.json")}
+    command = [sys.executable, "-m", "uvicorn", "examples.web_mail:app", "--port", "0", "--no-access-log"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
+        yield next(found.group(1) for line in process.stderr if (found := address.search(line)))
+        process.terminate()
+
+
+def _call(url, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=30) as answer:
+        return answer.status, json.load(answer)
+
+
+def _status(url, body=None):
+    try:
+        return _call(url, body)[0]
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_the_web_application_accepts_tells_and_refuses(site, tmp_path):
+    status, answer = _call(f"{site}/signup", {"address": "eve@example.org"})
+    assert 202 == status
+    job = f"{site}/jobs/{answer['job']}"
+    assert (200, {"state": "not done yet"}) == _call(job)
+    assert (202, answer) == _call(f"{site}/signup", {"address": "eve@example.org"})
+    assert [404, 422, 422] == [
+        _status(f"{site}/jobs/unknown"),
+        _status(f"{job}?wait=31"),
+        _status(f"{site}/signup", {"name": "eve"}),
+    ]
+    with subprocess.Popen(_work("examples.web_mail:worker", tmp_path / "queue.json"), cwd=ROOT) as process:
+        assert (200, {"state": "done", "result": "sent by try 2"}) == _call(f"{job}?wait=30")
+        process.terminate()
+    assert 0 == process.returncode
