@@ -235,7 +235,8 @@ class CommitEngine:
             return Sight(QueueState(), (), {}), 0, 0
         parsed = self._parse(data, queue_id)
         sight = await in_turns(self.blob.looking(parsed))
-        return sight, len(data), bytes_taken(len(data) - parsed.header_bytes, sight.header.holds)
+        header = sight.header
+        return sight, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:

@@ -34,6 +34,9 @@ from jqueue.domain.operations import (
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 
+A_MOMENT = 0.01
+"""Seconds by which a timer may be early."""
+
 
 class OperatorVerbs(QueueBase):
     """The verbs for those who keep a queue in order. `QueueVerbs` has the others, and says what holds for all."""
@@ -254,10 +257,7 @@ class OperatorVerbs(QueueBase):
         reference = job_id.id if isinstance(job_id, Job) else job_id
         patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = AwaitResult(reference).prepared(self._preparation)
-        try:
-            [found] = await self._submit((operation,), deadline, wait=patience)
-        except UnknownOutcomeError as error:  # looking has no outcome
-            raise DeadlineExceededError("the store did not answer in time", error) from None
+        found = await self._look_for(operation, patience, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, patience)
         return deepcopy(found[0].result)  # the state has it too
@@ -280,3 +280,16 @@ class OperatorVerbs(QueueBase):
             if number % JOBS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return census.figures(sight.header, sight.set_aside, size, taken, self.options.limits)
+
+    async def _look_for(self, operation: AwaitResult, patience: float, seconds: float) -> list[Job]:
+        """The finished job, or nothing if it has not finished in time. Looking has no outcome that could be unknown."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
+        while True:
+            try:
+                [found] = await self._submit((operation,), seconds, wait=max(0.0, end - loop.time()))
+            except UnknownOutcomeError as error:
+                if loop.time() >= end + seconds - A_MOMENT:
+                    raise DeadlineExceededError("the store did not answer in time", error) from None
+            else:
+                return list(found)

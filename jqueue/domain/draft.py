@@ -250,7 +250,7 @@ class Draft:
 
     def measure(self, job_bytes: int) -> None:
         """Count anew what the blob holds, of which the lines take so many bytes."""
-        self.base_bytes = bytes_taken(job_bytes, self.holds)
+        self.base_bytes = bytes_taken(job_bytes, self.holds, self.schedules)
         self.added_bytes = 0
 
     def settle(self) -> None:

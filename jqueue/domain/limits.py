@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
+from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
 """A stored error is cut at so many bytes, as the blob writes it."""
@@ -31,6 +32,9 @@ WRITER_AGE = 600.0
 HOLD_BYTES = 80
 """About what a key that is held takes in the blob besides its text."""
 
+SCHEDULE_BYTES = 160
+"""About what a cron entry takes in the blob besides its texts and its payload."""
+
 VERSIONS_KEPT = 128
 """A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
 
@@ -44,8 +48,8 @@ class Limits:
 
     Attributes:
         payload_bytes: the largest payload.
-        blob_bytes: enqueue takes no job while the jobs, and the keys held for jobs that are gone, take more than 90%
-            of it. No other operation is refused for size, so that the blob may grow beyond: see
+        blob_bytes: enqueue takes no job while the jobs, the keys held for jobs that are gone, and the cron entries
+            take more than 90% of it. No other operation is refused for size, so that the blob may grow beyond: see
             `docs/decisions/0011-size-limit.md`.
         batch_size: the most jobs in one dequeue, and operations in one call.
         header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
@@ -194,6 +198,14 @@ def cut_error(error: object) -> str:
     return text[: bisect_right(range(len(text)), most, key=lambda size: written_bytes(text[:size])) - 1]
 
 
-def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold]) -> int:
-    """What counts against the limit of enqueue: the lines of the jobs, and the keys held for jobs that are gone."""
-    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds)
+def schedule_bytes(schedule: Schedule) -> int:
+    """About how many bytes a cron entry takes in the blob."""
+    size = SCHEDULE_BYTES + len(schedule.payload) * 4 // 3
+    size += sum(written_bytes(text) for text in (schedule.name, schedule.entrypoint, schedule.cron))
+    return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
+
+
+def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
+    """What counts against the limit of enqueue: the lines of jobs, keys held for jobs that are gone, cron entries."""
+    entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
+    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds) + entries

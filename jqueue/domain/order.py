@@ -113,7 +113,7 @@ class Order:
                 self._push_ready(job)
         elif status is JobStatus.IN_PROGRESS:
             _count(self.running, job.entrypoint, 1)
-        elif (until := self._kept_until(job)) is not None:
+        elif (until := self.kept_until(job)) is not None:
             self._retained.push((until, job.id))
         if job.concurrency_key is not None:
             self._keyed += 1
@@ -178,6 +178,14 @@ class Order:
         for heap in (self._expiring, self._retained):
             if heap.entries and (top := heap.top()) is not None and top[0] <= now:
                 return self.jobs[top[-1]]
+        return None
+
+    def kept_until(self, job: Job) -> datetime | None:
+        """When a job that waits for nothing more may go; None if never."""
+        if job.status is JobStatus.COMPLETED:
+            return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
+        if job.status is JobStatus.DEAD and self.settings.dead_retention is not None:
+            return _later(job.dead_at or job.created_at, self.settings.dead_retention)
         return None
 
     # Heaps
@@ -260,14 +268,6 @@ class Order:
             return job.priority
         return job.priority * self.settings.aging + (job.run_at or job.created_at).timestamp()
 
-    def _kept_until(self, job: Job) -> datetime | None:
-        """When a job that waits for nothing more may go; None if never."""
-        if job.status is JobStatus.COMPLETED:
-            return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
-        if job.status is JobStatus.DEAD and self.settings.dead_retention is not None:
-            return _later(job.dead_at or job.created_at, self.settings.dead_retention)
-        return None
-
     def _is_ready(self, entry: Entry) -> bool:
         job_id = entry[-1]
         found = self.jobs.entries.get(job_id)
@@ -306,7 +306,7 @@ class Order:
 
     def _is_retained(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and self._kept_until(job) == entry[0]
+        return job is not None and self.kept_until(job) == entry[0]
 
 
 def _count(counts: dict[str, int], name: str, change: int) -> None:

@@ -16,7 +16,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import FrozenHeaders
-from jqueue.domain.limits import check_headers, check_name
+from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
@@ -65,6 +65,7 @@ class SetSchedule(Operation):
         entrypoint, payload: of the jobs.
         timezone: in which the expression is meant, by its IANA name.
         priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit, keep_result: see `Enqueue`.
+        enqueue_bytes: the size up to which the blob takes it.
     """
 
     name: str
@@ -80,6 +81,7 @@ class SetSchedule(Operation):
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     keep_result: Duration | None = None
+    enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Checked, as the job will be."""
@@ -103,16 +105,28 @@ class SetSchedule(Operation):
             keep_result=self.keep_result,
         ).values
         checked = ("payload", "priority", "max_attempts", "unique_key", "concurrency_key", "keep_result")
-        return replace(self, headers=headers, **{name: values[name] for name in checked})
+        checked_values = {name: values[name] for name in checked}
+        return replace(self, headers=headers, enqueue_bytes=preparation.limits.enqueue_bytes, **checked_values)
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
-        """Set it, due for the first time at its next time from now on."""
+        """Set it, due for the first time at its next time from now on.
+
+        Raises:
+            QueueFullError: there is no room.
+        """
         values = {name: getattr(self, name) for name in Schedule.model_fields if name != "next_at"}
         values["headers"] = FrozenHeaders(self.headers or {})
         known = draft.schedules.get(self.name)
         if known is not None and all(getattr(known, name) == value for name, value in values.items()):
             return known
         schedule = Schedule(**values, next_at=next_after(self.cron, self.timezone, now))
+        size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
+        if draft.base_bytes + draft.added_bytes + size > self.enqueue_bytes:
+            raise QueueFullError(
+                f"no room for the cron entry {self.name!r}: let workers catch up, purge dead jobs, or raise "
+                "Limits(blob_bytes=...)"
+            )
+        draft.note_added(size)
         draft.note(draft.schedules, self.name, schedule)
         return schedule
 

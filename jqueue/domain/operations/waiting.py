@@ -129,7 +129,12 @@ class AwaitResult(Operation):
         job = draft.get(self.job_id)
         if job.status is JobStatus.DEAD:
             raise JobFailedError(job.id, job.error)
-        return [job] if job.status is JobStatus.COMPLETED else []
+        if job.status is not JobStatus.COMPLETED:
+            return []
+        kept_until = draft.order.kept_until(job)
+        if kept_until is not None and kept_until <= now:  # the next change of the queue removes it
+            raise ResultNotKeptError(job.id)
+        return [job]
 
     def job_ids(self) -> Sequence[str]:
         """The job waited for."""
