@@ -24,13 +24,20 @@ import pytest
 # Before they are imported: a user whose queue breaks the contract then sees what was expected and what was found.
 pytest.register_assert_rewrite("jqueue.testing._queue_contract")
 
+from jqueue.testing._queue_contract.aging import AgingContract  # noqa: E402
 from jqueue.testing._queue_contract.base import QueueFactory  # noqa: E402
+from jqueue.testing._queue_contract.changes import ChangesContract  # noqa: E402
 from jqueue.testing._queue_contract.claims import ClaimsContract  # noqa: E402
+from jqueue.testing._queue_contract.concurrency import ConcurrencyContract  # noqa: E402
 from jqueue.testing._queue_contract.content import ContentContract  # noqa: E402
 from jqueue.testing._queue_contract.keys import KeysContract  # noqa: E402
+from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
 from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
-from jqueue.testing._queue_contract.refusals import RefusalsContract  # noqa: E402
+from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  # noqa: E402
+from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
 from jqueue.testing._queue_contract.retries import RetriesContract  # noqa: E402
+from jqueue.testing._queue_contract.schedules import SchedulesContract  # noqa: E402
+from jqueue.testing._queue_contract.stopping import StoppingContract  # noqa: E402
 from jqueue.testing._queue_contract.timing import TimingContract  # noqa: E402
 from jqueue.testing._queue_contract.together import TogetherContract  # noqa: E402
 
@@ -44,7 +51,14 @@ class QueueContract(
     RetriesContract,
     KeysContract,
     TogetherContract,
-    RefusalsContract,
+    LimitsContract,
+    ConcurrencyContract,
+    AgingContract,
+    SchedulesContract,
+    ResultsContract,
+    StoppingContract,
+    ChangesContract,
+    RefusedRulesContract,
     ContentContract,
 ):
     """Subclass it, and give it a `make_storage` or a `make_queue` fixture.

@@ -9,6 +9,9 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.operations import UNCHANGED, Ack, Cancel, Enqueue, Nack
+from jqueue.domain.rules import QueueSettings
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
@@ -94,30 +97,43 @@ class PlainQueue(DirectQueue):
         transactions=False,
         wait=False,
         size_limit=False,
+        cancel_running=False,
+        reschedule=False,
+        limits=False,
+        retention=False,
+        results=False,
+        schedules=False,
     )
 
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
-        asked = {
-            "priority": priority,
-            "delay": options.get("delay") or options.get("run_at"),
-            "expiry": options.get("expires_at"),
-            "dead_letters": options.get("max_attempts"),
-            "headers": options.get("headers"),
-            "job_ids": options.get("job_id"),
-            "unique_keys": options.get("unique_key"),
-        }
+    def _require(self, **asked):
+        """Refuse what is asked for, each by the capability that it needs."""
         self.capabilities.require(*(name for name, value in asked.items() if value))
+
+    async def enqueue(self, entrypoint, payload, priority=0, **options):
+        self._require(
+            priority=priority,
+            delay=options.get("delay") or options.get("run_at"),
+            expiry=options.get("expires_at"),
+            dead_letters=options.get("max_attempts"),
+            headers=options.get("headers"),
+            job_ids=options.get("job_id"),
+            unique_keys=options.get("unique_key"),
+            limits=options.get("concurrency_key"),
+            results=options.get("keep_result") is not None,
+        )
         return await super().enqueue(entrypoint, payload, priority, **options)
 
     async def dequeue(self, entrypoint=None, *, wait=None, claim_timeout=None, **options):
-        asked = {"wait": wait, "claim_timeout": claim_timeout}
-        self.capabilities.require(*(name for name, value in asked.items() if value))
+        self._require(wait=wait, claim_timeout=claim_timeout)
         return await super().dequeue(entrypoint, wait=wait, claim_timeout=claim_timeout, **options)
 
     async def nack(self, job_id, *, delay=None, error=None, dead=False, charge=True, deadline=None):
-        asked = {"delay": delay, "errors": error, "dead_letters": dead, "uncharged": not charge}
-        self.capabilities.require(*(name for name, value in asked.items() if value))
+        self._require(delay=delay, errors=error, dead_letters=dead, uncharged=not charge)
         await super().nack(job_id, delay=delay, error=error, dead=dead, charge=charge, deadline=deadline)
+
+    async def ack(self, job_id, *, result=None, deadline=None):
+        self._require(results=result is not None)
+        await super().ack(job_id, deadline=deadline)
 
     async def heartbeat(self, job_id, *, deadline=None):
         self.capabilities.require("heartbeat")
@@ -136,6 +152,64 @@ class PlainQueue(DirectQueue):
 
     async def apply(self, *operations, deadline=None):
         self.capabilities.require("transactions")
+
+    async def apply_each(self, *operations, deadline=None):
+        """One by one, by the verbs: what the queue cannot do is refused here, too."""
+        results = []
+        for operation in operations:
+            try:
+                results.append(await self._apply(operation))
+            except JQueueError as error:
+                results.append(error)
+        return results
+
+    async def _apply(self, operation):
+        given = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+        match operation:
+            case Enqueue():
+                return await self.enqueue(**given)
+            case Ack():
+                return await self.ack(given.pop("job"), **given)
+            case Nack():
+                return await self.nack(given.pop("job"), **given)
+            case Cancel():
+                return await self.cancel(**given)
+        raise InvalidJobError(f"this queue has no place for {type(operation).__name__}")
+
+    async def cancel(self, job_id, *, running=False, deadline=None):
+        self._require(cancel_running=running)
+        return await super().cancel(job_id, deadline=deadline)
+
+    async def reschedule(self, job_id, **options):
+        self.capabilities.require("reschedule")
+
+    async def reprioritise(self, job_id, priority, *, deadline=None):
+        self.capabilities.require("reschedule")
+
+    async def pause(self, entrypoint, *, deadline=None):
+        self.capabilities.require("limits")
+
+    async def resume(self, entrypoint, *, deadline=None):
+        self.capabilities.require("limits")
+
+    async def limit(self, entrypoint, **options):
+        self.capabilities.require("limits")
+
+    async def configure(self, *, aging=UNCHANGED, dead_retention=UNCHANGED, deadline=None):
+        self._require(limits=aging is not UNCHANGED, retention=dead_retention is not UNCHANGED)
+        return QueueSettings()
+
+    async def schedule(self, name, cron, entrypoint, payload=b"", **options):
+        self.capabilities.require("schedules")
+
+    async def unschedule(self, name, *, deadline=None):
+        self.capabilities.require("schedules")
+
+    async def schedules(self, *, deadline=None):
+        self.capabilities.require("schedules")
+
+    async def result(self, job_id, *, timeout=None, deadline=None):
+        self.capabilities.require("results")
 
 
 class TestAPlainQueue(InVirtualTime):

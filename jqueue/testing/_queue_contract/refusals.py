@@ -49,8 +49,14 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "unique_key": BAD_NAMES,
     "unique_for": [5, *BAD_DURATIONS],
     "on_conflict": ["ignore", "", None, 5, ["raise"]],
+    "concurrency_key": BAD_NAMES,
+    "concurrency_limit": [5, 0, -1, 1.5, True, "3", 2**64],
+    "keep_result": BAD_DURATIONS,
     "deadline": BAD_DURATIONS,
 }
+OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key"}
+"""What says something about a key, and the key without which it is refused, even with the good value 5."""
+
 BAD_DEQUEUES: dict[str, list[Any]] = {
     "entrypoint": [b"work", 5, [], [5], ["work", None]],
     "batch_size": [-1, 1.5, True, "5", None, 10**9],
@@ -60,7 +66,7 @@ BAD_DEQUEUES: dict[str, list[Any]] = {
 }
 BAD_NACKS: dict[str, list[Any]] = {"delay": BAD_DURATIONS, "deadline": BAD_DURATIONS}
 BAD_PURGES: dict[str, list[Any]] = {
-    "status": [JobStatus.IN_PROGRESS, JobStatus.COMPLETED, "nonsense", None, 5],
+    "status": [JobStatus.IN_PROGRESS, "nonsense", None, 5],
     "entrypoint": BAD_NAMES,
     "older_than": BAD_DURATIONS,
 }
@@ -93,6 +99,30 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.enqueue_many([Enqueue("work", b"payload")] * 2),
     ],
     "wait": [lambda queue, job: queue.dequeue("nobody", wait=1)],
+    "cancel_running": [lambda queue, job: queue.cancel(job.id, running=True)],
+    "reschedule": [
+        lambda queue, job: queue.reschedule(job.id, delay=60),
+        lambda queue, job: queue.reprioritise(job.id, 1),
+    ],
+    "limits": [
+        lambda queue, job: queue.pause("work"),
+        lambda queue, job: queue.resume("work"),
+        lambda queue, job: queue.limit("work", running=1),
+        lambda queue, job: queue.limit("work", rate=1, per=60),
+        lambda queue, job: queue.configure(aging=60),
+        lambda queue, job: queue.enqueue("work", b"payload", concurrency_key="the-key"),
+    ],
+    "retention": [lambda queue, job: queue.configure(dead_retention=60)],
+    "results": [
+        lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
+        lambda queue, job: queue.ack(job, result="a result"),
+        lambda queue, job: queue.result(job, timeout=0),
+    ],
+    "schedules": [
+        lambda queue, job: queue.schedule("the-name", "* * * * *", "work"),
+        lambda queue, job: queue.unschedule("the-name"),
+        lambda queue, job: queue.schedules(),
+    ],
 }
 """What needs each capability. Fencing and a size limit are not asked for, so there is no call to refuse."""
 
@@ -136,12 +166,13 @@ class RefusalsContract(QueueContractBase):
         limits = Limits(payload_bytes=2000)
         async with self.queues(make_queue, 1, limits=limits) as [queue]:
             await queue.enqueue("work", b"payload")
-            good = {"entrypoint": "work", "payload": b"payload"}
-            if argument == "unique_for":  # without a key, the first of them is refused too
+            good: dict[str, Any] = {"entrypoint": "work", "payload": b"payload"}
+            bad = BAD_ENQUEUES[argument]
+            if argument in OF_A_KEY:
                 assert await self.refuse(queue, self.calls(queue.enqueue, good, {argument: [5]})) == ""
-                good["unique_key"] = "the-key"
-            bad = {argument: [value for value in BAD_ENQUEUES[argument] if argument != "unique_for" or value != 5]}
-            assert await self.refuse(queue, self.calls(queue.enqueue, good, bad)) == ""
+                good[OF_A_KEY[argument]] = "the-key"
+                bad = [value for value in bad if value != 5]
+            assert await self.refuse(queue, self.calls(queue.enqueue, good, {argument: bad})) == ""
 
     async def test_a_delay_and_a_time_together_are_refused(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["delay"]) as [queue]:
