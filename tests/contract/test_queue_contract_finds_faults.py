@@ -1,17 +1,21 @@
 """The queue contract finds what a queue does wrong: each fault here makes the test fail that is there for it."""
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.cron import next_after
+from jqueue.domain.errors import InvalidJobError, JobCancelledError, JQueueError, ResultTimeoutError
+from jqueue.domain.models import Job
 from jqueue.domain.operations import Fence
 from jqueue.ports.queue import Capabilities
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
+from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
 
 
@@ -113,6 +117,198 @@ class ChargesAlways(DirectQueue):
         await super().nack(job_id, **options)
 
 
+class CountsOneTooFew(DirectQueue):
+    """A ceiling is off by one."""
+
+    async def limit(self, entrypoint, *, running=None, **options):
+        await super().limit(entrypoint, running=running and running + 1, **options)
+
+
+class ForgetsLimits(DirectQueue):
+    """What one queue object was told holds for no other."""
+
+    async def __aexit__(self, *error):
+        for name in (await self.read_state()).entrypoints:
+            await self.limit(name)
+        await super().__aexit__(*error)
+
+
+class HalvesWindows(DirectQueue):
+    async def limit(self, entrypoint, *, per=None, **options):
+        await super().limit(entrypoint, per=per and per / 2, **options)
+
+
+class PassesPauses(DirectQueue):
+    """Who takes whatever there is takes paused jobs, too."""
+
+    async def dequeue(self, entrypoint=None, **options):
+        names = [name for name, rules in (await self.read_state()).entrypoints.items() if rules.paused]
+        for name in names if entrypoint is None else ():
+            await self.resume(name)
+        jobs = await super().dequeue(entrypoint, **options)
+        for name in names:
+            await self.pause(name)
+        return jobs
+
+
+class StopsAtLimits(DirectQueue):
+    """A job that is held back holds back those behind it."""
+
+    async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
+        state = await self.read_state()
+        jobs: list[Job] = []
+        for waiting in state.queued_jobs():
+            found = await super().dequeue(waiting.entrypoint, **options) if len(jobs) < batch_size else []
+            if not found:
+                break
+            jobs += found
+        return jobs
+
+
+class KeysOfEntrypoints(DirectQueue):
+    """A concurrency key holds for one entrypoint alone."""
+
+    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_key=None, **options):
+        key = concurrency_key and f"{concurrency_key}/{entrypoint}"
+        return await super().enqueue(entrypoint, payload, priority, concurrency_key=key, **options)
+
+
+class OneKey(DirectQueue):
+    """Any concurrency key is the same."""
+
+    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_key=None, **options):
+        key = concurrency_key and "the one"
+        return await super().enqueue(entrypoint, payload, priority, concurrency_key=key, **options)
+
+
+class KeysWithoutLimits(DirectQueue):
+    """Of a key, one job at a time, whatever they say."""
+
+    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_limit=None, **options):
+        return await super().enqueue(entrypoint, payload, priority, **options)
+
+
+class NeverAges(DirectQueue):
+    async def configure(self, *, aging=None, **options):
+        return (await super().configure(**options)).model_copy(update={"aging": aging})
+
+
+class ForgetsFailures(DirectQueue):
+    """Who fails keeps the place in which it has grown old."""
+
+    async def nack(self, job_id, *, charge=True, **options):
+        await super().nack(job_id, charge=False, **options)
+
+
+class FiresByItself(DirectQueue):
+    """Every queue object fires the entries that it knows."""
+
+    seen: dict
+
+    async def dequeue(self, *arguments, **options):
+        jobs = await super().dequeue(*arguments, **options)
+        entries, seen = await self.schedules(), self.__dict__.setdefault("seen", {})
+        for entry in entries:
+            due = seen.setdefault(entry.name, entry.next_at)
+            if due != entry.next_at:
+                headers = {"jqueue-scheduled-for": due.isoformat()}
+                await self.enqueue(entry.entrypoint, entry.payload, headers=headers)
+        seen.update({entry.name: entry.next_at for entry in entries})
+        return jobs
+
+
+class MakesUpForAll(DirectQueue):
+    """Each time that was missed becomes a job."""
+
+    async def dequeue(self, *arguments, **options):
+        for entry in await self.schedules():
+            due = entry.next_at
+            while (due := next_after(entry.cron, entry.timezone, due)) <= self.options.clock.now():
+                headers = {"jqueue-scheduled-for": due.isoformat()}
+                await self.enqueue(entry.entrypoint, entry.payload, headers=headers)
+        return await super().dequeue(*arguments, **options)
+
+
+class SetsAnew(DirectQueue):
+    """An entry set again begins anew."""
+
+    async def schedule(self, name, *arguments, **options):
+        await self.unschedule(name)
+        return await super().schedule(name, *arguments, **options)
+
+
+class LosesResults(DirectQueue):
+    async def ack(self, job_id, *, result=None, **options):
+        await super().ack(job_id, **options)
+
+
+class KeepsResultsApart(DirectQueue):
+    """A result is written by itself, before the ack."""
+
+    async def ack(self, job_id, **options):
+        await self.apply(Fence())
+        await super().ack(job_id, **options)
+
+
+class KeepsResultsForEver(DirectQueue):
+    async def enqueue(self, entrypoint, payload, priority=0, *, keep_result=None, **options):
+        keep_result = None if keep_result is None else 10**9
+        return await super().enqueue(entrypoint, payload, priority, keep_result=keep_result, **options)
+
+
+class WaitsForNoResult(DirectQueue):
+    async def result(self, job_id, **options):
+        try:
+            return await super().result(job_id, timeout=0)
+        except ResultTimeoutError:
+            return None
+
+
+class TellsNobody(DirectQueue):
+    """The holder of a cancelled job learns nothing."""
+
+    async def heartbeat(self, job_id, **options):
+        with contextlib.suppress(JobCancelledError):
+            await super().heartbeat(job_id, **options)
+
+
+class CancelsNothing(DirectQueue):
+    """A job in progress goes on, and comes back."""
+
+    async def cancel(self, job_id, *, running=False, **options):
+        found = (await self.read_state()).find(job_id)
+        return found if running and found else await super().cancel(job_id, **options)
+
+
+class PutsBehind(DirectQueue):
+    """A job with another time is another job."""
+
+    async def reschedule(self, job_id, **options):
+        job = await self.cancel(job_id)
+        return await self.enqueue(job.entrypoint, job.payload, job.priority, job_id=f"{job_id}-again", **options)
+
+
+class KeepsTheDead(DirectQueue):
+    async def configure(self, *, dead_retention=None, **options):
+        return await super().configure(**options)
+
+
+class EndsAtTheFirst(DirectQueue):
+    """Of several things, those behind a refused one are not done."""
+
+    async def apply_each(self, *operations, **options):
+        results = []
+        for operation in operations:
+            results += await super().apply_each(operation)
+            if isinstance(results[-1], JQueueError):
+                break
+        return results
+
+
+CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
+"""They need a queue whose time is its own."""
+
+
 @pytest.mark.parametrize(
     ("kind", "finder", "arguments"),
     [
@@ -141,11 +337,38 @@ class ChargesAlways(DirectQueue):
         (OneByOne, "test_what_is_applied_together_is_seen_together", {}),
         (FailsTogether, "test_of_many_claims_each_stands_for_itself", {"verb": "ack_many"}),
         (ChargesAlways, "test_a_job_handed_back_unharmed_keeps_its_place_and_its_failures", {}),
+        (CountsOneTooFew, "test_no_more_jobs_of_an_entrypoint_are_in_progress_than_its_ceiling", {"sought": None}),
+        (CountsOneTooFew, "test_a_ceiling_is_exact_for_queue_objects_that_claim_at_once", {}),
+        (CountsOneTooFew, "test_workers_that_come_and_go_never_pass_a_ceiling", {}),
+        (CountsOneTooFew, "test_a_place_under_a_ceiling_is_free_when_a_claim_ends", {"ending": "ack"}),
+        (ForgetsLimits, "test_limits_outlast_the_queue_object_that_set_them", {}),
+        (HalvesWindows, "test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake", {}),
+        (PassesPauses, "test_no_job_of_a_paused_entrypoint_is_claimed_until_it_is_resumed", {"sought": None}),
+        (StopsAtLimits, "test_jobs_at_their_ceiling_hold_back_no_others_and_keep_their_order", {}),
+        (OneKey, "test_jobs_with_other_keys_or_none_are_not_held_back", {}),
+        (KeysOfEntrypoints, "test_jobs_that_share_a_key_run_one_after_another_over_all_entrypoints", {}),
+        (KeysOfEntrypoints, "test_a_key_is_exact_for_queue_objects_that_claim_at_once", {}),
+        (KeysWithoutLimits, "test_a_job_says_how_many_with_its_key_may_run", {}),
+        (KeysWithoutLimits, "test_of_differing_limits_each_job_goes_by_its_own", {}),
+        (NeverAges, "test_an_old_job_overtakes_an_urgent_one_that_came_much_later", {}),
+        (ForgetsFailures, "test_a_job_that_fails_again_and_again_overtakes_nobody", {}),
+        (FiresByItself, "test_each_time_is_one_job_whatever_the_number_of_queues", {}),
+        (MakesUpForAll, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
+        (SetsAnew, "test_an_equal_entry_set_again_changes_nothing", {}),
+        (LosesResults, "test_a_result_comes_back_as_it_was", {"result": {"sum": 3}}),
+        (KeepsResultsApart, "test_a_job_with_its_result_stays_without_its_payload", {}),
+        (KeepsResultsForEver, "test_a_result_is_gone_after_its_time", {}),
+        (WaitsForNoResult, "test_whoever_waits_gets_the_result_when_it_is_there", {}),
+        (TellsNobody, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
+        (CancelsNothing, "test_a_cancelled_job_leaves_when_its_holder_gives_it_back", {"ending": "nack"}),
+        (PutsBehind, "test_a_job_put_off_may_be_brought_forward_to_its_place", {}),
+        (KeepsTheDead, "test_dead_jobs_leave_when_they_were_kept_for_long_enough", {}),
+        (EndsAtTheFirst, "test_of_several_things_each_is_done_or_refused_for_itself_and_in_order", {}),
     ],
 )
 @in_virtual_time
 async def test_the_contract_finds_a_fault(kind, finder, arguments, caplog):
-    storage = InMemoryStorage(clock=VirtualClock())
+    storage = TwoMethods() if finder in CLOCKED else InMemoryStorage(clock=VirtualClock())
     if "log" in finder:
         arguments = {**arguments, "caplog": caplog}
     with pytest.raises((AssertionError, pytest.fail.Exception, ValueError)):

@@ -1,4 +1,4 @@
-"""What operators change of jobs that wait, and how long dead ones are kept; several changes at once, each for itself."""
+"""What operators change of jobs that wait; how long dead ones are kept; several things at once, each for itself."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class ChangesContract(QueueContractBase):
         async with self.queues(make_queue, 2, ["retention", "dead_letters"]) as [queue, operator]:
             dead = await self.one_job(queue)
             await queue.nack(dead, dead=True)
-            assert (await operator.configure(dead_retention=timedelta(seconds=self.moment))).dead_retention == self.moment
+            assert (
+                await operator.configure(dead_retention=timedelta(seconds=self.moment))
+            ).dead_retention == self.moment
 
             async def is_gone() -> bool:
                 await queue.dequeue("work")

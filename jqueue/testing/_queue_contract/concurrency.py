@@ -89,7 +89,7 @@ class ConcurrencyContract(QueueContractBase):
     async def test_a_key_is_free_when_a_claim_ends(self, make_queue: QueueFactory, ending: str) -> None:
         needs, end = ENDINGS[ending]
         async with self.queues(make_queue, 2, ["limits", *needs]) as [queue, other]:
-            options = {"keep_result": HOUR} if "results" in needs else {}
+            options: dict[str, Any] = {"keep_result": HOUR} if "results" in needs else {}
             enqueued = [await self.keyed(queue, **options) for _ in range(3)]
             [job] = await queue.dequeue(batch_size=9)
             assert await other.dequeue(batch_size=9) == []
@@ -113,8 +113,8 @@ class ConcurrencyContract(QueueContractBase):
             [job] = await queue.dequeue(batch_size=9)
             expiry = await self.time(queue) + timedelta(seconds=self.moment)
             await queue.purge(status=JobStatus.QUEUED)
-            leaving = {"replace": {"unique_key": "unique"}, "expire": {"expires_at": expiry}}.get(removal, {})
-            leaves = await self.keyed(queue, "leaving", **leaving)
+            options: dict[str, dict[str, Any]] = {"replace": {"unique_key": "unique"}, "expire": {"expires_at": expiry}}
+            leaves = await self.keyed(queue, "leaving", **options.get(removal, {}))
             behind = await self.keyed(queue)
             assert await other.dequeue(batch_size=9) == []
             if removal == "cancel":

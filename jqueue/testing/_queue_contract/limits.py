@@ -1,4 +1,4 @@
-"""What holds the jobs of an entrypoint back: pauses, ceilings of running jobs, and rates, for all consumers together."""
+"""What holds the jobs of an entrypoint back, for all consumers together: pauses, ceilings of running jobs, rates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -171,8 +172,8 @@ class LimitsContract(QueueContractBase):
         needs, end = ENDINGS[ending]
         async with self.queues(make_queue, 2, ["limits", *needs]) as [queue, other]:
             await queue.limit("work", running=1)
-            keep_result = {"keep_result": HOUR} if "results" in needs else {}
-            enqueued = [(await queue.enqueue("work", b"%d" % number, **keep_result)).id for number in range(3)]
+            options: dict[str, Any] = {"keep_result": HOUR} if "results" in needs else {}
+            enqueued = [(await queue.enqueue("work", b"%d" % number, **options)).id for number in range(3)]
             [job] = await queue.dequeue("work", batch_size=9)
             assert await other.dequeue(batch_size=9) == []
             await end(queue, job)
@@ -194,7 +195,8 @@ class LimitsContract(QueueContractBase):
             first, second, third = await self.several(queue, 3)
             others = await self.several(queue, 3, "other")
             urgent = (await queue.enqueue("work", b"urgent", -1)).id
-            assert ids(claimed := await queue.dequeue(batch_size=3)) == [urgent, *others[:2]]
+            claimed = await queue.dequeue(batch_size=3)
+            assert ids(claimed) == [urgent, *others[:2]]
             assert ids(await queue.dequeue(batch_size=3)) == others[2:]
             served = []
             for _ in range(3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,9 +110,7 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             await queue.enqueue("work", b"payload")
             good, wrong = SetLimits("work", running=3), "ack"
             bad: list[Any] = [SetLimits("work", rate=5), SetSchedule("the-name", "never", "work"), wrong]
-            calls: list[tuple[str, Callable[[], Awaitable[object]]]] = [
-                (f"{one!r:.60}", lambda one=one: queue.apply(good, one)) for one in bad
-            ]
-            calls.append(("apply_each", lambda: queue.apply_each(good, wrong)))  # type: ignore[arg-type]
+            calls = self.calls(lambda operation: queue.apply(good, operation), {}, {"operation": bad})
+            calls += self.calls(lambda operation: queue.apply_each(good, operation), {}, {"operation": [wrong]})
             assert await self.refuse(queue, calls) == ""
             assert (await queue.read_state()).entrypoints == {}

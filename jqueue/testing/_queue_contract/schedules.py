@@ -106,7 +106,9 @@ class SchedulesContract(QueueContractBase):
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):
             await queue.schedule("the-name", HOURLY, "work")
             clock.time = NOON + timedelta(minutes=5)
-            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON, "a program that starts skipped it"
+            assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON, (
+                "a program that starts skipped it"
+            )
             [job] = await other.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON
             assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON + timedelta(hours=1)
@@ -183,19 +185,24 @@ class SchedulesContract(QueueContractBase):
     async def test_a_job_fired_is_as_the_entry_says(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):
             options: dict[str, Any] = {}
-            for name, values in {
+            values: dict[str, dict[str, Any]] = {
                 "priority": {"priority": -3},
                 "dead_letters": {"max_attempts": 5},
                 "headers": {"headers": {"name": "text"}},
                 "unique_keys": {"unique_key": "the-key"},
                 "results": {"keep_result": 60.0},
                 "limits": {"concurrency_key": "another", "concurrency_limit": 4},
-            }.items():
-                options |= values if name not in queue.capabilities.missing else {}
+            }
+            for name in values.keys() - set(queue.capabilities.missing):
+                options |= values[name]
             await queue.schedule("the-name", HOURLY, "work", b"payload", **options)
             clock.time = NOON + timedelta(seconds=3)
             [job] = await other.dequeue("work", batch_size=9)
-            assert (job.id, job.payload, job.created_at) == (f"cron:the-name:{NOON.isoformat()}", b"payload", clock.time)
+            assert (job.id, job.payload, job.created_at) == (
+                f"cron:the-name:{NOON.isoformat()}",
+                b"payload",
+                clock.time,
+            )
             headers = {**options.pop("headers", {}), SCHEDULED_FOR: NOON.isoformat()}
             assert (headers, options) == (dict(job.headers), {name: getattr(job, name) for name in options})
 

@@ -1,0 +1,384 @@
+"""Whatever holds jobs back: the job claimed is the first that a plain look through all of them finds claimable.
+
+A draft is changed by the real operations, some of them taken back, some seen as another writer left them. Beside it
+stands a list of records without any index. After each step both must say the same of what is claimed next.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from jqueue.core.claims import ClaimRegistry
+from jqueue.domain.draft import TABLES, Draft
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, JobStatus
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Configure,
+    Dequeue,
+    Enqueue,
+    HandBack,
+    Nack,
+    Pause,
+    Preparation,
+    Redrive,
+    Reprioritise,
+    RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    perform,
+)
+from jqueue.testing.virtual_time import EPOCH
+
+SEED = int(os.environ.get("JQUEUE_LIMITS_SEED") or secrets.randbits(32))
+PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
+
+names = st.sampled_from(["a", "b", "c"])
+sought = st.sampled_from([None, ("a",), ("b",), ("c",), ("b", "a"), ("c", "a", "nobody"), ("a", "b", "c")])
+keys = st.sampled_from([None, None, "k", "l"])
+priorities = st.integers(-2, 2)
+ceilings = st.none() | st.integers(1, 3)
+delays = st.none() | st.integers(0, 6)
+passing = st.sampled_from([0, 0, 1, 1, 2, 5, 20])
+places = st.integers(0, 30)
+
+
+@dataclass
+class Record:
+    """What the plain queue knows of a job. Times are seconds since the beginning."""
+
+    id: str
+    entrypoint: str
+    priority: int
+    key: str | None
+    limit: int
+    created: int
+    place: int
+    run_at: int | None
+    status: str = "queued"
+    attempt: int = 0
+    since: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class Rules:
+    """What holds one entrypoint back."""
+
+    paused: bool = False
+    running: int | None = None
+    rate: int | None = None
+    per: int | None = None
+    claims: list[int] = field(default_factory=list)
+
+
+class PlainLimits:
+    """A queue that looks through all its jobs for each it claims."""
+
+    def __init__(self):
+        self.jobs, self.rules, self.aging, self.now, self.last_place = [], {}, None, 0, 0
+
+    def next_place(self):
+        self.last_place += 1
+        return self.last_place
+
+    def rank(self, job):
+        if self.aging is None:
+            return job.priority
+        since = job.created if job.run_at is None else job.run_at
+        return job.priority * self.aging + since
+
+    def running(self, **what):
+        jobs = [job for job in self.jobs if job.status == "running"]
+        return sum(all(getattr(job, name) == value for name, value in what.items()) for job in jobs)
+
+    def is_claimable(self, job):
+        rules = self.rules.get(job.entrypoint, Rules())
+        if job.status != "queued" or (job.run_at is not None and job.run_at > self.now) or rules.paused:
+            return False
+        if rules.running is not None and self.running(entrypoint=job.entrypoint) >= rules.running:
+            return False
+        if rules.rate is not None and sum(self.now - at < rules.per for at in rules.claims) >= rules.rate:
+            return False
+        return job.key is None or self.running(key=job.key) < job.limit
+
+    def claim(self, names, count):
+        claimed: list[Record] = []
+        while len(claimed) < count:
+            found = [job for job in self.jobs if names is None or job.entrypoint in names]
+            found = [job for job in found if self.is_claimable(job)]
+            if not found:
+                break
+            job = min(found, key=lambda job: (self.rank(job), job.place))
+            job.status, job.attempt, job.since = "running", job.attempt + 1, self.now
+            rules = self.rules.get(job.entrypoint, Rules())
+            if rules.rate is not None:
+                rules.claims[:] = [at for at in rules.claims if self.now - at < rules.per] + [self.now]
+            claimed.append(job)
+        return [(job.id, job.attempt) for job in claimed]
+
+    def fail(self, job, delay=None, dead=False, revoked=False):
+        if job.cancelled:
+            self.jobs.remove(job)
+            return
+        job.status = "dead" if dead else "queued"
+        if self.aging is not None:
+            job.run_at = self.now + (delay or 0)
+        elif not revoked:
+            job.run_at = self.now + delay if delay else None
+        if not dead:
+            job.place = self.next_place()
+
+    def hand_back(self, job, delay=None):
+        if job.cancelled:
+            self.jobs.remove(job)
+            return
+        job.status = "queued"
+        if delay:
+            job.run_at = self.now + delay
+
+
+class LimitsMachine(RuleBasedStateMachine):
+    """Any operations in any order, on the draft and on the plain queue."""
+
+    def __init__(self):
+        super().__init__()
+        self.draft, self.plain, self.count = Draft(), PlainLimits(), 0
+
+    def now(self):
+        return EPOCH + timedelta(seconds=self.plain.now)
+
+    def do(self, operation, draft=None):
+        """The result of an operation that must not be refused."""
+        result = perform(operation.prepared(PREPARATION), self.draft if draft is None else draft, self.now())
+        assert not isinstance(result, JQueueError), result
+        return result
+
+    def pick(self, place, *statuses):
+        found = [job for job in self.plain.jobs if job.status in statuses]
+        return found[place % len(found)] if found else None
+
+    def has(self, *statuses):
+        return any(job.status in statuses for job in self.plain.jobs)
+
+    # Jobs
+
+    @rule(name=names, priority=priorities, key=keys, limit=ceilings, delay=delays, count=st.integers(1, 3))
+    def enqueue(self, name, priority, key, limit, delay, count):
+        limit = limit if key else None
+        for _ in range(count):
+            self.count += 1
+            options = {"concurrency_key": key, "concurrency_limit": limit, "delay": delay, "job_id": f"{self.count}"}
+            self.do(Enqueue(name, b"", priority, **options))
+            run_at = None if delay is None else self.plain.now + delay
+            record = Record(
+                f"{self.count}", name, priority, key, limit or 1, self.plain.now, self.plain.next_place(), run_at
+            )
+            record.attempt = self.draft.jobs[record.id].attempt
+            self.plain.jobs.append(record)
+
+    @rule(names=sought, count=st.integers(0, 4), passes=passing)
+    def dequeue(self, names, count, passes):
+        self.plain.now += passes
+        claimed = self.do(Dequeue(names, batch_size=count))
+        assert self.plain.claim(names, count) == [(job.id, job.attempt) for job in claimed]
+
+    @precondition(lambda self: self.has("running"))
+    @rule(place=places, way=st.sampled_from(["ack", "nack", "dead", "hand back", "revoke"]), delay=delays)
+    def end(self, place, way, delay):
+        job = self.pick(place, "running")
+        claim = Claim(job.id, job.attempt)
+        if way == "ack":
+            self.do(Ack(claim))
+            self.plain.jobs.remove(job)
+        elif way == "hand back":
+            self.do(Nack(claim, delay, charge=False) if delay else HandBack((claim,)))
+            self.plain.hand_back(job, delay)
+        elif way == "revoke":
+            self.revoke(job.since)
+        else:
+            self.do(Nack(claim, delay, dead=way == "dead"))
+            self.plain.fail(job, delay, dead=way == "dead")
+
+    @precondition(lambda self: self.has("running"))
+    @rule(place=places)
+    def end_unharmed(self, place):
+        job = self.pick(place, "running")
+        self.do(Nack(Claim(job.id, job.attempt), charge=False))
+        self.plain.hand_back(job)
+
+    def revoke(self, since):
+        """End the claims made until then, as an operator would."""
+        stale = [job for job in self.plain.jobs if job.status == "running" and job.since <= since]
+        assert self.do(RequeueStale(self.plain.now - since)) == len(stale)
+        for job in sorted(stale, key=lambda job: job.place):
+            self.plain.fail(job, revoked=True)
+
+    @precondition(lambda self: self.has("queued", "running"))
+    @rule(place=places)
+    def cancel(self, place):
+        job = self.pick(place, "queued", "running")
+        self.do(Cancel(job.id, running=True))
+        if job.status == "running":
+            job.cancelled = True
+        else:
+            self.plain.jobs.remove(job)
+
+    @precondition(lambda self: self.has("queued"))
+    @rule(place=places, priority=priorities, delay=st.none() | st.integers(0, 6))
+    def change(self, place, priority, delay):
+        job = self.pick(place, "queued")
+        if delay is None:
+            self.do(Reprioritise(job.id, priority))
+            job.priority = priority
+        else:
+            self.do(Reschedule(job.id, delay=delay))
+            job.run_at = self.plain.now + delay
+
+    @precondition(lambda self: self.has("dead"))
+    @rule(place=places)
+    def redrive(self, place):
+        job = self.pick(place, "dead")
+        self.do(Redrive(job.id))
+        job.status, job.place = "queued", self.plain.next_place()
+        job.run_at = None if self.plain.aging is None else self.plain.now
+
+    # What holds them back
+
+    @rule(name=names, paused=st.booleans())
+    def pause(self, name, paused):
+        self.do(Pause(name) if paused else Resume(name))
+        self.plain.rules.setdefault(name, Rules()).paused = paused
+
+    @rule(name=names, running=ceilings, rate=ceilings, per=st.sampled_from([1, 3, 10]))
+    def limit(self, name, running, rate, per):
+        per = per if rate else None
+        self.do(SetLimits(name, running=running, rate=rate, per=per))
+        rules = self.plain.rules.setdefault(name, Rules())
+        rules.running, rules.rate, rules.per = running, rate, per
+        if rate is None:
+            rules.claims.clear()
+
+    @rule(aging=st.sampled_from([None, None, 1, 3, 100]))
+    def age(self, aging):
+        self.do(Configure(aging=aging))
+        self.plain.aging = aging
+
+    # Time, commits, other writers
+
+    @rule(passes=passing)
+    def wait(self, passes):
+        self.plain.now += passes
+
+    @rule()
+    def commit(self):
+        self.draft.settle()
+
+    @rule(data=st.data())
+    def take_back(self, data):
+        """A commit that was refused, or an apply that failed: what it did was never there."""
+        savepoint = self.draft.savepoint()
+        self.meddle(data, self.draft)
+        self.draft.rollback(savepoint)
+
+    @rule()
+    def begin_anew(self):
+        """Another queue object reads the blob."""
+        self.draft = Draft(self.draft.freeze())
+
+    @rule(names=sought, count=st.integers(1, 3), name=names, running=ceilings, aging=st.sampled_from([None, 2]))
+    def other_writer(self, names, count, name, running, aging):
+        """Somebody else claims, and sets limits; then we read what is new."""
+        self.draft.settle()
+        before = self.draft.freeze()
+        other = Draft(before)
+        self.do(SetLimits(name, running=running), other)
+        self.do(Configure(aging=aging), other)
+        claimed = self.do(Dequeue(names, batch_size=count), other)
+        rules = self.plain.rules.setdefault(name, Rules())
+        rules.running, rules.rate, rules.per, self.plain.aging = running, None, None, aging
+        rules.claims.clear()
+        assert self.plain.claim(names, count) == [(job.id, job.attempt) for job in claimed]
+        after = other.freeze()
+        known = {job.id: job for job in before.jobs}
+        self.draft.take_header(after.model_copy(update={table: dict(getattr(after, table)) for table in TABLES}))
+        self.draft.load(job for job in after.jobs if known.get(job.id) != job)
+
+    def meddle(self, data, draft):
+        """Some operations on some jobs, refused or not."""
+        ids = sorted(job.id for job in self.plain.jobs) or ["1"]
+        claims = [Claim(job.id, job.attempt) for job in self.plain.jobs if job.status == "running"]
+        operations = st.one_of(
+            st.builds(Dequeue, sought, batch_size=st.integers(1, 9)),
+            st.builds(Pause, names),
+            st.builds(Resume, names),
+            st.builds(SetLimits, names, running=ceilings),
+            st.builds(SetLimits, names, running=ceilings, rate=st.integers(1, 3), per=st.integers(1, 9)),
+            st.builds(Configure, aging=st.sampled_from([None, 1, 50])),
+            st.builds(Cancel, st.sampled_from(ids), st.booleans()),
+            st.builds(Reschedule, st.sampled_from(ids), delay=st.integers(0, 9)),
+            st.builds(Reprioritise, st.sampled_from(ids), priorities),
+            st.builds(Redrive),
+            st.builds(Enqueue, names, st.just(b""), priorities, job_id=st.just("meddled"), concurrency_key=keys),
+            st.builds(RequeueStale, st.integers(0, 3)),
+            *([st.builds(Ack, st.sampled_from(claims))] if claims else []),
+            *([st.builds(Nack, st.sampled_from(claims), delays)] if claims else []),
+        )
+        for operation in data.draw(st.lists(operations, min_size=1, max_size=6)):
+            perform(operation.prepared(PREPARATION), draft, self.now())
+
+    @invariant()
+    def both_know_the_same_jobs(self):
+        statuses = {"queued": JobStatus.QUEUED, "running": JobStatus.IN_PROGRESS, "dead": JobStatus.DEAD}
+        expected = {job.id: (statuses[job.status], job.attempt, job.priority) for job in self.plain.jobs}
+        assert {job.id: (job.status, job.attempt, job.priority) for job in self.draft.jobs.values()} == expected
+
+    def teardown(self):
+        """All that is left is claimed in order as the limits fall, one after another."""
+        for name in ("a", "b", "c"):
+            for names in (None, (name,)):
+                claimed = self.do(Dequeue(names, batch_size=20))
+                assert self.plain.claim(names, 20) == [(job.id, job.attempt) for job in claimed]
+            self.limit(name, None, None, 1)
+            self.pause(name, False)
+        self.plain.now += 50
+        while (claimed := self.do(Dequeue(None, batch_size=3))) or self.has("running"):
+            assert self.plain.claim(None, 3) == [(job.id, job.attempt) for job in claimed]
+            running = [job for job in self.plain.jobs if job.status == "running"]
+            for job in running[:2]:
+                self.do(Ack(Claim(job.id, job.attempt)))
+                self.plain.jobs.remove(job)
+        assert not self.has("queued"), "jobs were left that nothing holds back"
+
+
+FAST = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+LONG = settings(FAST, max_examples=2000, stateful_step_count=80)
+
+
+def run(how):
+    print(f"JQUEUE_LIMITS_SEED={SEED} tries the same again")
+    run_state_machine_as_test(seed(SEED)(LimitsMachine), settings=how)
+
+
+def test_the_job_claimed_is_the_first_that_nothing_holds_back():
+    run(FAST)
+
+
+@pytest.mark.full
+def test_the_job_claimed_is_the_first_that_nothing_holds_back_for_long():
+    run(LONG)
