@@ -1,7 +1,6 @@
 """Whatever holds jobs back: the job claimed is the first that a plain look through all of them finds claimable.
 
-A draft is changed by the real operations, some of them taken back, some seen as another writer left them. Beside it
-stands a list of records without any index. After each step both must say the same of what is claimed next.
+A draft is changed by the real operations, some taken back, some made by another writer; beside it, a plain list.
 """
 
 import os
@@ -42,9 +41,9 @@ from jqueue.testing.virtual_time import EPOCH
 SEED = int(os.environ.get("JQUEUE_LIMITS_SEED") or secrets.randbits(32))
 PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
 
-names = st.sampled_from(["a", "b", "c"])
+names = st.sampled_from(["a", "a", "b", "c"])
 sought = st.sampled_from([None, ("a",), ("b",), ("c",), ("b", "a"), ("c", "a", "nobody"), ("a", "b", "c")])
-keys = st.sampled_from([None, None, "k", "l"])
+keys = st.sampled_from([None, "k", "k", "l"])
 priorities = st.integers(-2, 2)
 ceilings = st.none() | st.integers(1, 3)
 delays = st.none() | st.integers(0, 6)
@@ -193,7 +192,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert self.plain.claim(names, count) == [(job.id, job.attempt) for job in claimed]
 
     @precondition(lambda self: self.has("running"))
-    @rule(place=places, way=st.sampled_from(["ack", "nack", "dead", "hand back", "revoke"]), delay=delays)
+    @rule(place=places, way=st.sampled_from(["ack", "nack", "dead", "hand back", "unharmed", "revoke"]), delay=delays)
     def end(self, place, way, delay):
         job = self.pick(place, "running")
         claim = Claim(job.id, job.attempt)
@@ -203,18 +202,14 @@ class LimitsMachine(RuleBasedStateMachine):
         elif way == "hand back":
             self.do(Nack(claim, delay, charge=False) if delay else HandBack((claim,)))
             self.plain.hand_back(job, delay)
+        elif way == "unharmed":
+            self.do(Nack(claim, charge=False))
+            self.plain.hand_back(job)
         elif way == "revoke":
             self.revoke(job.since)
         else:
             self.do(Nack(claim, delay, dead=way == "dead"))
             self.plain.fail(job, delay, dead=way == "dead")
-
-    @precondition(lambda self: self.has("running"))
-    @rule(place=places)
-    def end_unharmed(self, place):
-        job = self.pick(place, "running")
-        self.do(Nack(Claim(job.id, job.attempt), charge=False))
-        self.plain.hand_back(job)
 
     def revoke(self, since):
         """End the claims made until then, as an operator would."""
@@ -244,6 +239,15 @@ class LimitsMachine(RuleBasedStateMachine):
             self.do(Reschedule(job.id, delay=delay))
             job.run_at = self.plain.now + delay
 
+    @precondition(lambda self: self.has("queued"))
+    @rule(place=places, priority=priorities, names=sought)
+    def change_after_a_look(self, place, priority, names):
+        """What was found to be held back changes, and is looked at again."""
+        self.dequeue(names, 4, 0)
+        if self.has("queued"):
+            self.change(place, priority, None)
+        self.dequeue(names, 1, 0)
+
     @precondition(lambda self: self.has("dead"))
     @rule(place=places)
     def redrive(self, place):
@@ -267,6 +271,13 @@ class LimitsMachine(RuleBasedStateMachine):
         rules.running, rules.rate, rules.per = running, rate, per
         if rate is None:
             rules.claims.clear()
+
+    @rule(name=names, rate=st.integers(1, 2), per=st.sampled_from([1, 2, 5]), passes=passing)
+    def rate(self, name, rate, per, passes):
+        """Set a rate, and claim right before and right after its window opens again."""
+        self.limit(name, None, rate, per)
+        for passing in (passes, per - 1, 1):
+            self.dequeue((name,), 2, passing)
 
     @rule(aging=st.sampled_from([None, None, 1, 3, 100]))
     def age(self, aging):
@@ -295,23 +306,27 @@ class LimitsMachine(RuleBasedStateMachine):
         """Another queue object reads the blob."""
         self.draft = Draft(self.draft.freeze())
 
-    @rule(names=sought, count=st.integers(1, 3), name=names, running=ceilings, aging=st.sampled_from([None, 2]))
-    def other_writer(self, names, count, name, running, aging):
+    @rule(names=sought, count=st.integers(0, 3), name=names, running=ceilings, paused=st.booleans(), ages=st.booleans())
+    def other_writer(self, names, count, name, running, paused, ages):
         """Somebody else claims, and sets limits; then we read what is new."""
+        self.dequeue(None, 1, 0)
         self.draft.settle()
         before = self.draft.freeze()
         other = Draft(before)
+        aging = 2 if ages else self.plain.aging
         self.do(SetLimits(name, running=running), other)
+        self.do(Pause(name) if paused else Resume(name), other)
         self.do(Configure(aging=aging), other)
         claimed = self.do(Dequeue(names, batch_size=count), other)
         rules = self.plain.rules.setdefault(name, Rules())
-        rules.running, rules.rate, rules.per, self.plain.aging = running, None, None, aging
+        rules.running, rules.rate, rules.per, rules.paused, self.plain.aging = running, None, None, paused, aging
         rules.claims.clear()
         assert self.plain.claim(names, count) == [(job.id, job.attempt) for job in claimed]
         after = other.freeze()
         known = {job.id: job for job in before.jobs}
         self.draft.take_header(after.model_copy(update={table: dict(getattr(after, table)) for table in TABLES}))
         self.draft.load(job for job in after.jobs if known.get(job.id) != job)
+        self.dequeue(None, 1, 0)
 
     def meddle(self, data, draft):
         """Some operations on some jobs, refused or not."""
@@ -361,7 +376,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
 
 FAST = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

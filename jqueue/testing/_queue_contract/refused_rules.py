@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jqueue.domain.errors import QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import SetLimits, SetSchedule
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
@@ -97,6 +98,18 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             if argument == "name":
                 assert await self.refuse(queue, self.calls(queue.unschedule, {}, {"name": [*BAD_NAMES, None]})) == ""
             assert await queue.schedules() == []
+
+    async def test_a_full_queue_takes_no_cron_entry(self, make_queue: QueueFactory) -> None:
+        needs = ["schedules", "size_limit"]
+        async with self.queues(make_queue, 1, needs, limits=Limits(blob_bytes=20_000)) as [queue]:
+            with pytest.raises(QueueFullError, match="room"):
+                for number in range(20):
+                    await queue.schedule(f"entry {number}", "0 0 1 1 *", "work", b"x" * 1000)
+            before = await self.fingerprint(queue)
+            entries = await queue.schedules()
+            assert 5 <= len(entries) <= 17
+            assert entries[0] == await queue.schedule(entries[0].name, "0 0 1 1 *", "work", b"x" * 1000)
+            assert before == await self.fingerprint(queue)
 
     async def test_bad_waits_for_a_result_are_refused(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["results"]) as [queue]:

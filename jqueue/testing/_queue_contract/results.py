@@ -103,6 +103,22 @@ class ResultsContract(QueueContractBase):
             with pytest.raises(ResultNotKeptError):
                 await queue.result(job, timeout=self.patience)
 
+    async def test_a_result_is_not_read_after_its_time_although_nobody_has_written_since(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=self.moment)
+            await queue.ack(job, result="done")
+
+            async def is_gone() -> bool:
+                try:
+                    await other.result(job, timeout=0)
+                except ResultNotKeptError:
+                    return True
+                return False
+
+            await self.until(is_gone)
+
     async def test_a_result_may_be_purged(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["results", "dead_letters"]) as [queue]:
             job = await self.one_job(queue, keep_result=HOUR)
