@@ -74,9 +74,10 @@ def lines_of_module(module):
         full = f"{module.__name__}.{name}"
         if name.startswith("_"):
             continue
-        if isinstance(value, types.GenericAlias) or name in getattr(module, "__all__", ()):
+        its_own = getattr(value, "__module__", None) == module.__name__
+        if isinstance(value, types.GenericAlias) or (not its_own and name in getattr(module, "__all__", ())):
             yield full
-        elif getattr(value, "__module__", None) != module.__name__:
+        elif not its_own:
             continue
         elif inspect.isclass(value):
             yield from lines_of_class(full, value)

@@ -71,9 +71,9 @@ def held(blob):
         "header": header_of(state),
         "bytes": (draft.base_bytes, draft.added_bytes),
         "claimed": set(draft.claimed),
-        "queued": dict(draft._queued),
+        "queued": dict(draft.order._queued),
         "keys": dict(draft.keys) if len(keys) == len(set(keys)) else "one is held twice, which only a person can do",
-        "due": draft.next_run_at(),
+        "due": draft.next_due(),
     }
 
 

@@ -11,13 +11,32 @@ from hypothesis import strategies as st
 from jqueue.core import codec
 from jqueue.core.blob import Blob
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN, Job, JobStatus, QueueState
+from jqueue.domain.models import (
+    COUNT_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    EntrypointRules,
+    Job,
+    JobStatus,
+    QueueSettings,
+    QueueState,
+    Schedule,
+    Usage,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 times = st.datetimes(datetime(1900, 1, 1), datetime(2900, 1, 1), timezones=st.just(UTC))
 seconds = st.floats(0, 1e9)
 counts = st.integers(0, 2**53)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+"""What JSON can hold."""
+
+ceilings = st.none() | st.integers(1, COUNT_MAX)
 jobs = st.builds(
     Job,
     id=names,
@@ -29,30 +48,81 @@ jobs = st.builds(
     sequence=st.integers(1, 2**52),
     attempt=counts,
     failures=counts,
-    max_attempts=st.none() | st.integers(1, COUNT_MAX),
+    max_attempts=ceilings,
     run_at=st.none() | times,
     expires_at=st.none() | times,
     headers=st.dictionaries(names, texts, max_size=3),
     unique_key=st.none() | names,
     unique_for=st.none() | seconds,
     error=st.none() | texts,
+    concurrency_key=st.none() | names,
+    concurrency_limit=ceilings,
+    keep_result=st.none() | seconds,
 )
 claimed = st.builds(
-    lambda job, at, timeout, attempt: job.evolve(
-        status=JobStatus.IN_PROGRESS, heartbeat_at=at, claim_timeout=timeout, attempt=attempt
+    lambda job, at, timeout, attempt, told: job.evolve(
+        status=JobStatus.IN_PROGRESS, heartbeat_at=at, claim_timeout=timeout, attempt=attempt, cancel_requested=told
     ),
     jobs,
     st.none() | times,
     st.none() | seconds,
     st.integers(1, 2**53),
+    st.booleans(),
 )
+completed = st.builds(
+    lambda job, at, kept, result: job.evolve(
+        status=JobStatus.COMPLETED, payload=b"", finished_at=at, keep_result=kept, result=result
+    ),
+    jobs,
+    times,
+    seconds,
+    values | st.floats(allow_nan=False, allow_infinity=False),
+)
+rates = st.builds(lambda rate, per: {"rate": rate, "per": per}, st.integers(1, COUNT_MAX), st.floats(0.001, 1e9))
+rules = st.builds(
+    lambda paused, running, rate: EntrypointRules(paused=paused, max_running=running, **rate),
+    st.booleans(),
+    ceilings,
+    st.just({}) | rates,
+)
+schedules = st.builds(
+    Schedule,
+    name=names,
+    cron=texts,
+    timezone=texts,
+    entrypoint=names,
+    payload=st.binary(max_size=16),
+    priority=st.integers(PRIORITY_MIN, PRIORITY_MAX),
+    max_attempts=ceilings,
+    headers=st.dictionaries(names, texts, max_size=2),
+    unique_key=st.none() | names,
+    concurrency_key=st.none() | names,
+    concurrency_limit=ceilings,
+    keep_result=st.none() | seconds,
+    next_at=times,
+)
+decisions = st.fixed_dictionaries(
+    {
+        "settings": st.builds(
+            QueueSettings, aging=st.none() | st.floats(0.001, 1e9), dead_retention=st.none() | seconds
+        ),
+        "entrypoints": st.dictionaries(names, rules, max_size=2),
+        "recent": st.dictionaries(
+            names, st.lists(st.builds(Usage, seconds, seconds, counts), min_size=1, max_size=3).map(tuple), max_size=2
+        ),
+        "schedules": st.lists(schedules, max_size=2).map(lambda many: {each.name: each for each in many}),
+    }
+)
+"""What is decided for a whole queue: the fields of its state that are no jobs."""
+
 states = st.builds(
-    QueueState,
-    jobs=st.lists(jobs | claimed, max_size=6, unique_by=lambda job: job.id).map(tuple),
+    lambda jobs, decided, **header: QueueState(jobs=tuple(jobs), **header, **decided),
+    jobs=st.lists(jobs | claimed | completed, max_size=6, unique_by=lambda job: job.id),
     version=counts,
     queue=names,
     finished=st.dictionaries(names, counts, max_size=3),
     attempt_floor=counts,
+    decided=decisions,
 )
 
 

@@ -12,17 +12,23 @@ from jqueue import Job, JobStatus, QueueState
 from jqueue.core import codec
 from jqueue.core.blob import Blob
 from jqueue.core.lines import encode_job, read_line
-from jqueue.domain.models import CommitRecord, KeyHold
-from tests.property.test_codec_properties import claimed, counts, jobs, names, seconds, texts, times
+from jqueue.domain.models import CommitRecord, EntrypointRules, KeyHold, QueueSettings, Schedule
+from tests.property.test_codec_properties import (
+    claimed,
+    completed,
+    counts,
+    decisions,
+    jobs,
+    names,
+    seconds,
+    texts,
+    times,
+    values,
+)
 
 LAYOUT = settings(max_examples=60, deadline=None)
 dead = st.builds(lambda job, at: job.evolve(status=JobStatus.DEAD, dead_at=at), jobs, times)
-any_jobs = jobs | claimed | dead
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
-)
+any_jobs = jobs | claimed | dead | completed
 unknown = st.dictionaries(names.map("from the future: {}".format), values, max_size=3)
 headers = st.fixed_dictionaries(
     {
@@ -39,9 +45,10 @@ headers = st.fixed_dictionaries(
     }
 )
 states = st.builds(
-    lambda jobs, header: QueueState(jobs=tuple(jobs), **header),
+    lambda jobs, header, decided: QueueState(jobs=tuple(jobs), **header, **decided),
     st.lists(any_jobs, max_size=6, unique_by=lambda job: job.id),
     headers,
+    decisions,
 )
 
 
@@ -60,22 +67,48 @@ def header_of(state):
 @settings(max_examples=30, deadline=None)
 def test_every_field_of_a_job_is_read_back_whatever_the_others_are(data):
     job = data.draw(any_jobs)
-    drawn = data.draw(dead if job.status is JobStatus.DEAD else claimed)
+    drawn = data.draw({JobStatus.DEAD: dead, JobStatus.QUEUED: completed}.get(job.status, claimed))
     for name in Job.model_fields:
         mixed = job.evolve(**{name: getattr(drawn, name)})
         if mixed.status is JobStatus.IN_PROGRESS and mixed.attempt == 0:
             continue  # a claim counts as attempt 1 at least
+        if mixed.status is JobStatus.COMPLETED and None in (mixed.keep_result, mixed.finished_at):
+            continue  # such a job would not be kept
         found = read_line(encode_job(mixed))
         assert mixed == found, name
         assert getattr(mixed, name) == getattr(found, name), name
+
+
+ONCE = settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
 
 
 @pytest.mark.parametrize("name", Job.model_fields)
 def test_the_strategies_draw_every_field(name):
     """Or the test above would show nothing for a field that is added."""
     nothing = getattr(Job(id="0", entrypoint="", payload=b""), name)
-    once = settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
-    find(any_jobs, lambda job: getattr(job, name) != nothing, settings=once)
+    find(any_jobs, lambda job: getattr(job, name) != nothing, settings=ONCE)
+
+
+@pytest.mark.parametrize("name", sorted(set(QueueState.model_fields) - {"critical", "set_aside"}))
+def test_the_strategies_draw_every_field_of_a_state(name):
+    nothing = getattr(QueueState(), name)
+    find(states, lambda state: getattr(state, name) != nothing, settings=ONCE)
+
+
+@pytest.mark.parametrize(
+    ("table", "row"), [("settings", QueueSettings), ("entrypoints", EntrypointRules), ("schedules", Schedule)]
+)
+def test_the_strategies_draw_every_field_of_the_rows_of_a_state(table, row):
+    plain = row.model_construct()
+    for name, about in row.model_fields.items():
+        nothing = getattr(plain, name) if not about.is_required() else None
+
+        def says_it(state, name=name, nothing=nothing):
+            found = getattr(state, table)
+            rows = found.values() if isinstance(found, dict) else [found]
+            return any(getattr(each, name) != nothing for each in rows)
+
+        find(states, says_it, settings=ONCE)
 
 
 @LAYOUT

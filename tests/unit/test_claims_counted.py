@@ -5,10 +5,10 @@ from math import log2
 
 import pytest
 
-from jqueue.domain import draft as draft_module
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Dequeue, HandBack, Nack
+from jqueue.domain.order import Order
 from tests.deep_queue import DEEP
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,13 +66,13 @@ class Costs:
 
     def __init__(self, monkeypatch):
         self.checks = 0
-        is_ready = Draft._is_ready
+        is_ready = Order._is_ready
 
-        def counted(draft, entry):
+        def counted(order, entry):
             self.checks += 1
-            return is_ready(draft, entry)
+            return is_ready(order, entry)
 
-        monkeypatch.setattr(draft_module.Draft, "_is_ready", counted)
+        monkeypatch.setattr(Order, "_is_ready", counted)
 
     def since(self):
         found = (Compared.times, Looked.jobs, self.checks)
@@ -154,7 +154,8 @@ def test_jobs_that_come_back_again_and_again_leave_nothing_that_has_to_be_looked
     compared, _, checks = costs.since()
     assert compared <= 3000 * 2 * FEW * (len(NAMES) if names == NAMES else 1)
     assert checks <= 3000 * 2 * (1 + len(NAMES)) * 2  # clean-ups, paid for by what was pushed
-    heaps = [*draft._ready.values(), *([] if draft._ready_all is None else [draft._ready_all])]
+    order = draft.order
+    heaps = [*order._ready.values(), *([] if order._ready_all is None else [order._ready_all])]
     assert all(len(heap.entries) <= 2 * 300 + 64 for heap in heaps)
 
 

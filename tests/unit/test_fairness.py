@@ -151,11 +151,11 @@ def test_what_is_done_leaves_nothing_behind(names):
                 await queue.enqueue(f"user {number % names}", b"")
                 [job] = await queue.dequeue()
                 await queue.ack(job)
-            draft, writer = queue._engine.draft, queue._writer
+            order, writer = queue._engine.draft.order, queue._writer
             assert isinstance(writer, Writer)
-            assert (0, 0) == (len(draft._ready), len(writer._room))
-            assert draft._ready_all is not None
-            assert len(draft._ready_all.entries) < 200
+            assert (0, 0) == (len(order._ready), len(writer._room))
+            assert order._ready_all is not None
+            assert len(order._ready_all.entries) < 200
             assert 0 == len(queue._engine.watch._seen)
 
     asyncio.run(main())

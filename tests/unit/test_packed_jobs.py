@@ -40,7 +40,7 @@ def counted(state, now):
     census = Census(now)
     for job in state.jobs:
         census.count(job)
-    return census.figures(state.version, state.set_aside, 1, 1, Limits())
+    return census.figures(state, state.set_aside, 1, 1, Limits())
 
 
 def models():
@@ -140,7 +140,7 @@ def test_packed_jobs_are_served_and_changed_as_whole_ones_are(seed, monkeypatch)
             states = [draft.freeze() for draft in (packed, whole)]
             assert states[0] == states[1]
             assert served(packed, now) == served(whole, now)
-            assert packed.next_run_at() == whole.next_run_at()
+            assert packed.next_due() == whole.next_due()
             assert packed.keys == whole.keys
             figures = [counted(state, now) for state in states]
             assert figures[0] == figures[1]

@@ -1,9 +1,9 @@
 """`Job` and `QueueState` have more fields: `model_dump` and equality show them; a state cannot be hashed any more
 
-Why: attempts, limits, schedules and commits are part of the state
+Why: attempts, limits, schedules, results and commits are part of the state
 
 1.0.0: 7 fields, 2 fields, hashable
-2.0.0: 19 fields, 11 fields, not hashable
+2.0.0: 25 fields, 15 fields, not hashable
 """
 
 from jqueue import Job, QueueState
