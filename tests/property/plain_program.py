@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue import Ack, Claim, ClaimLostError, Dequeue, Heartbeat, Job, Nack
-from tests.property.plain_queue import Refused
+from jqueue.domain.operations import AwaitResult
+from tests.property.plain_values import Refused
 
 ALLOWANCE = timedelta(seconds=60)
 LONGEST_GRACE = 10
@@ -79,7 +80,9 @@ class PlainProgram:
 
     def _perform(self, queue, calls):
         """First what does not claim, then the sweep, then what claims."""
-        claiming = [call for call in calls if any(isinstance(operation, Dequeue) for operation, _, _ in call[1])]
+        claiming = [
+            call for call in calls if any(isinstance(operation, Dequeue | AwaitResult) for operation, _, _ in call[1])
+        ]
         before, outcomes = queue.changes, {}
         for number, operations, atomic in [call for call in calls if call not in claiming]:
             outcomes[number] = self._call(queue, operations, atomic)

@@ -17,29 +17,26 @@ from jqueue import (
     DuplicateJobError,
     Enqueue,
     Heartbeat,
+    JobCancelledError,
+    JobFailedError,
     JobNotFoundError,
     JobStateError,
     Nack,
     Purge,
     Redrive,
+    Reprioritise,
     RequeueStale,
+    Reschedule,
+    ResultNotKeptError,
 )
-from jqueue.testing.virtual_time import EPOCH
+from jqueue.domain.operations import AwaitResult
+from tests.property.plain_rules import PlainRules
+from tests.property.plain_values import ABSENT, AS_ASKED, STALE, Refused, ended, kept_text
 
-STALE = "stale"
-"""Stands for the error that is kept with a job whose claim was revoked; its wording is not a promise."""
-
-
-class Refused(Exception):
-    """What a call must be refused with: the class of the error, and what it says besides its text."""
-
-    def __init__(self, kind, **said):
-        super().__init__(kind.__name__, said)
-        self.kind = kind
-        self.said = said
+TABLES = ("finished", "holds", "rules", "claims_made", "settings")
 
 
-class PlainQueue:
+class PlainQueue(PlainRules):
     """The whole queue, and what each operation does to it.
 
     Attributes:
@@ -49,6 +46,7 @@ class PlainQueue:
     """
 
     def __init__(self):
+        super().__init__()
         self.jobs: list[dict[str, Any]] = []
         self.finished: dict[str, int] = {}
         self.holds: dict[str, tuple[str, datetime]] = {}
@@ -56,13 +54,12 @@ class PlainQueue:
         self.places = 0
         self.changes = 0
         self.version = 0
-        self.now = EPOCH
 
     def copy(self):
         """Everything there is, to be put back by `restore`."""
-        return {**vars(self), "jobs": [dict(job) for job in self.jobs]} | {
-            name: dict(getattr(self, name)) for name in ("finished", "holds")
-        }
+        tables = {name: dict(getattr(self, name)) for name in TABLES}
+        tables["schedules"] = {name: dict(entry) for name, entry in self.schedules.items()}
+        return {**vars(self), **tables, "jobs": [dict(job) for job in self.jobs]}
 
     def restore(self, copy):
         """Put everything back."""
@@ -93,26 +90,32 @@ class PlainQueue:
             case Dequeue(entrypoints, batch_size=size, claim_timeout=timeout):
                 names = [entrypoints] if isinstance(entrypoints, str) else entrypoints
                 return self.dequeue(names, size, default_timeout if timeout is None else timeout)
-            case Ack():
-                return self.ack(claims[0])
+            case Ack(result=result):
+                return self.ack(claims[0], result)
             case Nack():
                 return self.nack(claims[0], operation)
             case Heartbeat():
                 return self.heartbeat(claims, operation.tolerant)
-            case Cancel(job_id):
-                return self.cancel(job_id)
+            case Cancel(job_id, running):
+                return self.cancel(job_id, running)
+            case Reschedule(job_id, delay=delay, run_at=run_at):
+                return self.alter(job_id, run_at=run_at if delay is None else self.later(delay))
+            case Reprioritise(job_id, priority):
+                return self.alter(job_id, priority=priority)
+            case AwaitResult(job_id):
+                return self.look_for_result(job_id)
             case Redrive(job_id, entrypoint):
                 return self.redrive(job_id, entrypoint)
             case Purge(status, entrypoint, older_than):
                 return self.purge(status, entrypoint, older_than)
             case RequeueStale(timeout):
                 return self.requeue_stale(timeout)
-        raise AssertionError(operation)
+        return self.decide(operation)
 
     # Jobs in and out
 
     def enqueue(self, asked, new_id):
-        self.drop_expired()
+        self.drop_outlived()
         there = self.find(asked.job_id)
         if there is not None:
             return dict(there)
@@ -127,31 +130,21 @@ class PlainQueue:
             elif holder is not None:
                 live = self.find(holder)
                 return self._completed(holder) if live is None else dict(live)
-        given = asked.job_id is not None
-        job_id = asked.job_id if given else new_id
+        job_id = new_id if asked.job_id is None else asked.job_id
         assert self.find(job_id) is None, "the id that was drawn is in use"
-        job = {
-            "id": job_id,
-            "entrypoint": asked.entrypoint,
-            "payload": bytes(asked.payload),
-            "status": "queued",
-            "priority": asked.priority,
-            "created_at": self.now,
-            "heartbeat_at": None,
-            "place": self.behind_all(),
-            "attempt": self.attempt_floor if given else 0,
-            "failures": 0,
-            "max_attempts": asked.max_attempts,
-            "run_at": asked.run_at if asked.delay is None else self.later(asked.delay),
-            "expires_at": asked.expires_at,
-            "headers": dict(asked.headers or {}),
-            "unique_key": asked.unique_key,
-            "unique_for": asked.unique_for,
-            "claim_timeout": None,
-            "dead_at": None,
-            "error": None,
-        }
+        return self.add(
+            id=job_id,
+            attempt=self.attempt_floor if job_id == asked.job_id else 0,
+            payload=bytes(asked.payload),
+            headers=dict(asked.headers or {}),
+            run_at=asked.run_at if asked.delay is None else self.later(asked.delay),
+            **{name: getattr(asked, name) for name in AS_ASKED},
+        )
+
+    def add(self, **fields):
+        job = {**ABSENT, "status": "queued", "created_at": self.now, "place": self.behind_all(), **fields}
         self.jobs.append(job)
+        self.is_critical = self.is_critical or job["concurrency_key"] is not None
         self.changes += 1
         return dict(job)
 
@@ -170,23 +163,17 @@ class PlainQueue:
             raise Refused(DuplicateJobError, unique_key=key, job_id=holder)
 
     def dequeue(self, entrypoints, batch_size, claim_timeout):
-        self.drop_expired()
-        ready = [
-            job
-            for job in self.jobs
-            if job["status"] == "queued"
-            and (job["run_at"] is None or job["run_at"] <= self.now)
-            and (entrypoints is None or job["entrypoint"] in entrypoints)
-        ]
-        claimed = sorted(ready, key=lambda job: (job["priority"], job["place"]))[:batch_size]
-        for job in claimed:
-            job["status"] = "in_progress"
+        self.drop_outlived()
+        self.fire()
+        claimed: list[dict[str, Any]] = []
+        while len(claimed) < batch_size and (job := self.next_to_claim(entrypoints)) is not None:
+            job.update(status="in_progress", heartbeat_at=self.now, claim_timeout=claim_timeout)
             job["attempt"] += 1
             job["failures"] += 1
-            job["heartbeat_at"] = self.now
-            job["claim_timeout"] = claim_timeout
+            self.count_claim(job["entrypoint"])
             self.changes += 1
-        return [dict(job) for job in claimed]
+            claimed.append(dict(job))
+        return claimed
 
     # Claims
 
@@ -200,12 +187,18 @@ class PlainQueue:
             raise Refused(ClaimLostError, job_id=job_id, attempt=attempt)
         return job
 
-    def ack(self, claim):
+    def ack(self, claim, result):
         job_id, attempt = claim
-        if self.find(job_id) is None and attempt is not None and self.finished.get(job_id) == attempt:
+        there = self.find(job_id)
+        is_gone = there is None or (there["status"], there["attempt"]) == ("completed", attempt)
+        if attempt is not None and self.finished.get(job_id) == attempt and is_gone:
             return  # the same ack again
         job = self.held(claim)
-        self.jobs.remove(job)
+        if job["keep_result"] is None:
+            self.jobs.remove(job)
+        else:
+            job.update(status="completed", payload=b"", finished_at=self.now, result=json.loads(json.dumps(result)))
+            job.update(heartbeat_at=None, claim_timeout=None, cancel_requested=False)
         self.finished[job_id] = attempt
         if job["unique_key"] is not None and job["unique_for"]:
             self.holds[job["unique_key"]] = (job_id, self.later(job["unique_for"]))
@@ -217,14 +210,21 @@ class PlainQueue:
             job["error"] = kept_text(asked.error)
         job["run_at"] = self.later(asked.delay) if asked.delay else None
         if asked.charge:
-            self.send_back(job, asked.dead)
+            self.send_back(job, asked.dead, delayed=bool(asked.delay))
+        elif job["cancel_requested"]:
+            self.remove(job)
         else:
             job.update(status="queued", failures=job["failures"] - 1, heartbeat_at=None, claim_timeout=None)
             self.changes += 1
 
-    def send_back(self, job, dead):
-        """A claim ends with a failure."""
+    def send_back(self, job, dead, delayed=False):
+        """A claim ends with a failure. Where jobs age, the job is as old as this moment."""
+        if job["cancel_requested"]:
+            self.remove(job)
+            return
         job.update(heartbeat_at=None, claim_timeout=None)
+        if self.settings["aging"] is not None and not delayed:
+            job["run_at"] = self.now
         if dead or (job["max_attempts"] is not None and job["failures"] >= job["max_attempts"]):
             job.update(status="dead", dead_at=self.now)
         else:
@@ -241,6 +241,11 @@ class PlainQueue:
                     raise
                 lost.append(refusal)
                 continue
+            if job["cancel_requested"]:
+                stop = Refused(JobCancelledError, job_id=job["id"], attempt=job["attempt"])
+                if not tolerant:
+                    raise stop
+                lost.append(stop)
             stood_still = job["heartbeat_at"] == self.now  # it moves even if the clock stands still
             job["heartbeat_at"] = self.now + timedelta(microseconds=1) if stood_still else self.now
             self.changes += 1
@@ -248,17 +253,43 @@ class PlainQueue:
 
     # Operators
 
-    def cancel(self, job_id):
+    def look_for_result(self, job_id):
+        """The finished job, or nothing as long as it is not."""
+        job = self.find(job_id)
+        if job is None:
+            raise Refused(ResultNotKeptError if job_id in self.finished else JobNotFoundError, job_id=job_id)
+        if job["status"] == "dead":
+            raise Refused(JobFailedError, job_id=job_id, error=job["error"])
+        return [dict(job)] if job["status"] == "completed" else []
+
+    def alter(self, job_id, **fields):
+        """A queued job gets another time, or another priority."""
+        self.drop_outlived()
         job = self.find(job_id)
         if job is None:
             raise Refused(JobNotFoundError, job_id=job_id)
+        if job["status"] != "queued":
+            raise Refused(JobStateError, job_id=job_id, status=job["status"])
+        if {**job, **fields} != job:
+            job.update(fields)
+            self.changes += 1
+        return dict(job)
+
+    def cancel(self, job_id, running):
+        job = self.find(job_id)
+        if job is None:
+            raise Refused(JobNotFoundError, job_id=job_id)
+        if job["status"] == "in_progress" and running:
+            self.changes += not job["cancel_requested"]
+            job["cancel_requested"] = True
+            return dict(job)
         if job["status"] != "queued":
             raise Refused(JobStateError, job_id=job_id, status=job["status"])
         self.remove(job)
         return dict(job)
 
     def redrive(self, job_id, entrypoint):
-        self.drop_expired()
+        self.drop_outlived()
         if job_id is not None:
             job = self.find(job_id)
             if job is None:
@@ -288,7 +319,7 @@ class PlainQueue:
             for job in self.jobs
             if job["status"] == status
             and entrypoint in (None, job["entrypoint"])
-            and (older_than is None or self.now - (job["dead_at"] or job["created_at"]) > timedelta(seconds=older_than))
+            and (older_than is None or self.now - ended(job) > timedelta(seconds=older_than))
         ]
         for job in doomed:
             self.remove(job)
@@ -307,23 +338,18 @@ class PlainQueue:
 
     # What the above is made of
 
-    def claimed(self):
-        """The jobs in progress."""
-        return [job for job in self.jobs if job["status"] == "in_progress"]
-
     def key_holder(self, key):
         """The id of the job that holds a key, or None."""
         for job in self.jobs:
-            if key is not None and job["unique_key"] == key and job["status"] != "dead":
+            if key is not None and job["unique_key"] == key and job["status"] in ("queued", "in_progress"):
                 return job["id"]
         job_id, until = self.holds.get(key, (None, self.now))
         return job_id if until > self.now else None
 
-    def drop_expired(self):
-        """Remove the jobs that nobody has claimed in time."""
-        for job in list(self.jobs):
-            if job["status"] == "queued" and job["expires_at"] is not None and job["expires_at"] <= self.now:
-                self.remove(job)
+    def drop_outlived(self):
+        """Remove the jobs that nobody has claimed in time, and those that were kept for long enough."""
+        for job in [job for job in self.jobs if self.is_outlived(job)]:
+            self.remove(job)
 
     def remove(self, job):
         """A job leaves the queue, and not by an ack: the highest attempt of such jobs is remembered."""
@@ -339,26 +365,3 @@ class PlainQueue:
     def later(self, seconds):
         """So many seconds from now."""
         return self.now + timedelta(seconds=seconds)
-
-    def figures(self, entrypoint=None):
-        """What `stats` must say of an entrypoint, or of all: depth, scheduled, in progress, dead, oldest ready age."""
-        jobs = [job for job in self.jobs if entrypoint in (None, job["entrypoint"])]
-        queued = [job for job in jobs if job["status"] == "queued"]
-        scheduled = [job for job in queued if job["run_at"] is not None and job["run_at"] > self.now]
-        ready = [
-            job
-            for job in queued
-            if job not in scheduled and (job["expires_at"] is None or job["expires_at"] > self.now)
-        ]
-        ages = [self.now - (job["run_at"] or job["created_at"]) for job in ready]
-        dead = [job for job in jobs if job["status"] == "dead"]
-        claimed = [job for job in jobs if job["status"] == "in_progress"]
-        return len(ready), len(scheduled), len(claimed), len(dead), max(ages, default=None)
-
-
-def kept_text(error):
-    """An error as it is kept: as text, at most 2 KiB of it as JSON writes it, and no half letters."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
-    while len(json.dumps(text, ensure_ascii=False).encode()) > len('""') + 2048:
-        text = text[:-1]
-    return text

@@ -10,7 +10,28 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jqueue import Ack, Cancel, Dequeue, Enqueue, Heartbeat, JobStatus, Nack, Purge, Redrive, RequeueStale
+from jqueue import (
+    Ack,
+    Cancel,
+    Configure,
+    Dequeue,
+    Enqueue,
+    Heartbeat,
+    JobStatus,
+    Nack,
+    Pause,
+    Purge,
+    Redrive,
+    Reprioritise,
+    RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
+)
+from jqueue.domain.operations import AwaitResult
+from tests.property.plain_rules import CRONS
 
 NOBODY = "nobody"
 """An id that no job has."""
@@ -25,6 +46,9 @@ ENQUEUE_OPTIONS = (
     "unique_key",
     "unique_for",
     "on_conflict",
+    "concurrency_key",
+    "concurrency_limit",
+    "keep_result",
 )
 
 
@@ -59,6 +83,9 @@ enqueues = st.fixed_dictionaries(
         "unique_key": st.sampled_from(["k", "l"]),
         "unique_for": waits,
         "on_conflict": st.sampled_from(["return", "raise", "replace"]),
+        "concurrency_key": st.sampled_from(["one", "two"]),
+        "concurrency_limit": st.integers(1, 2),
+        "keep_result": waits,
     },
 ).map(lambda options: Asked("enqueue", options))
 dequeues = st.fixed_dictionaries(
@@ -68,7 +95,10 @@ dequeues = st.fixed_dictionaries(
         "claim_timeout": waits,
     },
 ).map(lambda options: Asked("dequeue", options))
-acks = st.fixed_dictionaries({"job": references}).map(lambda options: Asked("ack", options))
+results = st.sampled_from([None, 7, "text", {"a": [1, 2.5]}, (1, (2,)), False])
+acks = st.fixed_dictionaries({"job": references}, optional={"result": results}).map(
+    lambda options: Asked("ack", options)
+)
 fates: st.SearchStrategy[dict[str, Any]] = (
     st.just({})
     | st.just({"dead": True})
@@ -81,16 +111,56 @@ heartbeats = st.fixed_dictionaries(
     {"jobs": st.lists(references, min_size=1, max_size=3), "tolerant": st.booleans()}
 ).map(lambda options: Asked("heartbeat", options))
 operators = st.one_of(
-    st.fixed_dictionaries({"job_id": ids | recent}).map(lambda options: Asked("cancel", options)),
+    st.fixed_dictionaries({"job_id": ids | recent}, optional={"running": st.booleans()}).map(
+        lambda options: Asked("cancel", options)
+    ),
+    st.fixed_dictionaries({"job_id": ids | recent, "delay": waits}).map(lambda options: Asked("reschedule", options)),
+    st.fixed_dictionaries({"job_id": ids | recent, "run_in": waits.map(lambda seconds: seconds - 10)}).map(
+        lambda options: Asked("reschedule", options)
+    ),
+    st.fixed_dictionaries({"job_id": ids | recent, "priority": st.integers(-1, 1)}).map(
+        lambda options: Asked("reprioritise", options)
+    ),
     st.sampled_from([Asked("redrive"), *(Asked("redrive", {"entrypoint": name}) for name in "xyz")]),
     st.fixed_dictionaries({"job_id": ids | recent}).map(lambda options: Asked("redrive", options)),
     st.fixed_dictionaries(
-        {"status": st.sampled_from([JobStatus.DEAD, JobStatus.QUEUED])},
+        {"status": st.sampled_from([JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED])},
         optional={"entrypoint": entrypoints, "older_than": waits},
     ).map(lambda options: Asked("purge", options)),
     st.fixed_dictionaries({"timeout": waits}).map(lambda options: Asked("requeue_stale", options)),
 )
-anything = st.one_of(enqueues, dequeues, acks, nacks, heartbeats, operators)
+ceilings = st.none() | st.integers(1, 2)
+rates = st.just({}) | st.fixed_dictionaries({"rate": st.integers(1, 3), "per": st.sampled_from([1, 3, 10])})
+"""Windows so short that the claims of each quarter of a second are counted by themselves."""
+
+limits = st.builds(
+    lambda name, running, rate: Asked("limit", {"entrypoint": name, "running": running, **rate}),
+    entrypoints,
+    ceilings,
+    rates,
+)
+keepers = st.one_of(
+    limits,
+    limits,
+    st.builds(lambda name: Asked("pause", {"entrypoint": name}), entrypoints),
+    st.builds(lambda name: Asked("resume", {"entrypoint": name}), entrypoints),
+    st.fixed_dictionaries(
+        {}, optional={"aging": st.sampled_from([None, 1, 10]), "dead_retention": st.none() | waits}
+    ).map(lambda options: Asked("configure", options)),
+    st.fixed_dictionaries({"name": st.just("m"), "cron": st.sampled_from([*CRONS]), "entrypoint": entrypoints}).map(
+        lambda options: Asked("schedule", options)
+    ),
+)
+"""What is decided for many jobs at once."""
+
+cron_entries = st.fixed_dictionaries(
+    {"name": st.sampled_from("mn"), "cron": st.sampled_from([*CRONS]), "entrypoint": entrypoints},
+    optional={"keep_result": waits, "concurrency_key": st.sampled_from(["one", "two"])},
+).map(lambda options: Asked("schedule", options)) | st.sampled_from("mn").map(
+    lambda name: Asked("unschedule", {"name": name})
+)
+looks = st.fixed_dictionaries({"job_id": ids | recent}).map(lambda options: Asked("result", options))
+anything = st.one_of(enqueues, dequeues, acks, nacks, heartbeats, operators, keepers)
 
 
 class Seen:
@@ -125,6 +195,8 @@ class Seen:
             case "enqueue":
                 if "unique_key" not in options:
                     options.pop("unique_for", None)
+                if "concurrency_key" not in options:
+                    options.pop("concurrency_limit", None)
                 if "run_in" in options:
                     seconds = options.pop("run_in")
                     options |= {} if "delay" in options else {"run_at": now + timedelta(seconds=seconds)}
@@ -134,14 +206,22 @@ class Seen:
             case "dequeue":
                 return Dequeue(options.pop("entrypoint", None), **options)
             case "ack":
-                return Ack(self.reference(options["job"]))
+                return Ack(self.reference(options["job"]), options.get("result"))
             case "nack":
                 return Nack(self.reference(options.pop("job")), **options)
             case "heartbeat":
                 references = tuple(self.reference(drawn) for drawn in options["jobs"])
                 return Heartbeat(references, tolerant=options["tolerant"])
             case "cancel":
-                return Cancel(self.job_id(options["job_id"]))
+                return Cancel(self.job_id(options["job_id"]), options.get("running", False))
+            case "reschedule":
+                if "run_in" in options:
+                    options["run_at"] = now + timedelta(seconds=options.pop("run_in"))
+                return Reschedule(self.job_id(options.pop("job_id")), **options)
+            case "reprioritise":
+                return Reprioritise(self.job_id(options["job_id"]), options["priority"])
+            case "result":
+                return AwaitResult(self.job_id(options["job_id"]))
             case "redrive":
                 job_id = options.get("job_id")
                 return Redrive(None if job_id is None else self.job_id(job_id), options.get("entrypoint"))
@@ -149,7 +229,17 @@ class Seen:
                 return Purge(**options)
             case "requeue_stale":
                 return RequeueStale(**options)
-        raise AssertionError(asked)
+        return DECISIONS[asked.verb](**options)
+
+
+DECISIONS: dict[str, type[Any]] = {
+    "limit": SetLimits,
+    "pause": Pause,
+    "resume": Resume,
+    "configure": Configure,
+    "schedule": SetSchedule,
+    "unschedule": Unschedule,
+}
 
 
 async def by_verb(queue, operation):
@@ -160,18 +250,42 @@ async def by_verb(queue, operation):
             return await queue.enqueue(entrypoint, payload, priority, **options)
         case Dequeue(names, batch_size=size, claim_timeout=timeout):
             return await queue.dequeue(names, batch_size=size, claim_timeout=timeout)
-        case Ack(job):
-            return await queue.ack(job)
+        case Ack(job, result):
+            return await (queue.ack(job) if result is None else queue.ack(job, result=result))
         case Nack(job, delay, error, dead, charge):
             return await queue.nack(job, delay=delay, error=error, dead=dead, charge=charge)
         case Heartbeat(jobs, tolerant):
             return await (queue.heartbeat_many(jobs) if tolerant else queue.heartbeat(jobs[0]))
-        case Cancel(job_id):
-            return await queue.cancel(job_id)
+        case Cancel(job_id, running):
+            return await queue.cancel(job_id, running=running)
+        case Reschedule(job_id, delay=delay, run_at=run_at):
+            return await queue.reschedule(job_id, delay=delay, run_at=run_at)
+        case Reprioritise(job_id, priority):
+            return await queue.reprioritise(job_id, priority)
+        case AwaitResult(job_id):
+            return await queue.result(job_id, timeout=0)
         case Redrive(job_id, entrypoint):
             return await queue.redrive(job_id, entrypoint=entrypoint)
         case Purge(status, entrypoint, older_than):
             return await queue.purge(status=status, entrypoint=entrypoint, older_than=older_than)
         case RequeueStale(timeout):
             return await queue.requeue_stale(timeout)
+    return await decide(queue, operation)
+
+
+async def decide(queue, operation):
+    """As `by_verb`, for what is decided for many jobs at once."""
+    match operation:
+        case SetLimits(name, running=running, rate=rate, per=per):
+            return await queue.limit(name, running=running, rate=rate, per=per)
+        case Pause(name):
+            return await queue.pause(name)
+        case Resume(name):
+            return await queue.resume(name)
+        case Configure(aging=aging, dead_retention=kept):
+            return await queue.configure(aging=aging, dead_retention=kept)
+        case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
+            return await queue.schedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key)
+        case Unschedule(name):
+            return await queue.unschedule(name)
     raise AssertionError(operation)

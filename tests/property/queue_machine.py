@@ -13,17 +13,23 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from jqueue import BrokerQueue, DirectQueue, Heartbeat, InMemoryStorage, InvalidJobError, Job
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    Heartbeat,
+    InMemoryStorage,
+    InvalidJobError,
+    Job,
+    ResultTimeoutError,
+)
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop
 from tests.property import queue_calls as calls
 from tests.property.plain_program import PlainProgram
-from tests.property.plain_queue import STALE, PlainQueue, Refused
+from tests.property.plain_queue import PlainQueue
+from tests.property.plain_values import Refused
+from tests.property.queue_compare import figures, new_ids_of, only_errors, patient, result_of, same
 
 CLAIM_TIMEOUTS: dict[type, float] = {DirectQueue: 40.0, BrokerQueue: 100.0}
-UNDONE = "undone-"
-"""Begins the ids of jobs that nobody got to see."""
-
-COMPARED = [name for name in Job.model_fields if name != "sequence"]
 
 
 class Draws:
@@ -137,6 +143,39 @@ class QueueMachine(RuleBasedStateMachine):
     def operate(self, who, asked):
         self.one(who, asked)
 
+    @rule(who=who, asked=calls.keepers)
+    def decide(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.limits, jobs=st.lists(calls.enqueues, min_size=1, max_size=3), wanted=calls.dequeues)
+    def hold_back(self, who, asked, jobs, wanted):
+        """A limit is set where jobs are, and somebody wants them."""
+        self.one(who, asked)
+        for job in jobs:
+            self.one(who, calls.Asked("enqueue", {**job.options, "entrypoint": asked.options["entrypoint"]}))
+        self.one(who, wanted)
+
+    @rule(who=who, asked=calls.cron_entries)
+    def set_cron_entries(self, who, asked):
+        self.one(who, asked)
+
+    @rule(who=who, seconds=calls.waits, asked=calls.dequeues)
+    def dequeue_later(self, who, seconds, asked):
+        self.time_passes(seconds)
+        self.one(who, asked)
+
+    @rule(who=who, asked=calls.looks)
+    def ask_for_a_result(self, who, asked):
+        [operation] = self.operations([asked])
+        late = Refused(ResultTimeoutError, job_id=operation.job_id)
+        run = lambda queue: calls.by_verb(queue, operation)  # noqa: E731
+        self.make(who, [Call([operation], run, lambda results: result_of(results[0], late))])
+
+    @rule(who=who, many=st.lists(calls.anything, min_size=1, max_size=4))
+    def apply_each(self, who, many):
+        operations = [patient(operation) for operation in self.operations(many)]
+        self.make(who, [Call(operations, lambda queue: queue.apply_each(*operations), list, atomic=False)])
+
     @rule(who=who, many=st.lists(calls.anything, min_size=1, max_size=4))
     def apply(self, who, many):
         operations = self.operations(many)
@@ -169,6 +208,14 @@ class QueueMachine(RuleBasedStateMachine):
                 ("enqueue", ["x", b"", 2**31], {}),
                 ("enqueue", ["x", b""], {"delay": 1, "run_at": EPOCH}),
                 ("enqueue", ["x", b""], {"unique_for": 1}),
+                ("enqueue", ["x", b""], {"concurrency_limit": 1}),
+                ("ack", [calls.NOBODY], {"result": b"bytes"}),
+                ("limit", ["x"], {"running": 0}),
+                ("limit", ["x"], {"rate": 1}),
+                ("configure", [], {"aging": 0}),
+                ("schedule", ["n", "now and then", "x"], {}),
+                ("schedule", ["n", "* * * * *", "x"], {"timezone": "Nowhere/At_all"}),
+                ("reschedule", ["a"], {}),
                 ("dequeue", ["x"], {"batch_size": -1}),
                 ("nack", [calls.NOBODY], {"dead": True, "charge": False}),
                 ("redrive", ["a"], {"entrypoint": "x"}),
@@ -246,12 +293,33 @@ class QueueMachine(RuleBasedStateMachine):
             holds = {key: (hold.job_id, hold.until) for key, hold in state.holds.items()}
             assert {key: (job_id, until.timestamp()) for key, (job_id, until) in self.plain.holds.items()} == holds
             assert self.plain.attempt_floor == state.attempt_floor
+            self.what_is_decided_is_as_it_should_be(state)
+
+    def what_is_decided_is_as_it_should_be(self, state):
+        found = {
+            name: {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}
+            for name, rules in state.entrypoints.items()
+        }
+        assert self.plain.rules == found
+        assert self.plain.settings == state.settings.model_dump()
+        assert (("limits",) if self.plain.is_critical else ()) == state.critical
+        assert self.plain.schedules.keys() == state.schedules.keys()
+        for name, entry in self.plain.schedules.items():
+            same(entry, state.schedules[name])
+        since = {name: self.now().timestamp() - rules["per"] for name, rules in found.items() if rules["rate"]}
+        counted = {
+            name: sum(span.claims for span in state.recent.get(name, ()) if span.last > began)
+            for name, began in since.items()
+        }
+        assert {name: len(self.plain.counting(name)) for name in since} == counted
+        assert state.recent.keys() <= since.keys()
 
     @invariant()
     def the_figures_are_as_they_should_be(self):
         stats = self.runner.run(self.queues[-1].stats())
         assert self.plain.figures() == figures(stats)
         names = {job["entrypoint"] for job in self.plain.jobs}
+        names |= {name for name, rules in self.plain.rules.items() if rules["paused"]}
         assert {name: self.plain.figures(name) for name in names} == {
             name: figures(each) for name, each in stats.entrypoints.items()
         }
@@ -278,43 +346,3 @@ class SharedMachine(QueueMachine):
 
 
 MACHINES = [DirectMachine, BrokerMachine, SharedMachine]
-
-
-def only_errors(results):
-    """What a call of many operations returns that may fail one by one."""
-    return [result for result in results if result is not None]
-
-
-def new_ids_of(call, outcome):
-    """The id that each operation of a call gave to a job, where it returned one."""
-    results = outcome if isinstance(outcome, list) and len(outcome) == len(call.operations) else [outcome]
-    results = results if len(results) == len(call.operations) else [None] * len(call.operations)
-    return [result.id if isinstance(result, Job) else f"{UNDONE}{number}" for number, result in enumerate(results)]
-
-
-def figures(stats):
-    """The figures of an entrypoint, or of all."""
-    return stats.depth, stats.scheduled, stats.in_progress, stats.dead, stats.oldest_ready_age
-
-
-def same(expected, actual):
-    """Compare what must be returned or raised with what was."""
-    if isinstance(expected, Refused):
-        assert expected.kind is type(actual), (expected, actual)
-        said = {name: getattr(actual, name) for name in expected.said}
-        undone = str(expected.said["job_id"]).startswith(UNDONE)  # a job of a call that was undone had its key
-        assert expected.said == (said | {"job_id": expected.said["job_id"]} if undone else said)
-    elif isinstance(expected, list):
-        assert isinstance(actual, list), (expected, actual)
-        assert len(expected) == len(actual), (expected, actual)
-        for one, other in zip(expected, actual, strict=True):
-            same(one, other)
-    elif isinstance(expected, dict):
-        assert isinstance(actual, Job), (expected, actual)
-        shown = {name: getattr(actual, name) for name in COMPARED}
-        shown["error"] = STALE if (shown["error"] or "").startswith("stale:") else shown["error"]
-        assert {name: value for name, value in expected.items() if name != "place"} == {
-            name: shown[name] for name in expected if name != "place"
-        }
-    else:
-        assert (type(expected), expected) == (type(actual), actual)
