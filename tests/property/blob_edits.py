@@ -3,7 +3,7 @@
 import json
 
 from jqueue.core import codec
-from jqueue.core.codec import JOBS_CLOSE
+from jqueue.core.codec import JOBS_CLOSE, JOBS_OPEN
 from jqueue.domain.errors import InvalidBlobError
 
 SEPARATOR = b",\n"
@@ -130,6 +130,26 @@ def give_a_key(lines, number):
 
 
 @on_lines
+def give_a_concurrency_key(lines, number):
+    at = number % len(lines)
+    added = b'"concurrency_key": "c", "concurrency_limit": %d, "payload"' % (1 + number % 2)
+    return [*lines[:at], lines[at].replace(b'"payload"', added, 1), *lines[at + 1 :]]
+
+
+@on_lines
+def finish_a_job(lines, number):
+    """With a result that is kept for longer than anybody reads."""
+    at = number % len(lines)
+    line, added = (
+        lines[at],
+        b'"result": [{"n": 1}], "keep_result": 1e9, "finished_at": "2026-01-02T03:04:05Z", "payload"',
+    )
+    if b'"status": "queued"' in line and b'"result"' not in line:
+        line = line.replace(b'"status": "queued"', b'"status": "completed"', 1).replace(b'"payload"', added, 1)
+    return [*lines[:at], line, *lines[at + 1 :]]
+
+
+@on_lines
 def damage_a_line(lines, number):
     at = number % len(lines)
     return [*lines[:at], lines[at].replace(b'"entrypoint"', b'"entry"', 1), *lines[at + 1 :]]
@@ -224,6 +244,26 @@ def break_the_header(content, number):
     return (head + b" \n" + rest, head.replace(b'"queue"', b'"label"', 1) + b"\n" + rest)[number % 2]
 
 
+def decide_otherwise(content, number):
+    """A person changes what holds for many jobs, in the header."""
+    tables = (
+        b'"entrypoints": {"x": {"paused": true}}, ',
+        b'"entrypoints": {"x": {"max_running": 1}, "y": {"rate": 1, "per": 60.0}}, "recent": {"y": [[1.0, 2.0, 1]]}, ',
+        b'"settings": {"aging": 2.0}, ',
+        b"",
+    )
+    head, rest = content.split(b"\n", 1) if b"\n" in content else (content, b"")
+    if not head.endswith(JOBS_OPEN):
+        return content
+    try:
+        header = json.loads(head + b"}}")
+    except ValueError:
+        return content
+    if {"entrypoints", "settings"} & set(header):
+        return content
+    return head.removesuffix(JOBS_OPEN) + tables[number % 4] + JOBS_OPEN + b"\n" + rest
+
+
 def add_jobs(content, number):
     """Another writer has added jobs; some of them ids that were there before."""
     try:
@@ -252,6 +292,8 @@ EDITS = [
     take_a_place_away,
     make_a_place_large,
     give_a_key,
+    give_a_concurrency_key,
+    finish_a_job,
     damage_a_line,
     mend_the_lines,
     add_what_is_no_json,
@@ -268,5 +310,6 @@ EDITS = [
     end_all_lines_as_we_do,
     lay_it_out_otherwise,
     break_the_header,
+    decide_otherwise,
     save_it_as_we_do,
 ]

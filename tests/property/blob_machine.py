@@ -21,7 +21,22 @@ from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import JobStatus, QueueState
-from jqueue.domain.operations import Ack, Cancel, Dequeue, Enqueue, HandBack, Preparation, Purge, perform
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Configure,
+    Dequeue,
+    Enqueue,
+    HandBack,
+    Pause,
+    Preparation,
+    Purge,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
+    perform,
+)
 from tests.property.blob_edits import EDITS, new_line
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -72,6 +87,7 @@ def held(blob):
         "bytes": (draft.base_bytes, draft.added_bytes),
         "claimed": set(draft.claimed),
         "queued": dict(draft.order._queued),
+        "running": (dict(draft.order.running), dict(draft.order.running_keys)),
         "keys": dict(draft.keys) if len(keys) == len(set(keys)) else "one is held twice, which only a person can do",
         "due": draft.next_due(),
     }
@@ -187,6 +203,22 @@ class BlobMachine(RuleBasedStateMachine):
         assert anew == exhaust(looked.freezing())
 
     # Ours
+
+    @rule(number=numbers)
+    def decide(self, number):
+        """What holds for many jobs at once changes."""
+        chosen = (
+            SetLimits("x", running=1 + number % 3),
+            SetLimits("x", rate=1 + number % 3, per=60),
+            SetLimits("x"),
+            Pause("x"),
+            Resume("x"),
+            Configure(aging=1 + number % 2),
+            Configure(aging=None, dead_retention=number),
+            SetSchedule("m", "*/10 * * * * *", "x", concurrency_key="c"),
+            Unschedule("m"),
+        )[number % 9]
+        perform(chosen.prepared(PREPARATION), self.blob.draft, NOW)
 
     @rule(number=numbers)
     def change(self, number):

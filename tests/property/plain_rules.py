@@ -154,7 +154,8 @@ class PlainRules:
         """Whether the time of a job is over: it expired, or was kept for long enough."""
         if job["status"] == "queued":
             return job["expires_at"] is not None and job["expires_at"] <= self.now
-        since, kept = None, None
+        since: Any = None
+        kept: Any = None
         if job["status"] == "completed":
             since, kept = job["finished_at"], job["keep_result"]
         elif job["status"] == "dead":

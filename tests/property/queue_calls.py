@@ -130,7 +130,9 @@ operators = st.one_of(
     st.fixed_dictionaries({"timeout": waits}).map(lambda options: Asked("requeue_stale", options)),
 )
 ceilings = st.none() | st.integers(1, 2)
-rates = st.just({}) | st.fixed_dictionaries({"rate": st.integers(1, 3), "per": st.sampled_from([1, 3, 10])})
+rates: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
+    {"rate": st.integers(1, 3), "per": st.sampled_from([1, 3, 10])}
+)
 """Windows so short that the claims of each quarter of a second are counted by themselves."""
 
 limits = st.builds(

@@ -13,15 +13,23 @@ from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import (
     Ack,
     Cancel,
+    Configure,
     Dequeue,
     Enqueue,
     HandBack,
     Heartbeat,
     Nack,
+    Pause,
     Preparation,
     Purge,
     Redrive,
+    Reprioritise,
     RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
     perform,
 )
 
@@ -31,7 +39,7 @@ entrypoints = st.sampled_from(["x", "y"])
 claims = st.builds(Claim, ids, st.integers(1, 4))
 delays = st.none() | st.integers(0, 20)
 times = st.integers(0, 40).map(lambda seconds: START + timedelta(seconds=seconds))
-operations = st.one_of(
+free_operations = st.one_of(
     st.builds(
         Enqueue,
         entrypoints,
@@ -54,7 +62,39 @@ operations = st.one_of(
     st.builds(Redrive, st.none() | ids),
     st.builds(Purge, st.sampled_from([JobStatus.DEAD, JobStatus.QUEUED])),
     st.builds(RequeueStale, st.integers(0, 10)),
+    st.builds(Reschedule, ids, delay=st.integers(0, 20)),
+    st.builds(Reprioritise, ids, st.integers(-2, 2)),
 )
+"""Nothing holds jobs back."""
+
+keyed = st.builds(
+    Enqueue,
+    entrypoints,
+    st.just(b""),
+    st.integers(-2, 2),
+    job_id=ids,
+    delay=delays,
+    concurrency_key=st.just("c"),
+    concurrency_limit=st.none() | st.integers(1, 2),
+    keep_result=delays,
+)
+limits = st.builds(SetLimits, entrypoints, running=st.none() | st.integers(1, 2)) | st.builds(
+    SetLimits, entrypoints, rate=st.integers(1, 2), per=st.integers(1, 10)
+)
+operations = st.one_of(
+    free_operations,
+    keyed,
+    keyed,
+    limits,
+    st.builds(Ack, claims, st.just([1])),
+    st.builds(Cancel, ids, st.just(True)),
+    st.builds(Pause, entrypoints),
+    st.builds(Resume, entrypoints),
+    st.builds(Configure, aging=st.none() | st.integers(1, 20), dead_retention=delays),
+    st.builds(SetSchedule, st.just("m"), st.just("*/10 * * * * *"), entrypoints),
+    st.builds(Unschedule, st.just("m")),
+)
+free_steps = st.lists(st.tuples(free_operations, times), max_size=15)
 steps = st.lists(st.tuples(operations, times), max_size=15)
 settings.register_profile("draft", max_examples=60, deadline=None)
 settings.load_profile("draft")
@@ -118,9 +158,12 @@ def test_the_indexes_of_a_draft_that_changed_are_those_of_one_made_anew(before, 
     assert served(anew, now) == served(draft, now)
     assert sorted(anew.keys) == sorted(draft.keys)
     assert sorted(anew.claimed) == sorted(draft.claimed)
+    assert anew.order.running == draft.order.running
+    assert anew.order.running_keys == draft.order.running_keys
+    assert anew.next_due() == draft.next_due()
 
 
-@given(steps, times)
+@given(free_steps, times)
 def test_jobs_are_served_by_priority_and_then_by_place_whatever_the_clock_did(before, now):
     draft = Draft()
     for operation, at in before:

@@ -16,15 +16,22 @@ from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import (
     Ack,
     Cancel,
+    Configure,
     Dequeue,
     Enqueue,
     HandBack,
     Heartbeat,
     Nack,
+    Pause,
     Preparation,
     Purge,
     Redrive,
+    Reprioritise,
     RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    SetSchedule,
     perform,
 )
 from jqueue.domain.stats import Census
@@ -94,15 +101,52 @@ def operation(chance, number, ids):
             headers=chance.choice([None, {"trace": str(number)}]),
             unique_key=chance.choice([None, None, "k", "l", "m"]),
             on_conflict=chance.choice(["return", "raise", "replace"]),
+            keep_result=chance.choice([None, None, 30]),
+            **chance.choice([{}, {}, {"concurrency_key": chance.choice("pq"), "concurrency_limit": 1 + number % 2}]),
         )
     if kind < 13:
         return Dequeue(names, batch_size=chance.randint(0, 4))
     if kind < 19:
-        return [Ack(claim), Nack(claim), Nack(claim, 20, "error"), Nack(claim, dead=True), HandBack((claim,))][kind % 5]
-    others = (Heartbeat((claim,)), Cancel(job_id), Redrive(), Redrive(job_id), RequeueStale(chance.randrange(60)))
+        return [
+            Ack(claim, [number]),
+            Nack(claim),
+            Nack(claim, 20, "error"),
+            Nack(claim, dead=True),
+            HandBack((claim,)),
+        ][kind % 5]
+    others = (
+        Heartbeat((claim,)),
+        Cancel(job_id),
+        Cancel(job_id, True),
+        Reschedule(job_id, delay=5),
+        Redrive(),
+        Redrive(job_id),
+        RequeueStale(chance.randrange(60)),
+    )
+    if number % 5 == 0:
+        return decision(chance)
     if kind == 19:
         return Purge(chance.choice([JobStatus.DEAD, JobStatus.DEAD, JobStatus.QUEUED]), "z")
     return chance.choice(others)
+
+
+def decision(chance):
+    """What is decided for many jobs at once."""
+    name = chance.choice("xyz")
+    running = chance.choice([None, 1, 3])
+    return chance.choice(
+        [
+            SetLimits(name, running=running),
+            SetLimits(name, running=running, rate=2, per=20),
+            SetLimits(name),
+            Pause(name),
+            Resume(name),
+            Resume(name),
+            Configure(aging=chance.choice([None, 5]), dead_retention=chance.choice([None, 100])),
+            SetSchedule("m", "*/20 * * * * *", name),
+            Reprioritise(f"job {chance.randrange(300)}", chance.randint(-2, 2)),
+        ]
+    )
 
 
 def shape(result):
