@@ -1,24 +1,29 @@
 """The examples and the tables of docs/wire-format.md, held against the codec."""
 
+import json
 import re
 from pathlib import Path
 
 from jqueue.core import codec
-from jqueue.domain.models import Job, QueueState
+from jqueue.domain.models import EntrypointRules, Job, QueueSettings, QueueState, Schedule
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")
 OURS, LEGACY = (example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
 
 
+def _section(heading: str) -> str:
+    return TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
 def _names(heading: str) -> list[str]:
     """The fields that the table of a section lists."""
-    section = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = _section(heading)
     return [name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
 
 def test_the_example_is_a_queue_written_by_us():
     state = codec.decode(OURS)
-    assert ((), 4) == (state.set_aside, len(state.jobs))
+    assert ((), 5) == (state.set_aside, len(state.jobs))
     assert OURS == codec.encode(state)
 
 
@@ -31,8 +36,20 @@ def test_the_example_of_1_0_0_is_read_and_written_in_our_format():
 
 
 def test_every_field_of_the_header_is_told():
-    header = codec.encode_header(QueueState()).decode()
-    assert sorted(re.findall(r'"(\w+)": ', header)) == sorted(_names("The header"))
+    """Those left out where they are empty too: the example has them all."""
+    header = json.loads(codec.encode_header(codec.decode(OURS)) + b"}}")
+    ours = set(QueueState.model_fields) - {"set_aside", "extra"} | {"format"}
+    assert ours == header.keys()
+    rows = re.findall(r"^\| `(\w+)` \|", _section("The header"), re.MULTILINE)
+    assert sorted(ours) == sorted(rows)
+
+
+def test_every_field_of_the_tables_of_the_header_is_told():
+    section = _section("The header")
+    for model in (QueueSettings, EntrypointRules):
+        assert [] == [name for name in model.model_fields if f"`{name}`" not in section]
+    like_a_job = set(Job.model_fields) - {"entrypoint", "payload"}
+    assert [] == [name for name in set(Schedule.model_fields) - like_a_job - {"name"} if f"`{name}`" not in section]
 
 
 def test_every_field_of_a_job_is_told():
