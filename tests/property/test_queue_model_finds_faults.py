@@ -10,8 +10,9 @@ from jqueue.core.requests import Request
 from jqueue.core.staleness import StaleWatch
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import JobStatus
-from jqueue.domain.operations import Cancel, Nack, Redrive, perform
+from jqueue.domain.operations import Ack, Cancel, Nack, Redrive, dequeue, perform, schedules
 from jqueue.domain.operations.operator import Sweep
+from jqueue.domain.order import Order
 from jqueue.domain.transitions import Verb
 from tests.property.queue_machine import BrokerMachine, DirectMachine, QueueMachine, SharedMachine
 
@@ -119,6 +120,77 @@ def a_look_writes(patch):
     patch(Draft, "changed", True)
 
 
+def what_a_key_held_back_never_comes_back(patch):
+    patch(Order, "_bring_back", lambda self, key: None)
+
+
+def a_key_has_one_place_more_than_it_should(patch):
+    def is_free(self, job):
+        return job.concurrency_key is None or self.running_keys.get(job.concurrency_key, 0) <= (job.concurrency_limit or 1)
+
+    patch(Order, "_is_free", is_free)
+
+
+def a_ceiling_is_looked_at_once_for_a_batch(patch):
+    take_ready = Draft.take_ready
+
+    def take(self, names, now):
+        job = take_ready(self, names, now)
+        if job is not None:
+            self.order.running.pop(job.entrypoint, None)
+        return job
+
+    patch(Draft, "take_ready", take)
+
+
+def claims_are_not_counted_against_the_rate(patch):
+    patch(dequeue, "_count_claim", lambda draft, entrypoint, now: None)
+
+
+def a_pause_is_not_for_those_who_take_any_job(patch):
+    patch(Order, "_all_ready", lambda self, all_ready=Order._all_ready: all_ready(without_rules(self)))
+
+
+def without_rules(order):
+    order.rules, order._ready_all = {}, None
+    return order
+
+
+def aging_is_measured_from_the_first_enqueue(patch):
+    patch(Order, "_rank", lambda self, job: job.priority * (self.settings.aging or 1) + job.created_at.timestamp())
+
+
+def a_cron_entry_fires_for_the_first_time_missed(patch):
+    patch(schedules, "last_until", lambda cron, timezone, due, now: due)
+
+
+def a_cancelled_job_is_queued_again(patch):
+    get = Draft.held
+    patch(Draft, "held", lambda self, claim: get(self, claim).evolve(cancel_requested=False))
+
+
+def a_result_is_kept_with_its_payload(patch):
+    ack = Ack.change
+
+    def keep(self, draft, now):
+        payload = draft.jobs[self.job.job_id].payload if self.job.job_id in draft.jobs else b""
+        ack(self, draft, now)
+        if self.job.job_id in draft.jobs:
+            draft._index(self.job.job_id, draft.jobs[self.job.job_id].evolve(payload=payload))
+
+    patch(Ack, "change", keep)
+
+
+def limits_set_again_are_written(patch):
+    set_rules = Draft.set_rules
+
+    def touch(self, entrypoint, rules):
+        set_rules(self, entrypoint, rules)
+        self.touch()
+
+    patch(Draft, "set_rules", touch)
+
+
 @pytest.mark.parametrize(
     ("plant", "machine"),
     [
@@ -133,6 +205,16 @@ def a_look_writes(patch):
         pytest.param(stale_claims_stay, SharedMachine, marks=pytest.mark.full),
         pytest.param(a_claim_that_has_moved_is_swept, BrokerMachine, marks=pytest.mark.full),
         (a_look_writes, DirectMachine),
+        (what_a_key_held_back_never_comes_back, DirectMachine),
+        (a_key_has_one_place_more_than_it_should, BrokerMachine),
+        (a_ceiling_is_looked_at_once_for_a_batch, DirectMachine),
+        (claims_are_not_counted_against_the_rate, DirectMachine),
+        (a_pause_is_not_for_those_who_take_any_job, DirectMachine),
+        (aging_is_measured_from_the_first_enqueue, DirectMachine),
+        (a_cron_entry_fires_for_the_first_time_missed, DirectMachine),
+        (a_cancelled_job_is_queued_again, DirectMachine),
+        (a_result_is_kept_with_its_payload, DirectMachine),
+        (limits_set_again_are_written, DirectMachine),
     ],
 )
 def test_the_comparison_finds_a_fault(plant, machine: type[QueueMachine], monkeypatch):
