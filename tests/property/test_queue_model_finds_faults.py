@@ -126,7 +126,8 @@ def what_a_key_held_back_never_comes_back(patch):
 
 def a_key_has_one_place_more_than_it_should(patch):
     def is_free(self, job):
-        return job.concurrency_key is None or self.running_keys.get(job.concurrency_key, 0) <= (job.concurrency_limit or 1)
+        running = self.running_keys.get(job.concurrency_key, 0)
+        return job.concurrency_key is None or running <= (job.concurrency_limit or 1)
 
     patch(Order, "_is_free", is_free)
 
