@@ -67,16 +67,18 @@ class ClaimRegistry:
         for place, operation in enumerate(operations):
             note = self._notes.get(operation.__class__)
             if note is not None:
-                note(operation, outcome[place])
+                result = outcome[place]
+                if isinstance(result, JQueueError):
+                    self._note_lost(result)
+                else:
+                    note(operation, result)
 
     def _note_dequeue(self, operation: Dequeue, jobs: list[Job]) -> None:
         self.remember(jobs, self._clock.monotonic())
 
-    def _note_end(self, operation: Ack | Nack, result: JQueueError | None) -> None:
-        if result is None and isinstance(operation.job, Claim):
+    def _note_end(self, operation: Ack | Nack, _: None) -> None:
+        if isinstance(operation.job, Claim):
             self.end(operation.job)
-        else:
-            self._note_lost(result)
 
     def _note_heartbeat(self, operation: Heartbeat, errors: list[JobNotFoundError]) -> None:
         lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
@@ -87,7 +89,7 @@ class ClaimRegistry:
             if isinstance(claim, Claim) and claim.job_id not in lost:
                 self.confirm(claim, now)
 
-    def _note_lost(self, error: JQueueError | None) -> None:
+    def _note_lost(self, error: JQueueError) -> None:
         if isinstance(error, JobCancelledError):
             return  # it is still held
         if isinstance(error, ClaimLostError) and error.attempt is not None:

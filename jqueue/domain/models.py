@@ -174,6 +174,9 @@ class Job(BaseModel):
         """The same job with some fields replaced. The values are trusted: they come from the domain itself."""
         return trusted_job({**self.__dict__, **changes}, self.__pydantic_extra__)
 
+    def __hash__(self) -> int:
+        return hash((self.id, self.status, self.attempt))  # a result may be a list
+
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield (name, f"<{len(self.payload)} bytes>") if name == "payload" else (name, value)

@@ -154,7 +154,7 @@ class PlainQueue(PlainRules):
 
     def _make_way(self, key, holder):
         live = self.find(holder)
-        if live is None:
+        if live is None or live["status"] == "completed":
             del self.holds[key]
             self.changes += 1
         elif live["status"] == "queued":

@@ -170,6 +170,7 @@ class PlainRules:
                 moment = occurrence.isoformat()
                 self.add(
                     id=f"cron:{entry['name']}:{moment}",
+                    attempt=self.attempt_floor,
                     entrypoint=entry["entrypoint"],
                     payload=entry["payload"],
                     headers={**entry["headers"], "jqueue-scheduled-for": moment},

@@ -2,18 +2,13 @@
 
 from dataclasses import dataclass
 
-from jqueue import Heartbeat, Job, QueueSettings, Schedule
+from jqueue import Job, QueueSettings, Schedule
 from tests.property.plain_values import STALE, Refused
 
 UNDONE = "undone-"
 """Begins the ids of jobs that nobody got to see."""
 
 COMPARED = [name for name in Job.model_fields if name != "sequence"]
-
-
-def patient(operation):
-    """A heartbeat that says what is lost, instead of being refused."""
-    return Heartbeat(operation.jobs, tolerant=True) if isinstance(operation, Heartbeat) else operation
 
 
 def result_of(found, late):

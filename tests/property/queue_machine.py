@@ -27,7 +27,7 @@ from tests.property import queue_calls as calls
 from tests.property.plain_program import PlainProgram
 from tests.property.plain_queue import PlainQueue
 from tests.property.plain_values import Refused
-from tests.property.queue_compare import figures, new_ids_of, only_errors, patient, result_of, same
+from tests.property.queue_compare import figures, new_ids_of, only_errors, result_of, same
 
 CLAIM_TIMEOUTS: dict[type, float] = {DirectQueue: 40.0, BrokerQueue: 100.0}
 
@@ -173,7 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(who=who, many=st.lists(calls.anything, min_size=1, max_size=4))
     def apply_each(self, who, many):
-        operations = [patient(operation) for operation in self.operations(many)]
+        operations = self.operations(many)
         self.make(who, [Call(operations, lambda queue: queue.apply_each(*operations), list, atomic=False)])
 
     @rule(who=who, many=st.lists(calls.anything, min_size=1, max_size=4))

@@ -266,7 +266,7 @@ class NewJob(Operation):
 
     def _replace(self, key: str, holder: str, draft: Draft) -> None:
         live = draft.jobs.get(holder)
-        if live is None:
+        if live is None or live.status is JobStatus.COMPLETED:
             draft.forget(draft.holds, key)
         elif live.status is JobStatus.QUEUED:
             draft.move(live, Verb.CANCEL, None, None)
