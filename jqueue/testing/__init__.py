@@ -1,4 +1,4 @@
-"""What users test their own parts with: the contracts that a storage adapter and a queue must keep.
+"""What users test with: their own workers, and the contracts that a storage, a queue and a worker on it must keep.
 
 Importing this package loads no test tool; using a contract does.
 """
@@ -9,16 +9,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jqueue.testing.fake_clock import FakeClock, LongestWaits
     from jqueue.testing.queue_contract import QueueContract, QueueFactory
     from jqueue.testing.storage_contract import StorageContract, StorageFactory
+    from jqueue.testing.work_report import Ran, RecordedError, RunawayError, WorkReport
+    from jqueue.testing.worker_contract import WorkerContract
+    from jqueue.testing.worker_testing import WorkerTester
 
-__all__ = ["QueueContract", "QueueFactory", "StorageContract", "StorageFactory"]
+__all__ = [
+    "FakeClock",
+    "LongestWaits",
+    "QueueContract",
+    "QueueFactory",
+    "Ran",
+    "RecordedError",
+    "RunawayError",
+    "StorageContract",
+    "StorageFactory",
+    "WorkReport",
+    "WorkerContract",
+    "WorkerTester",
+]
 
 _HOMES = {
+    "FakeClock": "jqueue.testing.fake_clock",
+    "LongestWaits": "jqueue.testing.fake_clock",
     "QueueContract": "jqueue.testing.queue_contract",
     "QueueFactory": "jqueue.testing.queue_contract",
+    "Ran": "jqueue.testing.work_report",
+    "RecordedError": "jqueue.testing.work_report",
+    "RunawayError": "jqueue.testing.work_report",
     "StorageContract": "jqueue.testing.storage_contract",
     "StorageFactory": "jqueue.testing.storage_contract",
+    "WorkReport": "jqueue.testing.work_report",
+    "WorkerContract": "jqueue.testing.worker_contract",
+    "WorkerTester": "jqueue.testing.worker_testing",
 }
 
 

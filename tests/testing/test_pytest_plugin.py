@@ -1,0 +1,164 @@
+"""The fixtures work in a project of somebody else's, whatever runs its async tests, and stand in nobody's way."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from jqueue.testing import FakeClock, WorkerTester
+
+ROOT = Path(__file__).parents[2]
+
+LOOP_SCOPE = ["-o", "asyncio_default_fixture_loop_scope=function"]
+
+APP = """
+from jqueue.worker import Context, Retry, Worker
+
+worker = Worker()
+
+@worker.handler("greet")
+async def greet(name: str, ctx: Context) -> str:
+    if ctx.attempt == 1:
+        raise Retry(after=3600)
+    return f"hello {name}"
+"""
+
+ASYNC_TESTS = """
+import app
+import pytest
+
+MARK
+
+async def test_a_job_is_run_hours_later(queue, queue_clock, worker):
+    began = queue_clock.now()
+    await app.greet.enqueue(queue, "Ada", delay=3600)
+    report = await worker.run_until_idle(app.worker)
+    assert ["failed", "succeeded"] == report.outcomes
+    assert "hello Ada" == report[1].result
+    assert 7200 == (queue_clock.now() - began).total_seconds()
+
+async def test_each_test_has_a_queue_of_its_own(queue, worker):
+    assert 0 == len(await worker.run_until_idle(app.worker))
+"""
+
+OWN_FIXTURES = """
+import pytest
+
+@pytest.fixture
+def queue():
+    return "my queue"
+
+@pytest.fixture
+def worker():
+    return "my worker"
+
+@pytest.fixture
+def queue_clock(queue):
+    return f"the clock of {queue}"
+"""
+
+OWN_TESTS = """
+def test_they_are_the_projects_own(queue, worker, queue_clock):
+    assert ("my queue", "my worker", "the clock of my queue") == (queue, worker, queue_clock)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Writes a project, runs its tests with our plugin, and returns what pytest said."""
+
+    def run(*arguments, **files):
+        for name, text in {"app": APP, **files}.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        # Under its module's name, as this environment may be older than the entry point.
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:jqueue",
+            "-p",
+            "jqueue.testing.pytest_plugin",
+            "-W",
+            "error",
+        ]
+        ended = subprocess.run(
+            [
+                *command,
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(tmp_path),
+                "-c",
+                os.devnull,
+                *arguments,
+                str(tmp_path),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+            check=False,
+        )
+        assert 0 == ended.returncode, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mark"),
+    [
+        (["--asyncio-mode=auto", *LOOP_SCOPE, "-p", "no:anyio"], ""),
+        (["--asyncio-mode=strict", *LOOP_SCOPE], "pytestmark = pytest.mark.asyncio"),
+        (["-p", "no:asyncio", "-k", "not trio"], "pytestmark = pytest.mark.anyio"),
+    ],
+    ids=["auto", "strict", "anyio"],
+)
+def test_the_fixtures_work_in_async_tests(project, arguments, mark):
+    if "anyio" in mark:
+        pytest.importorskip("anyio")
+    backend = "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n" if "anyio" in mark else ""
+    said = project(*arguments, test_async=ASYNC_TESTS.replace("MARK", mark + "\n\n" + backend))
+    assert "2 passed" in said
+
+
+def test_fixtures_of_the_same_names_are_the_projects_and_no_async_plugin_is_needed(project):
+    said = project("-p", "no:asyncio", "-p", "no:anyio", conftest=OWN_FIXTURES, test_own=OWN_TESTS)
+    assert "1 passed" in said
+
+
+def test_importing_the_plugin_imports_no_worker_and_no_test_tool_but_pytest():
+    program = """
+    import sys, jqueue
+    before = set(sys.modules)
+    import jqueue.testing.pytest_plugin
+    loaded = {name for name in set(sys.modules) - before if name.startswith("jqueue")}
+    assert loaded == {"jqueue.testing", "jqueue.testing.pytest_plugin"}, loaded
+    assert not {"pytest_asyncio", "anyio.pytest_plugin"} & sys.modules.keys()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    assert {"jqueue": "jqueue.testing.pytest_plugin"} == declared
+    for entry in importlib.metadata.entry_points(group="pytest11", name="jqueue"):
+        assert "jqueue.testing.pytest_plugin" == entry.load().__name__
+
+
+def test_the_fixtures_belong_together(pytestconfig):
+    from jqueue.testing import pytest_plugin
+
+    clock = pytest_plugin.queue_clock.__wrapped__()
+    queue = pytest_plugin.queue.__wrapped__(clock)
+    tester = pytest_plugin.worker.__wrapped__(queue, clock)
+    assert isinstance(clock, FakeClock)
+    assert isinstance(tester, WorkerTester)
+    assert (queue, clock, clock) == (tester.queue, tester.clock, queue.options.clock)

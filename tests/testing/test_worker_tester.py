@@ -1,0 +1,384 @@
+"""`WorkerTester` runs a real worker to the end of its work, however late that is, and tells what ran."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from jqueue import BrokerQueue, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError, JobStatus, QueueClosedError
+from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
+from jqueue.worker import Context, Discard, Exponential, Rate, Retry, RunReport, Snooze, Worker
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def queue(clock):
+    return DirectQueue(InMemoryStorage(clock=clock), clock=clock, entropy=LongestWaits())
+
+
+@pytest.fixture
+def tester(queue, clock):
+    return WorkerTester(queue, clock)
+
+
+class Email(BaseModel):
+    to: str
+
+
+async def test_what_ran_is_told_with_results(queue, tester):
+    app = Worker()
+
+    @app.handler("greet")
+    async def greet(message: Email) -> str:
+        return f"hello {message.to}"
+
+    job = await greet.enqueue(queue, Email(to="Ada"))
+    report = await tester.run_until_idle(app)
+    assert [("greet", job.id, 1, "succeeded", "hello Ada", None)] == list(report)
+    assert RunReport(succeeded=1) == report.counts
+    assert (1, "1 succeeded", report) == (len(report), str(report), tester.report)
+    assert ((), RunReport()) == ((await queue.read_state()).jobs, (await tester.run_until_idle(app)).counts)
+
+
+async def test_delays_are_jumped_over_one_after_the_other(queue, clock, tester):
+    app, times = Worker(), []
+    began = clock.now()
+
+    @app.handler("work")
+    async def work(number: int, ctx: Context) -> None:
+        times.append((number, clock.now() - began))
+        if number == 1:
+            await work.enqueue(ctx.queue, 3, delay=2 * HOUR)
+
+    await work.enqueue(queue, 2, delay=24 * HOUR)
+    await work.enqueue(queue, 1, delay=HOUR)
+    await tester.run_until_idle(app)
+    assert [(1, HOUR), (3, 3 * HOUR), (2, 24 * HOUR)] == times
+
+
+async def test_retries_are_run_until_they_work(queue, clock, tester):
+    app = Worker()
+
+    @app.handler("work", backoff=Exponential(base=3600, cap=36000))
+    async def work(ctx: Context) -> int:
+        if ctx.attempt < 4:
+            raise ValueError(f"try {ctx.attempt}")
+        return ctx.attempt
+
+    began = clock.now()
+    await work.enqueue(queue)
+    report = await tester.run_until_idle(app)
+    assert (1 + 2 + 4) * HOUR == clock.now() - began
+    assert ["failed", "failed", "failed", "succeeded"] == report.outcomes
+    assert ["try 1", "try 2", "try 3", "None"] == [str(ran.error) for ran in report]
+    assert isinstance(report[0].error, ValueError)
+    assert 4 == report[3].result
+
+
+async def test_what_a_job_died_of_is_raised_as_its_handler_raised_it(queue, tester):
+    app = Worker()
+
+    @app.handler("work", max_attempts=3)
+    async def work() -> None:
+        raise ZeroDivisionError("the real one")
+
+    await queue.enqueue_many([work.operation(), work.operation()])
+    with pytest.raises(ZeroDivisionError, match="the real one") as caught:
+        await tester.run_until_idle(app)
+    assert ["work"] == [entry.name for entry in caught.traceback][-1:]
+    [note] = caught.value.__notes__
+    first = next(ran for ran in tester.report if ran.outcome == "dead")
+    assert f"job {first.job_id} (work, attempt 3) is dead" in note
+    assert first.error is caught.value
+    assert "1 of work" in note
+    assert RunReport(failed=4, dead=2) == tester.report.counts
+
+
+async def test_errors_are_only_reported_on_request(queue, tester):
+    app = Worker()
+
+    @app.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    @app.handler("discarded")
+    async def discarded() -> None:
+        raise Discard("no use")
+
+    await work.enqueue(queue)
+    await discarded.enqueue(queue)
+    report = await tester.run_until_idle(app, raise_errors=False)
+    assert RunReport(dead=2) == report.counts
+    assert isinstance(report.of("work")[0].error, ZeroDivisionError)
+    assert isinstance(report.of("discarded")[0].error, Discard)
+
+
+async def test_what_no_handler_raised_is_a_recorded_error(queue, tester):
+    app = Worker()
+
+    @app.handler("typed")
+    async def typed(number: int) -> None: ...
+
+    @app.handler("slow", timeout=0.01, max_attempts=1)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    await queue.enqueue("typed", b"SECRET")
+    with pytest.raises(RecordedError) as caught:
+        await tester.run_until_idle(app)
+    assert "SECRET" not in str(caught.value)
+    await slow.enqueue(queue)
+    with pytest.raises(RecordedError, match=r"timed out after 0.01 s"):
+        await tester.run_until_idle(app)
+
+
+async def test_retry_and_snooze_are_told_apart(queue, clock, tester):
+    app = Worker()
+
+    @app.handler("work", max_attempts=2)
+    async def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise Snooze(24 * HOUR)
+        if ctx.attempt == 2:
+            raise Retry(after=HOUR)
+
+    began = clock.now()
+    await work.enqueue(queue)
+    report = await tester.run_until_idle(app)
+    assert ["snoozed", "failed", "succeeded"] == report.outcomes
+    assert 25 * HOUR == clock.now() - began
+
+
+async def test_a_job_that_is_put_off_for_ever_ends_with_an_error(queue, tester):
+    app = Worker()
+
+    @app.handler("poll")
+    async def poll() -> None:
+        raise Snooze(60)
+
+    await poll.enqueue(queue)
+    with pytest.raises(RunawayError, match="50 times 'poll' snoozed"):
+        await tester.run_until_idle(app, max_jobs=50)
+    assert RunReport(snoozed=50) == tester.report.counts
+    [job] = (await queue.read_state()).jobs
+    assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
+
+
+async def test_jobs_that_make_jobs_for_ever_end_with_an_error(queue, tester):
+    app = Worker(concurrency=7)
+
+    @app.handler("more")
+    async def more(ctx: Context) -> None:
+        ctx.on_ack(more.operation(), more.operation())
+
+    await more.enqueue(queue)
+    with pytest.raises(RunawayError, match="100 jobs ran, and there is more to do"):
+        await tester.run_until_idle(app, max_jobs=100)
+    assert 100 == len(tester.report)
+
+
+async def test_as_many_jobs_as_allowed_are_no_error(queue, tester):
+    app = Worker(concurrency=3)
+
+    @app.handler("work")
+    async def work() -> None: ...
+
+    await queue.enqueue_many([work.operation() for _ in range(10)])
+    assert 10 == len(await tester.run_until_idle(app, max_jobs=10))
+
+
+async def test_schedules_fire_until_the_end_that_is_given(queue, clock, tester):
+    app, times = Worker(), []
+
+    @app.cron("0 3 * * *", timezone="Europe/Berlin")
+    async def nightly() -> None:
+        times.append(clock.now())
+
+    began = clock.now()
+    report = await tester.run_until_idle(app, until=timedelta(days=3))
+    assert [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (1, 2, 3)] == times
+    assert (3, began + timedelta(days=3)) == (len(report), clock.now())
+    await tester.run_until_idle(app, until=datetime(2026, 1, 4, 2, tzinfo=UTC))
+    assert (4, datetime(2026, 1, 4, 2, tzinfo=UTC)) == (len(times), clock.now())
+
+
+async def test_schedules_alone_are_not_waited_for_and_those_on_the_way_fire(queue, clock, tester):
+    app = Worker()
+
+    @app.cron("0 * * * *")
+    async def hourly() -> None: ...
+
+    @app.handler("work")
+    async def work() -> None: ...
+
+    assert 0 == len(await tester.run_until_idle(app))
+    await work.enqueue(queue, delay=2.5 * HOUR)
+    report = await tester.run_until_idle(app)
+    assert ["hourly", "hourly", "work"] == [ran.entrypoint for ran in report]
+
+
+async def test_an_end_leaves_later_jobs_alone(queue, clock, tester):
+    app = Worker()
+
+    @app.handler("work")
+    async def work(number: int) -> int:
+        return number
+
+    for hours in (1, 2, 3):
+        await work.enqueue(queue, hours, delay=hours * HOUR)
+    began = clock.now()
+    assert [1, 2] == [ran.result for ran in await tester.run_until_idle(app, until=2.5 * HOUR)]
+    assert 2.5 * HOUR == clock.now() - began
+    for wrong in (-1, began, datetime(2030, 1, 1)):
+        with pytest.raises(InvalidJobError):
+            await tester.run_until_idle(app, until=wrong)
+
+
+async def test_limits_of_rate_are_waited_for(queue, clock, tester):
+    app, times = Worker(), []
+    began = clock.now()
+
+    @app.handler("work", rate=Rate(2, per=60))
+    async def work() -> None:
+        times.append(clock.now() - began)
+
+    await queue.enqueue_many([work.operation() for _ in range(5)])
+    await tester.run_until_idle(app)
+    assert [0, 0, 60, 60, 120] == [round(time.total_seconds()) for time in times]
+
+
+async def test_what_holds_a_job_back_for_ever_is_not_waited_for(queue, tester):
+    app = Worker()
+
+    @app.handler("paused")
+    async def paused() -> None: ...
+
+    @app.handler("keyed")
+    async def keyed() -> None: ...
+
+    await queue.enqueue("unknown", b"", delay=60)
+    await queue.pause("paused")
+    await queue.enqueue("paused", b"", delay=60)
+    await queue.enqueue("held", b"", concurrency_key="key")
+    await queue.dequeue("held")
+    await queue.enqueue("keyed", b"", concurrency_key="key")
+    assert 0 == len(await tester.run_until_idle(app))
+
+
+async def test_lifespan_and_middleware_are_the_workers_own(queue, tester):
+    seen = []
+
+    @asynccontextmanager
+    async def resources():
+        seen.append("open")
+        yield {"db": 1}
+        seen.append("closed")
+
+    app = Worker(lifespan=resources)
+
+    @app.middleware
+    async def shout(ctx, call_next):
+        return (await call_next()).upper()
+
+    @app.handler("work")
+    async def work(text: str, ctx: Context) -> str:
+        assert ctx.queue is queue
+        seen.append(ctx.resources["db"])
+        return text
+
+    await work.enqueue(queue, "a", delay=60)
+    await work.enqueue(queue, "b", delay=120)
+    assert ["A", "B"] == [ran.result for ran in await tester.run_until_idle(app)]
+    assert ["open", 1, 1, "closed"] == seen
+    assert [shout] == app._middlewares
+
+
+async def test_plain_functions_run_too(queue, tester):
+    app = Worker()
+
+    @app.handler("work")
+    def work(number: int) -> int:
+        return number + 1
+
+    await work.enqueue(queue, 1, delay=60)
+    assert 2 == (await tester.run_until_idle(app))[0].result
+
+
+async def test_a_result_that_cannot_be_kept_kills_its_job(queue, tester):
+    app = Worker()
+
+    @app.handler("work", keep_result=60)
+    async def work() -> object:
+        return object()
+
+    await work.enqueue(queue)
+    with pytest.raises(RecordedError):
+        await tester.run_until_idle(app)
+    assert ["dead"] == tester.report.outcomes
+
+
+async def test_a_job_cancelled_or_lost_meanwhile_is_told_so(queue, tester):
+    app, freed = Worker(claim_timeout=0.1), []
+
+    @app.handler("cancelled")
+    async def cancelled(ctx: Context) -> None:
+        await queue.cancel(ctx.job.id, running=True)
+        await asyncio.Event().wait()
+
+    @app.handler("lost")
+    async def lost(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            await queue.requeue_stale(0)
+        freed.append(ctx.attempt)
+
+    await cancelled.enqueue(queue)
+    await tester.run_until_idle(app)
+    assert ["cancelled"] == tester.report.outcomes
+    await lost.enqueue(queue)
+    await tester.run_until_idle(app)
+    assert ["lost", "succeeded"] == tester.report.outcomes
+    assert [1, 2] == freed
+
+
+async def test_a_broker_queue_that_is_not_open_is_opened(clock):
+    queue = BrokerQueue(InMemoryStorage(clock=clock), clock=clock)
+    app = Worker()
+
+    @app.handler("work")
+    async def work() -> None: ...
+
+    async with queue:
+        await queue.enqueue_many([Enqueue("work", b"", delay=60)] * 3)
+        assert 3 == len(await WorkerTester(queue, clock).run_until_idle(app))
+        await queue.enqueue_many([Enqueue("work", b"")] * 3)
+    assert 3 == len(await WorkerTester(queue, clock).run_until_idle(app))
+    with pytest.raises(QueueClosedError):
+        await queue.enqueue("work", b"")
+
+
+async def test_two_runs_follow_each_other_with_the_same_worker(queue, tester):
+    app = Worker()
+
+    @app.handler("work")
+    async def work() -> None: ...
+
+    for _ in range(2):
+        await work.enqueue(queue)
+        assert ["succeeded"] == (await tester.run_until_idle(app)).outcomes
+
+
+def test_a_queue_on_another_clock_is_refused(clock):
+    with pytest.raises(ValueError, match="the queue goes by another clock"):
+        WorkerTester(DirectQueue(InMemoryStorage(clock=clock)), clock)
+    with pytest.raises(ValueError, match="the storage goes by another clock"):
+        WorkerTester(DirectQueue(InMemoryStorage(), clock=clock), clock)
+    with pytest.raises(TypeError, match="needs a queue"):
+        WorkerTester(object(), clock)
