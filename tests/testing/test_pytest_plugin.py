@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from jqueue.testing import FakeClock, WorkerTester
-
 ROOT = Path(__file__).parents[2]
 
 LOOP_SCOPE = ["-o", "asyncio_default_fixture_loop_scope=function"]
@@ -151,14 +149,3 @@ def test_pytest_finds_the_plugin_by_its_entry_point():
     assert {"jqueue": "jqueue.testing.pytest_plugin"} == declared
     for entry in importlib.metadata.entry_points(group="pytest11", name="jqueue"):
         assert "jqueue.testing.pytest_plugin" == entry.load().__name__
-
-
-def test_the_fixtures_belong_together(pytestconfig):
-    from jqueue.testing import pytest_plugin
-
-    clock = pytest_plugin.queue_clock.__wrapped__()
-    queue = pytest_plugin.queue.__wrapped__(clock)
-    tester = pytest_plugin.worker.__wrapped__(queue, clock)
-    assert isinstance(clock, FakeClock)
-    assert isinstance(tester, WorkerTester)
-    assert (queue, clock, clock) == (tester.queue, tester.clock, queue.options.clock)

@@ -381,4 +381,4 @@ def test_a_queue_on_another_clock_is_refused(clock):
     with pytest.raises(ValueError, match="the storage goes by another clock"):
         WorkerTester(DirectQueue(InMemoryStorage(), clock=clock), clock)
     with pytest.raises(TypeError, match="needs a queue"):
-        WorkerTester(object(), clock)
+        WorkerTester(object(), clock)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The parts of the worker contract, one for each kind of promise. Use `jqueue.testing.WorkerContract`."""

@@ -1,0 +1,141 @@
+"""What the parts of the worker contract share: workers at work, and how they are seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.queue import JobQueue
+from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
+from jqueue.worker.options import HandlerArguments
+from jqueue.worker.report import RunReport
+from jqueue.worker.retries import Exponential
+from jqueue.worker.worker import Worker
+
+__all__ = ["AT_ONCE", "Gate", "QueueFactory", "WorkerContractBase"]
+
+AT_ONCE = Exponential(base=0.001, cap=0.001)
+"""A backoff that nobody notices."""
+
+MANY_BEATS = 12.0
+"""Moments for which a claim lasts that must not get lost while it has heartbeats: a slow machine may miss some."""
+
+
+class Gate:
+    """Where handlers wait for the test, and the test for handlers.
+
+    Attributes:
+        running: how many handlers are inside.
+        most: how many were at the same time.
+        entered: how many came in.
+    """
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self.running = self.most = self.entered = 0
+        self._is_open = asyncio.Event()
+        self._changed = asyncio.Condition()
+        if is_open:
+            self.open()
+
+    def open(self) -> None:
+        """Let all through, from now on."""
+        self._is_open.set()
+
+    async def through(self) -> None:
+        """Come in, wait until the gate is open, and leave."""
+        self.running += 1
+        self.entered += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self._tell()
+            await self._is_open.wait()
+        finally:
+            self.running -= 1
+
+    async def until_entered(self, count: int = 1) -> None:
+        """Wait until so many have come in."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.entered >= count)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class WorkerContractBase(QueueContractBase):
+    """How a user's class configures the contract, and what its tests are made with.
+
+    Attributes:
+        worker_kind: what makes the workers.
+    """
+
+    worker_kind: Callable[..., Worker] = Worker
+
+    def new_worker(self, **options: Any) -> Worker:
+        """A worker."""
+        return type(self).worker_kind(**options)
+
+    async def drain(self, worker: Worker, queue: JobQueue) -> RunReport:
+        """Run a worker until nothing is ready."""
+        return await worker.run(queue, drain=True, signals=False)
+
+    @asynccontextmanager
+    async def working(self, worker: Worker, queue: JobQueue) -> AsyncIterator[asyncio.Task[RunReport]]:
+        """A worker that runs beside the block, and is told to stop after it."""
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        try:
+            yield task
+            worker.stop()
+            await task
+        finally:
+            if not task.done():
+                worker.stop()
+                worker.stop()
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def enqueue_all(self, queue: JobQueue, entrypoint: str, payloads: Iterable[bytes]) -> None:
+        """One job for each payload."""
+        if queue.capabilities.transactions:
+            await queue.enqueue_many([Enqueue(entrypoint, payload) for payload in payloads])
+            return
+        for payload in payloads:
+            await queue.enqueue(entrypoint, payload)
+
+    async def in_progress(self, queue: JobQueue) -> int:
+        """How many jobs are claimed."""
+        return len((await queue.read_state()).in_progress_jobs())
+
+    async def until_empty(self, queue: JobQueue) -> None:
+        """Wait until no job is left."""
+
+        async def is_empty() -> bool:
+            return not (await queue.read_state()).jobs
+
+        await self.until(is_empty)
+
+    async def until_is(self, queue: JobQueue, job: Job, status: JobStatus) -> Job:
+        """Wait until a job has this status, and return it."""
+
+        async def is_so() -> bool:
+            return (await self.held(queue, job)).status is status
+
+        await self.until(is_so)
+        return await self.held(queue, job)
+
+    def collector(self, worker: Worker, entrypoint: str = "work", **options: Any) -> Counter[bytes]:
+        """Register a handler that counts how often it got each payload."""
+        seen: Counter[bytes] = Counter()
+        arguments: HandlerArguments = options  # type: ignore[assignment]
+
+        @worker.handler(entrypoint, **arguments)
+        async def collect(payload: bytes) -> None:
+            seen[payload] += 1
+            await asyncio.sleep(0)
+
+        return seen

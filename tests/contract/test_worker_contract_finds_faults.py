@@ -1,0 +1,241 @@
+"""The worker contract finds what a worker or its queue does wrong: each fault makes the test fail that is there for it.
+
+Most faults of a worker look the same from the queue's side, and are planted there: what it asks for is changed.
+"""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import JobCancelledError, JQueueError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Nack
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.testing.worker_contract import WorkerContract
+from jqueue.worker import Worker
+from tests.virtual_world import in_virtual_time
+
+_numbers = itertools.count()
+
+
+class ClaimsTooMany(DirectQueue):
+    async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
+        return await super().dequeue(entrypoint, batch_size=batch_size + 1 if batch_size else 0, **options)
+
+
+class ClaimsEverything(DirectQueue):
+    """Jobs of other entrypoints too."""
+
+    async def dequeue(self, entrypoint=None, **options):
+        return [
+            job.evolve(entrypoint="work") if job.entrypoint == "another program's" else job
+            for job in await super().dequeue(None, **options)
+        ]
+
+
+class Outcomes(DirectQueue):
+    """What is sent is changed on its way."""
+
+    def changed(self, operation):
+        return operation
+
+    async def apply_each(self, *operations, **options):
+        return await super().apply_each(*map(self.changed, operations), **options)
+
+    async def apply(self, *operations, **options):
+        return await super().apply(*map(self.changed, operations), **options)
+
+
+class NeverAcks(Outcomes):
+    def changed(self, operation):
+        return Nack(operation.job, delay=3600, charge=False) if isinstance(operation, Ack) else operation
+
+
+class DropsOutcomes(DirectQueue):
+    async def apply_each(self, *operations, **options):
+        return [None for _ in operations]
+
+
+class DropsResults(Outcomes):
+    def changed(self, operation):
+        return Ack(operation.job) if isinstance(operation, Ack) else operation
+
+
+class ChargesAlways(Outcomes):
+    def changed(self, operation):
+        return dataclasses.replace(operation, charge=True) if isinstance(operation, Nack) else operation
+
+
+class NeverWaits(Outcomes):
+    """For the next try."""
+
+    def changed(self, operation):
+        return dataclasses.replace(operation, delay=None) if isinstance(operation, Nack) else operation
+
+
+class GivesUpAtOnce(Outcomes):
+    def changed(self, operation):
+        return Nack(operation.job, error=operation.error, dead=True) if isinstance(operation, Nack) else operation
+
+
+class NeverGivesUp(Outcomes):
+    def changed(self, operation):
+        if not isinstance(operation, Nack):
+            return operation
+        return dataclasses.replace(operation, dead=False, delay=operation.delay or 3600)
+
+
+class TellsPayloads(Outcomes):
+    def changed(self, operation):
+        if not isinstance(operation, Nack) or not isinstance(operation.job, Job):
+            return operation
+        return dataclasses.replace(operation, error=f"{operation.error}: {operation.job.payload!r}")
+
+
+class Unfenced(Outcomes):
+    """Whoever says something about a job is heard."""
+
+    async def apply_each(self, *operations, **options):
+        jobs = {job.id: job for job in (await self.read_state()).jobs}
+        current = [dataclasses.replace(operation, job=jobs[operation.job.id]) for operation in operations]
+        return await DirectQueue.apply_each(self, *current, **options)
+
+
+class OneByOne(DirectQueue):
+    """What goes with an ack is done whether the ack is or not."""
+
+    async def apply(self, *operations, **options):
+        results = await self.apply_each(*operations, **options)
+        for result in results:
+            if isinstance(result, JQueueError):
+                raise result
+        return results
+
+
+class ForgetsCompanions(DirectQueue):
+    async def apply(self, *operations, **options):
+        return await super().apply(operations[-1], **options)
+
+
+class SendsNoHeartbeats(DirectQueue):
+    async def heartbeat_many(self, jobs, **options):
+        return []
+
+
+class HearsOfNoCancelling(DirectQueue):
+    async def heartbeat_many(self, jobs, **options):
+        errors = await super().heartbeat_many(jobs, **options)
+        return [error for error in errors if not isinstance(error, JobCancelledError)]
+
+
+class HearsOfNoLoss(DirectQueue):
+    async def heartbeat_many(self, jobs, **options):
+        errors = await super().heartbeat_many(jobs, **options)
+        return [error for error in errors if isinstance(error, JobCancelledError)]
+
+
+class SetsNoLimits(DirectQueue):
+    async def limit(self, entrypoint, **options):
+        return None
+
+
+class SetsItsOwnSchedules(DirectQueue):
+    """Each worker has its own, so that all fire."""
+
+    async def schedule(self, name, *arguments, **options):
+        self.number = getattr(self, "number", None) or next(_numbers)
+        return await super().schedule(f"{name} {self.number}", *arguments, **options)
+
+
+class RunsTwice(DirectQueue):
+    """A job is given to two workers."""
+
+    async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
+        jobs = await super().dequeue(entrypoint, batch_size=batch_size, **options)
+        known = {job.id for job in jobs}
+        claimed = (await self.read_state()).in_progress_jobs() if batch_size else ()
+        twice = [job for job in claimed if job.id not in known and job.entrypoint in (entrypoint or ())]
+        return [*jobs, *twice][:batch_size]
+
+
+class Hungry(Worker):
+    """Does more at a time than it was told."""
+
+    def __init__(self, *, concurrency=10, **options):
+        super().__init__(concurrency=concurrency + 1, **options)
+
+
+class OneAtATime(Worker):
+    def __init__(self, *, concurrency=10, **options):
+        super().__init__(concurrency=1, **options)
+
+
+class HasNoTimeouts(Worker):
+    def handler(self, entrypoint, **options):
+        return super().handler(entrypoint, **{**options, "timeout": None})
+
+
+class HasNoGrace(Worker):
+    def __init__(self, *, grace=0, **options):
+        super().__init__(grace=0, **options)
+
+
+class HearsNoStop(Worker):
+    def stop(self):
+        return None
+
+
+LOST = "test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed"
+LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
+
+
+@pytest.mark.parametrize(
+    ("broken", "finder"),
+    [
+        (ClaimsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
+        (Hungry, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
+        (OneAtATime, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
+        (OneAtATime, "test_a_free_slot_is_filled_while_other_jobs_go_on"),
+        (ClaimsEverything, "test_jobs_of_other_entrypoints_are_left_alone"),
+        (NeverAcks, "test_each_job_is_run_once_and_leaves"),
+        (DropsOutcomes, "test_each_job_is_run_once_and_leaves"),
+        (DropsResults, "test_results_are_kept_and_found_by_others"),
+        (ForgetsCompanions, "test_what_goes_with_the_ack_is_done_with_it_or_not_at_all"),
+        (GivesUpAtOnce, "test_a_failing_job_is_tried_again_until_it_is_dead"),
+        (NeverGivesUp, "test_a_failing_job_is_tried_again_until_it_is_dead"),
+        (NeverGivesUp, "test_a_discarded_job_is_dead_at_once"),
+        (NeverGivesUp, "test_a_job_that_kills_its_workers_is_dead_without_being_run_again"),
+        (NeverWaits, "test_a_failed_job_waits_for_its_backoff"),
+        (ChargesAlways, "test_a_snoozed_job_comes_back_uncharged"),
+        (ChargesAlways, "test_what_does_not_finish_in_time_is_handed_back_and_done_by_another"),
+        (HasNoTimeouts, "test_a_handler_that_takes_too_long_is_stopped_and_charged"),
+        (TellsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
+        (SendsNoHeartbeats, "test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts"),
+        (HearsOfNoLoss, LOST),
+        (OneByOne, LOST),
+        (Unfenced, LATE),
+        (OneByOne, LATE),
+        (HearsOfNoCancelling, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
+        (HasNoGrace, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
+        (HearsNoStop, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
+        (RunsTwice, "test_each_job_is_done_by_one_worker_and_none_is_lost"),
+        (SetsNoLimits, "test_a_limit_of_running_jobs_holds_for_all_workers_together"),
+        (SetsNoLimits, "test_a_limit_of_rate_holds_for_all_workers_together"),
+        (SetsItsOwnSchedules, "test_a_schedule_fires_once_each_time_whatever_the_number_of_workers"),
+    ],
+)
+@in_virtual_time
+async def test_the_contract_finds_a_fault(broken, finder, caplog):
+    is_queue = issubclass(broken, DirectQueue)
+    kind, storage = broken if is_queue else DirectQueue, InMemoryStorage(clock=VirtualClock())
+
+    class Contract(WorkerContract):
+        worker_kind = Worker if is_queue else broken
+
+    test = getattr(Contract(), finder)
+    arguments = {"caplog": caplog} if "caplog" in test.__code__.co_varnames else {}
+    with pytest.raises((AssertionError, TimeoutError, ValueError)):
+        await test(lambda **options: kind(storage, **{"clock": VirtualClock(), **options}), **arguments)
