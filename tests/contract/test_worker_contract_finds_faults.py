@@ -215,7 +215,6 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
         (TellsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
         (SendsNoHeartbeats, "test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts"),
         (HearsOfNoLoss, LOST),
-        (OneByOne, LOST),
         (Unfenced, LATE),
         (OneByOne, LATE),
         (HearsOfNoCancelling, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),

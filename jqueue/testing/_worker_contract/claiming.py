@@ -156,6 +156,8 @@ class ClaimingContract(WorkerContractBase):
                 await gate.until_entered()
                 worker.stop()
                 later = await other.enqueue("work", b"")
+                await asyncio.sleep(self.moment)  # which is shorter than its grace
+                assert (gate.running, gate.entered) == (1, 1)
                 gate.open()
                 assert await task == RunReport(succeeded=1)
             assert gate.entered == 1

@@ -29,7 +29,7 @@ class FailingContract(WorkerContractBase):
             raise ValueError(f"try {ctx.attempt}")
 
         async with self.queues(make_queue, 2, needs={"dead_letters", "delay", "errors"}) as [queue, other]:
-            job = await work.enqueue(queue)
+            job = await queue.enqueue("work", b"")  # which leaves it to the handler
             async with self.working(worker, queue) as task:
                 dead = await self.until_is(other, job, JobStatus.DEAD)
                 assert (dead.error, dead.failures) == ("ValueError: try 3", 3)
