@@ -27,7 +27,7 @@ class Ran(NamedTuple):
         job_id: which.
         attempt: how often it had been claimed by then.
         outcome: "succeeded", "failed" (and to be tried again), "dead", "snoozed", "handed_back", "cancelled" or "lost".
-        result: what the handler returned.
+        result: what the handler returned; one in a process of its own says so only with `keep_result`.
         error: what the handler raised, or `RecordedError`; None if it succeeded.
     """
 
