@@ -73,7 +73,7 @@ async def _schedule(queue: JobQueue, cron: Cron) -> None:
         cron.payload,
         timezone=cron.timezone,
         priority=options.priority,
-        max_attempts=options.max_attempts,
+        max_attempts=options.attempts_said,
         unique_key=cron.unique_key,
         keep_result=options.keep_result,
     )

@@ -118,7 +118,7 @@ class Handler(Generic[P, R]):
     def _given(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of an enqueue, with the handler's where nothing else is said."""
         own = self.options
-        given = {"priority": own.priority, "max_attempts": own.max_attempts, **options}
+        given = {"priority": own.priority, "max_attempts": own.attempts_said, **options}
         if own.keep_result is not None:
             given.setdefault("keep_result", own.keep_result)
         if own.concurrency_limit is not None and given.get("concurrency_key") is not None:

@@ -92,6 +92,11 @@ class HandlerOptions:
             raise InvalidJobError(f"rate must be a Rate(count, per=seconds), got {type(self.rate).__name__}")
 
     @property
+    def attempts_said(self) -> int | None:
+        """What is said with each job; the usual number is not, as the worker knows it: not every queue keeps it."""
+        return None if self.max_attempts == MAX_ATTEMPTS else self.max_attempts
+
+    @property
     def seconds(self) -> float | None:
         """The timeout in seconds."""
         return None if self.timeout is None else to_seconds("timeout", self.timeout)
