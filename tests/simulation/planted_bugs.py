@@ -22,8 +22,10 @@ from jqueue.domain.errors import ClaimLostError, JQueueError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Sweep, perform
 from jqueue.domain.operations.operator import Redrive, revoke
+from jqueue.domain.order import Order
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.network import HonestStore
+from tests.simulation import planted_orders as orders
 
 
 def no_commit_id(patch):
@@ -77,7 +79,7 @@ def claim_not_checked(patch):
 def attempt_reset_by_redrive(patch):
     """A redriven job begins with attempt 0 again."""
     queue = Redrive._queue
-    patch.setattr(Redrive, "_queue", lambda self, draft, job: queue(self, draft, job.evolve(attempt=0)))
+    patch.setattr(Redrive, "_queue", lambda self, draft, job, now: queue(self, draft, job.evolve(attempt=0), now))
 
 
 def attempts_of_gone_jobs_forgotten(patch):
@@ -249,14 +251,15 @@ def served_in_reverse(patch):
         queued = [job for job in self.jobs.values() if job.status is JobStatus.QUEUED]
         ready = [job for job in queued if job.run_at is None or job.run_at <= now]
         sought = [job for job in ready if entrypoints is None or job.entrypoint in entrypoints]
-        return max(sought, key=lambda job: job.sequence, default=None)
+        free = [job for job in sought if self.is_open(job.entrypoint, now) and self._is_free(job)]
+        return max(free, key=lambda job: job.sequence, default=None)
 
-    patch.setattr(Draft, "take_ready", newest)
+    patch.setattr(Order, "take", newest)
 
 
 def busy_while_it_waits(patch):
     """A consumer that waits is told again and again that a job is ready by now."""
-    patch.setattr(Draft, "next_run_at", lambda self: datetime.min.replace(tzinfo=UTC))
+    patch.setattr(Draft, "next_due", lambda self: datetime.min.replace(tzinfo=UTC))
 
 
 def deadline_ignored(patch):
@@ -278,6 +281,9 @@ def unknown_called_not_done(patch):
 
 STORM = Settings(rate=0.4, processes=6, short_table=1.0)
 """Many processes, many faults, and a commit table that forgets as fast as it may."""
+
+MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
+"""The same, and every seed makes use of limits, cron entries and results."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,7 @@ PLANTED = [
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
     Planted(eviction_unsaid, {1, 2, 3, 4}, 100),
     Planted(claim_not_checked, {1, 2, 5, 9}, 50),
-    Planted(attempt_reset_by_redrive, {4, 5}, 100),
+    Planted(attempt_reset_by_redrive, {4, 5}, 200),
     Planted(attempts_of_gone_jobs_forgotten, {4}, 1500),
     Planted(heartbeats_after_the_sweep, {6}, 500),
     Planted(foreign_timeout, {6}, 50),
@@ -326,4 +332,22 @@ PLANTED = [
     Planted(busy_while_it_waits, {0}, 50),
     Planted(deadline_ignored, {0}, 50),
     Planted(unknown_called_not_done, {1, 2, 5}, 50),
+    Planted(orders.counts_not_rolled_back, {0, 3, 10}, 100, MODERN),
+    Planted(orders.ceiling_looked_at_once, {10}, 50, MODERN),
+    Planted(orders.key_ceiling_off_by_one, {10}, 50, MODERN),
+    Planted(orders.rate_not_noted_again, {10}, 500, MODERN),
+    Planted(orders.rate_used_for_ever, {0}, 100, MODERN),
+    Planted(orders.pause_ignored_by_all, {10}, 100, MODERN),
+    Planted(orders.parked_job_forgotten, {0, 3}, 50, MODERN),
+    Planted(orders.aging_ignored, {0}, 300, MODERN),
+    Planted(orders.dead_jobs_retire_at_once, {1}, 100, MODERN),
+    Planted(orders.cron_fired_twice, {11}, 50, MODERN),
+    Planted(orders.cron_fired_from_memory, {11}, 100, MODERN),
+    Planted(orders.cron_lost_with_the_answer, {11}, 500, MODERN),
+    Planted(orders.cron_of_others_ignored, {0}, 50, MODERN),
+    Planted(orders.result_lost_with_its_ack, {12}, 100, MODERN),
+    Planted(orders.result_of_another_ack, {12}, 100, MODERN),
+    Planted(orders.result_told_too_early, {2, 3, 12}, 500, MODERN),
+    Planted(orders.stopped_job_queued_again, {1}, 500, MODERN),
+    Planted(orders.holder_not_told_to_stop, {3}, 200, MODERN),
 ]

@@ -33,9 +33,11 @@ def test_every_fault_fires_and_everything_happens():
     assert {kind.name for kind in FaultKind} == set(report.faults)
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
     assert events <= set(report.events)
+    assert {"cron entry fired", "result kept", "result gone"} <= set(report.events)
     assert report.recognised > 50
     errors = {"ok", "ClaimLostError", "DeadlineExceededError", "UnknownOutcomeError", "InvalidJobError"}
     assert errors <= set(report.outcomes)
+    assert {"JobCancelledError", "JobFailedError", "ResultNotKeptError", "ResultTimeoutError"} <= set(report.outcomes)
 
 
 def test_without_faults_every_call_is_done():

@@ -13,13 +13,14 @@ from jqueue.domain.errors import (
     ClaimLostError,
     DuplicateJobError,
     InvalidJobError,
+    JobCancelledError,
     JobNotFoundError,
     JobStateError,
     JQueueError,
     UnknownOutcomeError,
 )
-from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Ack, Enqueue, JobReference, OnConflict, Operation
+from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
 from jqueue.testing.simulation.workload import DEADLINE, Actor
 
 CLAIM_TIMEOUTS = (6.0, 30.0)
@@ -62,6 +63,11 @@ class Producer(Actor):
         details["priority"] = dice.choice([0, 0, 0, -1, 5])
         if dice.random() < 0.2:
             details["delay"] = 5.0
+        if self.world.modern and dice.random() < self.world.keyed:
+            details["concurrency_key"] = dice.choice(["ceiling 1", "ceiling 2"])
+            details["concurrency_limit"] = dice.choice([None, 1, 2, 4])
+        if self.world.modern and dice.random() < 0.4:
+            details["keep_result"] = dice.choice([1.0, 20.0, 300.0])
         return details
 
     async def _enqueue(self) -> None:
@@ -69,8 +75,11 @@ class Producer(Actor):
         if fleeting:
             details["expires_at"] = self.client.clock.now() + timedelta(seconds=self.dice.choice([20, 60]))
         work = self.queue.enqueue(self.entrypoint(), _payload(job_id), job_id=job_id, **details)
-        given = {"max_attempts": details["max_attempts"], "priority": details["priority"], "payload": _stored(job_id)}
+        given = {name: value for name, value in details.items() if name not in ("delay", "expires_at")}
+        given["payload"] = _stored(job_id)
         delayed = "delay" in details
+        if "keep_result" in details:
+            self.world.kept.append(job_id)
         error = await self.call("enqueue", work, job_ids=(job_id,), fleeting=fleeting, given=given, delayed=delayed)
         if isinstance(error, UnknownOutcomeError):
             if self.dice.random() < 0.5:
@@ -85,6 +94,7 @@ class Producer(Actor):
     async def _enqueue_many(self) -> None:
         ids = tuple(self._new(f"-{number}") for number in range(self.dice.randint(2, 12)))
         jobs = [Enqueue(self.entrypoint(), b"", job_id=job_id, **self._details()) for job_id in ids]
+        self.world.kept += [job.job_id for job in jobs if job.keep_result and job.job_id]
         await self.call("enqueue_many", self.queue.enqueue_many(jobs), job_ids=ids, operations=len(ids))
 
     async def _enqueue_again(self) -> None:
@@ -97,6 +107,9 @@ class Producer(Actor):
         conflict: OnConflict = self.pick((1, "return"), (1, "raise"), (1, "replace"))
         details: dict[str, Any] = {"unique_key": key, "unique_for": self.dice.choice([None, None, 20.0])}
         details["max_attempts"] = self.dice.choice([None, 1])
+        if self.world.modern and self.dice.random() < 0.5:
+            details["keep_result"] = self.dice.choice([1.0, 20.0])
+            self.world.kept.append(job_id)
         work = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id, on_conflict=conflict, **details)
         replaces = conflict == "replace"
         await self.call(
@@ -105,10 +118,14 @@ class Producer(Actor):
 
     async def _cancel(self) -> None:
         if self.world.made:
-            job_id = self.dice.choice(self.world.made)
+            made = self.world.made
+            if self.world.claimed and self.dice.random() < 0.3:
+                made = self.world.claimed
+            job_id = self.dice.choice(made)
             expected = (JobNotFoundError, JobStateError)
             job = await self.call("cancel", self.queue.cancel(job_id), job_ids=(job_id,), expected=expected)
-            if isinstance(job, Job) and self.dice.random() < 0.5:
+            again = isinstance(job, Job) and self.dice.random() < 0.5
+            if again and not job_id.startswith("cron:"):
                 await self.call("enqueue", self.queue.enqueue("a", b"", job_id=job_id), job_ids=(job_id,))
 
     async def _spoil(self) -> None:
@@ -145,7 +162,8 @@ class Consumer(Actor):
         batch = dice.choice([1, 4, 12])
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         patience = dice.uniform(0, 6) if dice.random() < 0.2 else None
-        work = self.queue.dequeue(entrypoint, batch_size=batch, wait=wait, claim_timeout=tag)
+        names = [*"ab"] if self.world.modern and entrypoint is None and dice.random() < 0.5 else entrypoint
+        work = self.queue.dequeue(names, batch_size=batch, wait=wait, claim_timeout=tag)
         limit = DEADLINE + (wait or 0.0)
         call = self.call("dequeue", work, tag=tag, entrypoint=entrypoint, limit=limit, batch=batch, wait=wait or 0.0)
         try:
@@ -153,9 +171,14 @@ class Consumer(Actor):
                 jobs = await call
         except TimeoutError:
             return
+        if self.world.modern and isinstance(jobs, list):
+            self.world.claimed += [job.id for job in jobs]
         if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # else forgotten: they go stale
             try:
                 await self._work(jobs)
+            except JobCancelledError:
+                await self._nack_many(jobs)
+                return
             except ClaimLostError:
                 return
             if dice.random() < 0.2:
@@ -185,6 +208,9 @@ class Consumer(Actor):
         await asyncio.gather(beat, self.call("dequeue", look, tag=tag, entrypoint="nobody's"))
 
     async def _finish(self, jobs: list[Job]) -> None:
+        if self.world.modern and self.dice.random() < 0.4:
+            await self._end_each(jobs)
+            return
         if len(jobs) > 1 and self.dice.random() < 0.85:
             many = self.dice.choice([self._ack_many, self._nack_many])
             await many(jobs)
@@ -202,10 +228,27 @@ class Consumer(Actor):
 
     async def _ack(self, job: Job) -> None:
         """Try until it is done or refused, as a careful program does; some repeat what has succeeded."""
+        results = self._results([job]) if self.world.modern else {}
         for _ in range(3):
-            error = await self.call("ack", self.queue.ack(job), claims=(job.claim,), expected=LOST)
+            work = self.queue.ack(job, result=results.get(job.claim))
+            error = await self.call("ack", work, claims=(job.claim,), results=results, expected=LOST)
             if not isinstance(error, UnknownOutcomeError) and self.dice.random() < 0.9:
                 return
+
+    def _results(self, jobs: list[Job]) -> dict[Claim, Any]:
+        """What an ack of each job is to say: nothing else says the same."""
+        return {job.claim: {"by": self.moment, "said": [self.world.tag(), job.attempt]} for job in jobs}
+
+    async def _end_each(self, jobs: list[Job]) -> None:
+        """What became of many jobs, in one commit, as a worker sends it: most are done, some have failed."""
+        tag, details = self._nacking()
+        results = self._results([job for job in jobs if self.dice.random() < 0.7])
+        operations: list[Operation] = [
+            Ack(job, results[job.claim]) if job.claim in results else Nack(job, **details) for job in jobs
+        ]
+        claims, delayed = tuple(job.claim for job in jobs), details["delay"] is not None
+        more: dict[str, Any] = {"tag": tag, "given": details, "delayed": delayed, "operations": len(jobs)}
+        await self.call("apply_each", self.queue.apply_each(*operations), claims=claims, results=results, **more)
 
     async def _ack_by_id(self, job: Job) -> None:
         await self.call("ack", self.queue.ack(job.id), claims=(job.claim,), bare=True, expected=LOST)
@@ -298,7 +341,9 @@ class Operator(Actor):
             await self.call("redrive", self.queue.redrive(entrypoint=entrypoint), entrypoint=entrypoint)
         elif order < 0.55:
             entrypoint = self.entrypoint()
-            await self.call("purge", self.queue.purge(entrypoint=entrypoint), entrypoint=entrypoint)
+            status = JobStatus.COMPLETED if self.world.modern and self.dice.random() < 0.3 else JobStatus.DEAD
+            work = self.queue.purge(status=status, entrypoint=entrypoint)
+            await self.call("purge", work, entrypoint=entrypoint, given={"status": str(status)})
         elif order < 0.75:
             timeout = self.dice.choice([2.0, 20.0])
             await self.call("requeue_stale", self.queue.requeue_stale(timeout), timeout=timeout)

@@ -6,12 +6,12 @@ It knows nothing of how the queue works: only the versions that the store has he
 
 from __future__ import annotations
 
-from collections import defaultdict
-from datetime import datetime
+from collections import Counter, defaultdict
 
 from jqueue.domain.models import Claim
 from jqueue.testing.simulation.calls import Calls, Violation, may_carry
 from jqueue.testing.simulation.chain import (
+    COMPLETED,
     DEAD,
     IN_PROGRESS,
     NOTHING,
@@ -20,11 +20,14 @@ from jqueue.testing.simulation.chain import (
     Version,
     attempt_of,
     failures_of,
-    is_ready,
     status_of,
 )
+from jqueue.testing.simulation.cron_audit import CronAudit, is_of_cron
+from jqueue.testing.simulation.held import comes_first, is_free, seconds
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.limits_audit import LimitsAudit
 from jqueue.testing.simulation.people import OLD_PROGRAM
+from jqueue.testing.simulation.results_audit import ResultsAudit
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 """What a revoked job says. Written out here: a queue that says something else is another queue."""
@@ -32,13 +35,17 @@ STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 NEVER_CHANGED = (
     "entrypoint",
     "payload",
-    "priority",
     "max_attempts",
     "unique_key",
     "unique_for",
     "headers",
     "note",
+    "concurrency_key",
+    "concurrency_limit",
+    "keep_result",
 )
+ORDERED = {"priority": "reprioritise", "run_at": "reschedule"}
+"""What may change while a job is queued, and the verb for it."""
 
 CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout"})
 UNSAID = {"priority": 0}
@@ -62,6 +69,7 @@ class Auditor:
         ended: where each claim ended, in whatever way.
         by_hand: the jobs that a person has touched.
         doubtful: claims that were acked, or lost their job in another way in that very moment.
+        limits, cron, results: check what their names say.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -79,6 +87,7 @@ class Auditor:
         self._last = 0
         self.by_hand: set[str] = set()
         self.doubtful: set[Claim] = set()
+        self.limits, self.cron, self.results = LimitsAudit(calls), CronAudit(calls), ResultsAudit(calls)
 
     def check(self) -> None:
         """Check every step.
@@ -93,6 +102,10 @@ class Auditor:
             else:
                 self._check_step(before, after)
             before = after
+
+    def modern_events(self) -> Counter[str]:
+        """How often happened what only happens where limits, cron entries and the like are made use of."""
+        return +Counter({"cron entry fired": len(self.cron.added), **self.results.seen})
 
     # Steps
 
@@ -119,14 +132,14 @@ class Auditor:
             raise Violation(4, "evicted_through or attempt_floor fell", version=after)
         self._last = max((job.get("sequence", 0) for job in old_jobs.values()), default=0)
         for job_id in old_jobs.keys() - new_jobs.keys():
-            self._check_removal(job_id, old_jobs[job_id], after)
+            self._check_removal(job_id, old_jobs[job_id], before, after)
         claimed: list[tuple[str, Fields]] = []
         for job_id, job in new_jobs.items():
             old = old_jobs.get(job_id)
             if old is job or old == job:
                 continue
             if old is not None and "created_at" in old and old["created_at"] != job["created_at"]:
-                self._check_removal(job_id, old, after)  # cancelled, and enqueued again, by one commit
+                self._check_removal(job_id, old, before, after)  # cancelled, and enqueued again, by one commit
                 old = None
             if old is None:
                 self._check_addition(job_id, job, before, after)
@@ -142,28 +155,36 @@ class Auditor:
             raise Violation(0, "two jobs have one place", version=after)
         for job_id, job in claimed:
             self._check_claim(job_id, job, before, after)
+        for audit in (self.limits, self.cron, self.results):
+            audit.check_step(before, after, claimed)
 
-    def _check_removal(self, job_id: str, job: Fields, after: Version) -> None:
+    def _check_removal(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         calls, status = self.calls, status_of(job)
+        if status == COMPLETED:
+            self.results.check_removal(job_id, job, after)
+            return
+        if status == DEAD and self.results.is_retired(job, before, after):
+            return
         if status == DEAD and calls.may_carry("redrive", after, job["entrypoint"]):
             status = QUEUED  # for a moment: another call of the same commit may have ended it
         claim = Claim(job_id, attempt_of(job))
         idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
-        purged = status_of(job) != QUEUED and idle and calls.may_carry("purge", after, job["entrypoint"])
+        purged = status_of(job) != QUEUED and idle and calls.purges(after, job["entrypoint"], DEAD)
         stale = self._stood(claim, after) >= (job.get("claim_timeout") or 0.0)
         expired = status != DEAD and (idle or stale) and _is_over(job.get("expires_at"), after)
         replaced = status != DEAD and idle and calls.replaces(job.get("unique_key"), after)
-        without_ack = purged or expired or replaced or (status != DEAD and idle and calls.cancels(job_id, after))
+        stopped = (job.get("cancel_requested") or calls.stops(job_id, after)) and (idle or stale)
+        cancelled = stopped or (idle and calls.cancels(job_id, after))
+        without_ack = purged or expired or replaced or (status != DEAD and cancelled)
         if status == IN_PROGRESS:
             self.ended[claim] = after
             acks = [*calls.ending.get(claim, ()), *calls.acking_by_id.get(job_id, ())]
             if any(may_carry(after, call) for call in acks):
                 self.removed[claim].append(after)
-                if job.get("unique_for") and not without_ack and job["unique_key"] not in after.holds:
-                    holders = [each for each in after.jobs.values() if each.get("unique_key") == job["unique_key"]]
-                    if not holders and not self.calls.replacing(job["unique_key"], after.at):
-                        raise Violation(4, f"{job_id} was acked, and its key was not kept", version=after)
-                if without_ack:
+                if not without_ack:
+                    self.results.check_hold(job_id, job, after)
+                    self.results.check_loss(job_id, job, after)
+                else:
                     self.doubtful.add(claim)
                 return
         if not without_ack:
@@ -171,29 +192,35 @@ class Auditor:
 
     def _check_addition(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
         self.added[job_id].append(after)
-        if status_of(job) == DEAD:
-            raise Violation(4, f"{job_id} appeared as dead", version=after)
+        if status_of(job) in (DEAD, COMPLETED):
+            raise Violation(4, f"{job_id} appeared as {status_of(job)}", version=after)
         callers = self.calls.adding[job_id]
-        if not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
+        if is_of_cron(job_id):
+            self.cron.note_addition(job_id, job, after)
+        elif not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
             raise Violation(9, f"{job_id} appeared, and nobody had asked for it", version=after)
         if attempt_of(job) < self._attempts.get(job_id, 0):
             raise Violation(4, f"the attempt of {job_id} fell to {attempt_of(job)} as it came back", version=after)
         self._check_key(job, after)
         hold = before.holds.get(job.get("unique_key", ""))
-        if hold is not None and hold[1] > _time(job["created_at"]).timestamp() and not callers[0].replaces:
+        if hold is not None and hold[1] > seconds(job["created_at"]) and not any(call.replaces for call in callers):
             raise Violation(4, f"{job_id} was added, and its key was kept for {hold[0]}", version=after)
         if len(callers) == 1:
             for name, value in callers[0].given.items():
-                if job.get(name, UNSAID.get(name)) != value:
+                reordered = name in ORDERED and self.calls.touches(ORDERED[name], job_id, after)
+                if job.get(name, UNSAID.get(name)) != value and not reordered:
                     raise Violation(2, f"{job_id} was added with another {name}", call=callers[0], version=after)
-            if callers[0].delayed not in (None, job.get("run_at") is not None):
+            wrong = callers[0].delayed not in (None, job.get("run_at") is not None)
+            if wrong and not self.calls.touches("reschedule", job_id, after):
                 raise Violation(2, f"{job_id} was added, and its delay is not what was asked", version=after)
 
     def _check_key(self, job: Fields, after: Version) -> None:
         key = job.get("unique_key")
         if key is not None:
             holders = [
-                each for each in after.jobs.values() if each.get("unique_key") == key and status_of(each) != DEAD
+                each
+                for each in after.jobs.values()
+                if each.get("unique_key") == key and status_of(each) not in (DEAD, COMPLETED)
             ]
             if len(holders) > 1:
                 raise Violation(4, f"{len(holders)} live jobs have the {key}", version=after)
@@ -205,6 +232,15 @@ class Auditor:
             raise Violation(4, f"the attempt of {job_id} fell from {attempt_of(old)}", version=after)
         if grown > 1 or (grown == 1 and new_status != IN_PROGRESS):
             raise Violation(4, f"{job_id} was claimed more than once in one version", version=after)
+        if old_status == COMPLETED:
+            raise Violation(12, f"{job_id} was finished and has changed", version=after)
+        if new_status == COMPLETED and old_status == IN_PROGRESS:
+            self.results.check_completion(job_id, old, new, after)
+            claim = Claim(job_id, attempt_of(old))
+            self.ended[claim] = after
+            self.removed[claim].append(after)
+            self.results.check_hold(job_id, old, after)
+            return
         for name in NEVER_CHANGED:
             if old.get(name, UNSAID.get(name)) != new.get(name, UNSAID.get(name)):
                 raise Violation(1, f"the {name} of {job_id} changed", version=after)
@@ -220,7 +256,7 @@ class Auditor:
                 "id",
                 *(name for name in old if old[name] is None),
             }
-        allowed: set[str] = set()
+        allowed: set[str] = {name for name, verb in ORDERED.items() if self.calls.touches(verb, job_id, after)}
         if old_status == IN_PROGRESS:
             if new_status != IN_PROGRESS or grown:
                 self._check_claim_end(job_id, old, new, grown, after)
@@ -228,6 +264,8 @@ class Auditor:
             if old.get("heartbeat_at") != new.get("heartbeat_at"):
                 self._check_beat(Claim(job_id, attempt_of(new)), after)
             allowed = {"heartbeat_at"}
+            if new.get("cancel_requested") and self.calls.stops(job_id, after):
+                allowed.add("cancel_requested")
         elif old_status == DEAD:
             if new_status != DEAD and not self.calls.may_carry("redrive", after, old["entrypoint"]):
                 raise Violation(1, f"{job_id} was dead, and nobody had asked for it to be redriven", version=after)
@@ -235,13 +273,13 @@ class Auditor:
                 self._check_key(new, after)
                 if failures_of(new) != grown or new.get("expires_at") is not None:
                     raise Violation(1, f"{job_id} was redriven, and its failures or expiry were kept", version=after)
-                allowed = {*CLAIM_FIELDS, "status", "failures", "dead_at", "run_at", "expires_at", "sequence"}
-        elif new_status == DEAD:
-            raise Violation(1, f"{job_id} was queued, and is dead", version=after)
+                allowed |= {*CLAIM_FIELDS, "status", "failures", "dead_at", "run_at", "expires_at", "sequence"}
+        elif new_status in (DEAD, COMPLETED):
+            raise Violation(1, f"{job_id} was queued, and is {new_status}", version=after)
         elif grown:
             if failures_of(new) != old.get("failures", 0) + 1:
                 raise Violation(1, f"{job_id} was claimed, and that is not counted", version=after)
-            allowed = {*CLAIM_FIELDS, "status", "failures"}
+            allowed |= {*CLAIM_FIELDS, "status", "failures"}
         if changed - allowed:
             raise Violation(1, f"the {', '.join(sorted(changed - allowed))} of {job_id} changed", version=after)
 
@@ -249,6 +287,8 @@ class Auditor:
         """A claim ended without an ack: by its holder's nack, handed back, or stale."""
         claim, error = Claim(job_id, attempt_of(old)), new.get("error")
         self.ended[claim] = after
+        if old.get("cancel_requested"):
+            raise Violation(1, f"{claim} ended, and its job was to be stopped and is {status_of(new)}", version=after)
         if error is not None and error not in (old.get("error"), STALE_ERROR):
             call = self.calls.by_tag.get(error)
             if call is None or claim not in call.claims or call.process != after.by:
@@ -290,13 +330,25 @@ class Auditor:
             raise Violation(0, f"{claim} ended, and its job is in the wrong place", version=after)
         if doomed and new["sequence"] != old.get("sequence", new["sequence"]):
             raise Violation(0, f"{claim} ended, and its job is in the wrong place", version=after)
-        if not doomed and nack is not None and nack.delayed != (new.get("run_at") is not None):
+        if not doomed and nack is not None and not self.calls.touches("reschedule", claim.job_id, after):
+            self._check_delay(claim, old, new, after, nack)
+
+    def _check_delay(self, claim: Claim, old: Fields, new: Fields, after: Version, nack: Call) -> None:
+        """A job given back waits as long as was asked. Where jobs age, it says since when it is there again."""
+        aging = after.settings.get("aging") is not None or self.calls.may_carry("configure", after)
+        if nack.delayed:
+            right = new.get("run_at") is not None
+        elif nack.given["charge"]:
+            right = new.get("run_at") is None or aging
+        else:
+            right = new.get("run_at") == old.get("run_at")
+        if not right:
             raise Violation(2, f"{claim} was given back, and its delay is not what was asked", call=nack, version=after)
 
     def _check_revocation(self, claim: Claim, old: Fields, after: Version) -> None:
         timeout = old.get("claim_timeout")
         stood = after.at - self._moved_at.get(claim, 0.0)
-        beat = _time(old["heartbeat_at"]).timestamp() if old.get("heartbeat_at") else 0.0
+        beat = seconds(old["heartbeat_at"]) if old.get("heartbeat_at") else 0.0
         orders = [call for call in self.calls.by_verb["requeue_stale"] if may_carry(after, call)]
         ordered = any(beat + call.timeout <= after.clock + 0.001 for call in orders)
         if timeout is not None and stood < timeout and not ordered:
@@ -317,28 +369,26 @@ class Auditor:
             raise Violation(4, f"{claim} was made a second time", version=after)
         if call.entrypoint not in (None, job["entrypoint"]):
             raise Violation(4, f"{claim} is of {job['entrypoint']}, which was not asked for", call=call, version=after)
-        at = _time(job["heartbeat_at"])
-        if job.get("run_at") is not None and _time(job["run_at"]) > at:
+        at = seconds(job["heartbeat_at"])
+        if job.get("run_at") is not None and seconds(job["run_at"]) > at:
             raise Violation(0, f"{claim} was made before its time", call=call, version=after)
-        if job.get("expires_at") is not None and _time(job["expires_at"]) <= at:
+        if job.get("expires_at") is not None and seconds(job["expires_at"]) <= at:
             raise Violation(0, f"{claim} was made after its job had expired", call=call, version=after)
         if len(self.made[tag]) >= call.batch:
             raise Violation(4, f"{claim} was made, and only {call.batch} were asked for", call=call, version=after)
         self.claimed[claim] = after
         self.made[tag].append(claim)
         self._moved_at[claim] = after.at
-        own = (job.get("priority", 0), job.get("sequence", 0))
         for other_id, other in after.jobs.items():
-            if before.jobs.get(other_id) is other and is_ready(other, call.entrypoint):
-                first = other.get("priority", 0), other.get("sequence", 0)
-                if first < own and other.get("sequence"):
-                    raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+            if (
+                before.jobs.get(other_id) is other
+                and other.get("sequence")
+                and comes_first(other, job, after)
+                and is_free(other, after, call.entrypoint)
+            ):
+                raise Violation(0, f"{job_id} was claimed before {other_id}, whose turn it was", version=after)
 
 
 def _is_over(expires_at: str | None, version: Version) -> bool:
     """Whether a time had come for the writer of a version: it says itself when that was."""
-    return expires_at is not None and _time(expires_at).timestamp() <= version.clock + 0.001
+    return expires_at is not None and seconds(expires_at) <= version.clock + 0.001

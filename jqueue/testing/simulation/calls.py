@@ -14,7 +14,7 @@ class Violation(AssertionError):
     """A rule was broken.
 
     Attributes:
-        rule: its number in docs/protocol.md; 0 for liveness.
+        rule: its number in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries, 12 for results.
         index: the place in the chain of the version at which it shows; None if it shows in none.
         call: the call that it is about; None if it is about none.
     """
@@ -51,6 +51,9 @@ class Calls:
                     self.ending[claim].append(call)
                     if call.bare:
                         self.acking_by_id[claim.job_id].append(call)
+            elif call.verb == "apply_each":
+                for claim in call.results:
+                    self.ending[claim].append(call)
             elif call.verb in ("heartbeat", "heartbeat_many"):
                 for claim in call.claims:
                     self.beating[claim].append(call)
@@ -61,7 +64,26 @@ class Calls:
 
     def cancels(self, job_id: str, version: Version) -> bool:
         """Whether a version may carry the cancellation of a job."""
-        return any(job_id in call.job_ids and may_carry(version, call) for call in self.by_verb["cancel"])
+        return self.touches("cancel", job_id, version)
+
+    def carried(self, verb: str, version: Version) -> list[Call]:
+        """The calls of a verb that a version may carry."""
+        return [call for call in self.by_verb[verb] if may_carry(version, call)]
+
+    def touches(self, verb: str, job_id: str, version: Version) -> bool:
+        """Whether a version may carry a call of this verb for a job."""
+        return any(job_id in call.job_ids and may_carry(version, call) for call in self.by_verb[verb])
+
+    def stops(self, job_id: str, version: Version) -> bool:
+        """Whether a version may carry the order to stop a job in progress."""
+        return any(
+            call.running and job_id in call.job_ids and may_carry(version, call) for call in self.by_verb["cancel"]
+        )
+
+    def purges(self, version: Version, entrypoint: str, status: str) -> bool:
+        """Whether a version may carry a purge of jobs of a status."""
+        purges = [call for call in self.carried("purge", version) if call.entrypoint in (None, entrypoint)]
+        return any(call.given["status"] == status for call in purges)
 
     def may_carry(self, verb: str, version: Version, entrypoint: str | None = None) -> bool:
         """Whether a version may carry a call of this verb, for jobs of this entrypoint."""
@@ -86,7 +108,7 @@ class Calls:
         """Whether a version may have ended a claim, and its job not: it was queued or dead for a moment."""
         if self.may_carry("requeue_stale", version):
             return True
-        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"])
+        nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"], *self.by_verb["apply_each"])
         return any(claim in call.claims and may_carry(version, call) for call in nacks)
 
 

@@ -17,11 +17,13 @@ from jqueue.testing.simulation.network import Landing
 
 Fields = dict[str, Any]
 
-QUEUED, IN_PROGRESS, DEAD = "queued", "in_progress", "dead"
+QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
 TABLES = frozenset(
-    ("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor")
+    (
+        *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
+        *("attempt_floor", "settings", "entrypoints", "recent", "schedules"),
+    )
 )
-
 
 DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
 """What a job says that does not say it: a person may write it all the same, and the next commit leaves it out."""
@@ -43,6 +45,9 @@ class Version:
         queue: the id of the queue.
         floor: the attempt from which a job id that is used again goes on.
         holds: keys that are kept after an ack: for which job, and until when.
+        settings: what holds for the queue as a whole.
+        rules: what holds jobs of an entrypoint back, by its name.
+        schedules: the cron entries, by name.
         clock: when it was written, by the clock of its writer, in seconds since 1970.
         old: whether it has the shape of jqueue 1.0.0.
     """
@@ -59,6 +64,9 @@ class Version:
     queue: str = ""
     floor: int = 0
     holds: Fields = field(default_factory=dict)
+    settings: Fields = field(default_factory=dict)
+    rules: dict[str, Fields] = field(default_factory=dict)
+    schedules: dict[str, Fields] = field(default_factory=dict)
     clock: float = 0.0
 
 
@@ -118,13 +126,15 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
     version.old = isinstance(content["jobs"], list)
     version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
     version.holds = content.get("holds", {})
+    version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
+    version.schedules = content.get("schedules", {})
     version.clock = max(
         (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
     )
     if any(not isinstance(job["entrypoint"], str) for job in entries.values()):
         version.broken = {key: job for key, job in entries.items() if not isinstance(job["entrypoint"], str)}
         version.jobs = {key: job for key, job in entries.items() if key not in version.broken}
-    if len(content) > len(TABLES) + 1 or not version.old:
+    if not content.keys() <= TABLES | {"jobs"}:
         version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
     return version
 

@@ -12,7 +12,10 @@ from jqueue.testing.simulation.runner import Settings, Simulation
 MOST_TRIES = 400
 """So many runs are spent on making a failure short."""
 
-SHOWN = ("status", "attempt", "failures", "sequence", "heartbeat_at", "claim_timeout", "error")
+SHOWN = (
+    *("status", "attempt", "failures", "sequence", "heartbeat_at", "claim_timeout", "error", "concurrency_key"),
+    *("concurrency_limit", "keep_result", "finished_at", "cancel_requested"),
+)
 VERSIONS_AROUND = 2
 
 
@@ -81,10 +84,17 @@ def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
 
 
 def _changes(before: Version, after: Version) -> list[str]:
-    """What one version changed, job by job. Payloads are not shown."""
+    """What one version changed: limits, the times of cron entries, and job by job. Payloads are not shown."""
+    decided = [f"settings: {after.settings}"] if before.settings != after.settings else []
+    for name in sorted(before.rules.keys() | after.rules.keys()):
+        if before.rules.get(name) != after.rules.get(name):
+            decided.append(f"rules of {name}: {after.rules.get(name, 'none')}")
+    for name in sorted(before.schedules.keys() | after.schedules.keys()):
+        if before.schedules.get(name) != after.schedules.get(name):
+            decided.append(f"{name}: due {after.schedules.get(name, {}).get('next_at', 'never')}")
     changed = [job_id for job_id, job in after.jobs.items() if before.jobs.get(job_id) != job]
     gone = [f"{job_id}: gone" for job_id in before.jobs.keys() - after.jobs.keys()]
-    return [f"{job_id}: {_brief(after.jobs[job_id])}" for job_id in changed] + sorted(gone)
+    return decided + [f"{job_id}: {_brief(after.jobs[job_id])}" for job_id in changed] + sorted(gone)
 
 
 def _brief(job: Fields) -> str:

@@ -28,6 +28,11 @@ class Call:
         tag: a text or number by which its effect is told from those of other calls.
         entrypoint: whose jobs were asked for.
         key: the unique key of the job that it was to make.
+        name: the cron entry that it was about.
+        results: what its acks say, by claim.
+        running: whether it was to stop a job in progress, too.
+        earliest: the least that the clock of its process showed meanwhile, in seconds since 1970.
+        latest: the most that it showed.
         given: its other arguments, by name; those that its effect can be compared with.
         expected: errors that it may end with besides those of the store.
         certain: whether it must end with one of these, and change nothing.
@@ -53,6 +58,11 @@ class Call:
     tag: Any = None
     entrypoint: str | None = None
     key: str | None = None
+    name: str | None = None
+    results: dict[Claim, Any] = field(default_factory=dict)
+    running: bool = False
+    earliest: float | None = None
+    latest: float = NEVER
     given: dict[str, Any] = field(default_factory=dict)
     expected: tuple[type[JQueueError], ...] = ()
     certain: bool = False

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from jqueue.domain.errors import DeadlineExceededError
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Violation
-from jqueue.testing.simulation.chain import Timeline, is_ready
+from jqueue.testing.simulation.chain import Timeline
+from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import NEVER, Call
 from jqueue.testing.simulation.workload import DEADLINE
 
@@ -63,7 +64,7 @@ class Punctuality:
             raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
         for call in self.calls.all:
             late = call.process == process and call.started < gone and call.ended > gone + LATE
-            if late and call.verb not in ("work", "resolve", "stats", "read_state"):
+            if late and call.verb not in ("work", "resolve", "stats", "read_state", "schedules"):
                 raise Violation(0, "was not answered when its queue had been left", call=call)
 
     def _check_length(self, call: Call) -> None:
@@ -105,7 +106,7 @@ class Punctuality:
             seen = seen[:-1]
         if seen:
             always = set.intersection(
-                *({i for i, job in v.jobs.items() if is_ready(job, call.entrypoint)} for v in seen)
+                *({i for i, job in v.jobs.items() if is_free(job, v, call.entrypoint)} for v in seen)
             )
             if always:
                 raise Violation(0, f"waited, although {min(always)} was ready", call=call)

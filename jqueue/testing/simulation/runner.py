@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 
-from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Calls, Violation
-from jqueue.testing.simulation.chain import DEAD, Fields, Version, read_chain, status_of
+from jqueue.testing.simulation.chain import Timeline, Version, read_chain
 from jqueue.testing.simulation.contention import contend
+from jqueue.testing.simulation.drain import DRAIN_SECONDS, drain
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.network import LONGEST_DELAY, FaultKind, HonestStore, Network
+from jqueue.testing.simulation.orders import Ruler, Waiter
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.simulation.testimony import Testimony
-from jqueue.testing.simulation.workload import Actor, Client, SeededEntropy, World
-from jqueue.testing.virtual_time import VirtualClock
+from jqueue.testing.simulation.workload import Actor, Client, World
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
 LATENCIES = (0.01, 0.01, 0.02, 0.05)
@@ -39,12 +37,6 @@ PAUSES = (0.1, 1.0, 3.0)
 MOST_DISTURBANCES = 8
 LONGEST_LIFE = 4 * 3600.0
 """Seconds after which every process has left: far more than all pauses take."""
-
-DRAIN_SECONDS = 45.0
-"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
-
-DRAIN_CLAIM_TIMEOUT = 30.0
-"""Seconds that claims which do not say are given by then."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,7 @@ class Settings:
         make_storage: makes the honest store; give your own adapter here.
         short_table: the share of seeds in which a commit table keeps nobody for being recent: a clock that is ahead
             makes everybody forget, and what is forgotten must never be guessed.
+        modern: the share of seeds in which limits, cron entries, results and the like are made use of.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -74,6 +67,7 @@ class Settings:
     contention: float = 0.0005
     make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
     short_table: float = 0.5
+    modern: float = 0.6
     left_out: frozenset[str] = frozenset()
 
 
@@ -157,10 +151,14 @@ class Simulation:
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
         Testimony(auditor, self.world.exits).check()
+        timeline = Timeline(self.versions)
+        auditor.cron.check_calls(timeline, calm=calm)
+        auditor.results.check_calls(timeline, auditor.removed, calm=calm)
         Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
         self._count(calls)
+        self.report.events += auditor.modern_events()
         return self.report
 
     async def _main(self) -> list[str]:
@@ -171,6 +169,8 @@ class Simulation:
         rate = dice.choice(RATES) if settings.rate is None else settings.rate
         network = Network(settings.make_storage(), self.schedule, rate, settings.kinds)
         self.world = World(network, self.schedule, tells_time=dice.random() < 0.5)
+        use = self.schedule.dice("what is made use of")
+        self.world.modern, self.world.keyed = use.random() < settings.modern, use.choice([0.2, 0.5, 0.95])
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -180,7 +180,7 @@ class Simulation:
         network.rate = 0.0
         await asyncio.sleep(LONGEST_DELAY * 2)  # what is still on its way arrives
         drainer = SimulatedProcess("drain", loop)
-        left: list[str] = await drainer.start(self._drain())
+        left: list[str] = await drainer.start(drain(self.world))
         return left
 
     async def _disturbed_life(self, loop: SimulatedLoop, network: Network) -> None:
@@ -219,9 +219,11 @@ class Simulation:
         roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2]) + [Consumer] * dice.choice([1, 2, 3])
         roles += [Operator] * (dice.random() < 0.2)
         pause = dice.choice(PAUSES)
+        if self.world.modern:
+            roles += [Ruler] * dice.choice([0, 1, 1]) + [Waiter] * dice.choice([0, 1, 1])
         actors: list[Actor] = []
         for number, role in enumerate(roles, 1):
-            steps = dice.randint(1, self.settings.steps)
+            steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, pause))
         return client, process.start(client.live(actors))
 
@@ -252,33 +254,6 @@ class Simulation:
             loop.call_later(dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)]), _resume, client.process)
         return []
 
-    async def _drain(self) -> list[str]:
-        """When faults are over: take and finish every job. Returns those that were not to be had in time."""
-        loop, world = asyncio.get_running_loop(), self.world
-        until = loop.time() + DRAIN_SECONDS
-        storage = world.network.client("drain", 0.01)
-        entropy = SeededEntropy(random.Random(0), "drain")
-        left: list[str] = []
-        async with BrokerQueue(
-            storage, clock=VirtualClock(), entropy=entropy, stale_timeout=DRAIN_CLAIM_TIMEOUT
-        ) as queue:
-            while loop.time() < until:
-                tag = 300 + world.tag() / 10_000
-                dequeue = queue.dequeue(batch_size=100, claim_timeout=tag)
-                jobs = await world.history.record(
-                    Call("drain", "dequeue", tag=tag, limit=DRAIN_SECONDS, batch=100), dequeue
-                )
-                if jobs:
-                    claims = tuple(job.claim for job in jobs)
-                    call = Call("drain", "ack_many", claims=claims, operations=len(jobs), limit=DRAIN_SECONDS)
-                    await world.history.record(call, queue.ack_many(jobs))
-                    continue
-                left = _left(read_chain(world.network.landings[-1:]))
-                if not left:
-                    break
-                await asyncio.sleep(5.0)
-        return left
-
     async def _bury(self) -> None:
         """Let the coroutines of the dead unwind, where they can do no harm any more."""
         self.world.history.closed = True
@@ -300,18 +275,6 @@ class Simulation:
         report.recognised = sum(client.queue._engine.recognised for client in self.clients)
         report.faults = network.fired
         report.outcomes = Counter(call.outcome for call in calls)
-
-
-def _left(versions: list[Version]) -> list[str]:
-    """The jobs that somebody waits for: not the dead, and not those that a clock hours ahead has scheduled."""
-    jobs = versions[0].jobs if versions else {}
-    return [job_id for job_id, job in jobs.items() if status_of(job) != DEAD and not _is_ahead(job)]
-
-
-def _is_ahead(job: Fields) -> bool:
-    """Whether a job is scheduled for later."""
-    run_at = job.get("run_at")
-    return run_at is not None and datetime.fromisoformat(run_at) > VirtualClock().now()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from jqueue.domain.errors import (
     ClaimLostError,
     DeadlineExceededError,
     DuplicateJobError,
+    JobCancelledError,
     JobNotFoundError,
     JobStateError,
     StorageFatalError,
@@ -17,16 +18,18 @@ from jqueue.domain.models import Claim, JobStatus
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import (
+    COMPLETED,
     DEAD,
     IN_PROGRESS,
     QUEUED,
     Timeline,
     Version,
     attempt_of,
-    is_ready,
     status_of,
 )
+from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import Call, is_of_the_store
+from jqueue.testing.simulation.orders_testimony import OrdersTestimony, is_there
 from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.workload import DEADLINE
 
@@ -44,6 +47,7 @@ class Testimony:
         self.calls = auditor.calls
         self.exits = exits
         self._timeline = Timeline(auditor.versions)
+        self._orders = OrdersTestimony(auditor, self._timeline, exits)
 
     def check(self) -> None:
         """Check every call, and that no process left a claim behind that nobody was told of.
@@ -76,6 +80,8 @@ class Testimony:
             "heartbeat": self._check_heartbeat,
             "heartbeat_many": self._check_heartbeat_many,
             "cancel": self._check_cancel,
+            "apply_each": self._check_apply_each,
+            **self._orders.checks(),
             "read_state": self._check_read_state,
             "stats": None,
             "work": None,
@@ -101,7 +107,9 @@ class Testimony:
 
     def _check_lost(self, call: Call, error: JobNotFoundError) -> None:
         """A claim lost, or a job not found, was seen by a read begun after the call."""
-        if isinstance(error, ClaimLostError) and error.attempt is not None:
+        if isinstance(error, JobCancelledError):
+            self._orders.check_told_to_stop(call, error)
+        elif isinstance(error, ClaimLostError) and error.attempt is not None:
             claim = Claim(error.job_id, error.attempt)
             if all(_holds(version, claim) for version in self._during(call)):
                 raise Violation(3, f"{claim} was current all the time, and called lost", call=call)
@@ -109,7 +117,7 @@ class Testimony:
             acked = claim in self.auditor.removed and claim not in self.auditor.doubtful
             if acked and call.verb in ("ack", "ack_many"):
                 raise Violation(5, "was refused, although this very claim had finished the job", call=call)
-        elif all(error.job_id in version.jobs for version in self._during(call)):
+        elif all(is_there(error.job_id, version, call.verb) for version in self._during(call)):
             raise Violation(3, f"{error.job_id} was there all the time, and not found", call=call)
 
     def _check_overrun(self, call: Call, claim: Claim) -> None:
@@ -258,6 +266,20 @@ class Testimony:
         if not any(version.at <= call.ended for version in self.auditor.removed.get(claim, ())):
             raise Violation(2, f"returned, and {claim} had not finished its job by then", call=call)
 
+    def _check_apply_each(self, call: Call) -> None:
+        """Several acks and nacks in one commit, each for itself."""
+        if not call.succeeded:
+            return
+        for claim, outcome in zip(call.claims, call.result, strict=True):
+            if isinstance(outcome, JobNotFoundError):
+                self._check_lost(call, outcome)
+            elif outcome is not None:
+                raise Violation(8, f"{claim} got {outcome!r}", call=call)
+            elif claim in call.results:
+                self._check_acked(call, claim)
+            else:
+                self._check_nacked(call, [claim])
+
     def _check_nack(self, call: Call) -> None:
         effects = self.auditor.nacked.get(call.tag, [])
         if call.succeeded:
@@ -280,11 +302,13 @@ class Testimony:
 
     def _check_heartbeat(self, call: Call) -> None:
         if call.succeeded:
+            self._orders.check_beats(call, set())
             self._check_beaten(call, call.claims)
 
     def _check_heartbeat_many(self, call: Call) -> None:
         if call.succeeded:
             lost = self._check_losses(call)
+            self._orders.check_beats(call, lost)
             self._check_beaten(call, [claim for claim in call.claims if claim not in lost])
 
     def _check_beaten(self, call: Call, claims: Iterable[Claim]) -> None:
@@ -309,6 +333,7 @@ class Testimony:
 
     def _check_cancel(self, call: Call) -> None:
         [job_id] = call.job_ids
+        self._orders.check_stop(call)
         if isinstance(call.error, JobStateError) and not any(
             status_of(version.jobs.get(job_id, {})) != QUEUED for version in self._during(call)
         ):
@@ -316,6 +341,7 @@ class Testimony:
         again = any(version.at > call.started for version in self.auditor.added.get(job_id, ()))
         if (
             call.succeeded
+            and call.result.status is JobStatus.QUEUED
             and job_id in self._timeline.at(call.ended).jobs
             and not again
             and job_id not in self.auditor.by_hand
@@ -333,7 +359,7 @@ class Testimony:
             raise Violation(3, f"showed version {call.result.version} with other jobs", call=call)
 
     def _check_redrive(self, call: Call) -> None:
-        if call.succeeded:
+        if call.succeeded and call.given.get("status") != COMPLETED:
             for job_id, job in self._timeline.at(call.started).jobs.items():
                 dead = all(status_of(v.jobs.get(job_id, {})) == DEAD for v in self._during(call))
                 if dead and "unique_key" not in job and call.entrypoint in (None, job["entrypoint"]):
@@ -357,7 +383,7 @@ class Testimony:
         return self._timeline.between(call.started, call.ended)
 
     def _has_ready(self, version: Version, call: Call) -> bool:
-        return any(is_ready(job, call.entrypoint) for job in version.jobs.values())
+        return any(is_free(job, version, call.entrypoint) for job in version.jobs.values())
 
 
 def _holds(version: Version, claim: Claim) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,15 @@ from jqueue.testing.virtual_time import EPOCH
 
 ENTRYPOINTS = ("a", "b")
 DEADLINE, CALL_TIMEOUT = 12.0, 3.0
+CRONS = {
+    "*/2 * * * * *": (2, 0),
+    "*/5 * * * * *": (5, 0),
+    "*/20 * * * * *": (20, 0),
+    "15 * * * * *": (60, 15),
+    "*/2 * * * *": (120, 0),
+}
+"""Cron expressions, and every how many seconds they are due, how far behind a whole multiple of that."""
+
 LEAVE_EARLY = 0.15
 """The share of processes that leave while calls are under way."""
 
@@ -50,8 +60,29 @@ class SimulatedClock:
     """The clock of one process: the loop's time, and so many seconds more. It can be set wrong."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, skew: float) -> None:
-        self.skew = skew
         self.monotonic = loop.time
+        self._skews = [(0.0, skew)]
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which it is ahead."""
+        return self._skews[-1][1]
+
+    @skew.setter
+    def skew(self, seconds: float) -> None:
+        self._skews.append((self.monotonic(), seconds))
+
+    def least_since(self, moment: float) -> float:
+        """The least that it has shown since a moment, in seconds since 1970."""
+        return EPOCH.timestamp() + moment + min(self._skews_since(moment))
+
+    def most_since(self, moment: float) -> float:
+        """The most that it has shown since a moment."""
+        return EPOCH.timestamp() + self.monotonic() + max(self._skews_since(moment))
+
+    def _skews_since(self, moment: float) -> list[float]:
+        began = [place for place, (at, _) in enumerate(self._skews) if at <= moment]
+        return [skew for _, skew in self._skews[began[-1] :]]
 
     def now(self) -> datetime:
         """The wall clock, UTC."""
@@ -69,6 +100,10 @@ class World:
         history: what was called.
         tags: numbers by which the effects of calls are told apart.
         made: ids of jobs that somebody wanted to enqueue.
+        modern: whether actors do what jqueue can do since it has limits, cron entries and results.
+        keyed: the share of jobs with a concurrency key, if they do.
+        kept: ids of jobs whose results are to be kept.
+        claimed: ids of jobs that somebody was given.
         exits: when each process that left in peace began to, and when it had left.
         errors: what left a process that should not have.
     """
@@ -79,6 +114,10 @@ class World:
     history: History = field(default_factory=History)
     tags: Iterable[int] = field(default_factory=lambda: itertools.count(1))
     made: list[str] = field(default_factory=list)
+    modern: bool = False
+    keyed: float = 0.0
+    kept: list[str] = field(default_factory=list)
+    claimed: list[str] = field(default_factory=list)
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
 
@@ -173,7 +212,14 @@ class Actor:
     async def call(self, verb: str, work: Awaitable[Any], **details: Any) -> Any:
         """Await a call, and have it recorded. Returns its result, or its error."""
         details.setdefault("limit", DEADLINE)
-        return await self.world.history.record(Call(self.client.process.name, verb, **details), work)
+        call = Call(self.client.process.name, verb, **details)
+        try:
+            return await self.world.history.record(call, work)
+        finally:
+            if self.world.modern:
+                now = EPOCH.timestamp() + call.started if self.world.tells_time else math.inf
+                call.earliest = min(now, self.client.clock.least_since(call.started))
+                call.latest = max(EPOCH.timestamp() + call.ended, self.client.clock.most_since(call.started))
 
     def pick(self, *chances: tuple[int, Any]) -> Any:
         """One of several things, by weight."""

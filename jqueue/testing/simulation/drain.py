@@ -1,0 +1,68 @@
+"""The end of a simulation: when faults are over, every job can be had, and is finished."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import Any
+
+from jqueue.core.broker import BrokerQueue
+from jqueue.testing.simulation.chain import COMPLETED, DEAD, Fields, Version, read_chain, status_of
+from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.orders import held_for, lift_everything
+from jqueue.testing.simulation.workload import SeededEntropy, World
+from jqueue.testing.virtual_time import VirtualClock
+
+DRAIN_SECONDS = 45.0
+"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
+
+DRAIN_CLAIM_TIMEOUT = 30.0
+"""Seconds that claims which do not say are given by then."""
+
+BETWEEN_LOOKS = 5.0
+
+
+async def drain(world: World) -> list[str]:
+    """Take and finish every job. Returns those that were not to be had in time."""
+    loop = asyncio.get_running_loop()
+    storage = world.network.client("drain", 0.01)
+    entropy = SeededEntropy(random.Random(0), "drain")
+    left: list[str] = []
+
+    def record(verb: str, work: Awaitable[Any], **details: Any) -> Awaitable[Any]:
+        return world.history.record(Call("drain", verb, limit=DRAIN_SECONDS, **details), work)
+
+    async with BrokerQueue(storage, clock=VirtualClock(), entropy=entropy, stale_timeout=DRAIN_CLAIM_TIMEOUT) as queue:
+        until, wait = loop.time() + DRAIN_SECONDS, 0.0
+        if world.modern:
+            await lift_everything(queue, record)
+            slow = held_for(await queue.read_state())
+            until, wait = until + slow, BETWEEN_LOOKS if slow else 0.0
+        while loop.time() < until:
+            tag = 300 + world.tag() / 10_000
+            work = queue.dequeue(batch_size=100, claim_timeout=tag, wait=wait)
+            jobs = await record("dequeue", work, tag=tag, batch=100)
+            if jobs:
+                claims = tuple(job.claim for job in jobs)
+                await record("ack_many", queue.ack_many(jobs), claims=claims, operations=len(jobs))
+                continue
+            left = _left(read_chain(world.network.landings[-1:]))
+            if not left:
+                break
+            await asyncio.sleep(BETWEEN_LOOKS - wait)
+    return left
+
+
+def _left(versions: list[Version]) -> list[str]:
+    """The jobs that somebody waits for: not the dead, and not those that a clock hours ahead has scheduled."""
+    jobs = versions[0].jobs if versions else {}
+    over = (DEAD, COMPLETED)
+    return [job_id for job_id, job in jobs.items() if status_of(job) not in over and not _is_ahead(job)]
+
+
+def _is_ahead(job: Fields) -> bool:
+    """Whether a job is scheduled for later."""
+    run_at = job.get("run_at")
+    return run_at is not None and datetime.fromisoformat(run_at) > VirtualClock().now()

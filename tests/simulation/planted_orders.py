@@ -1,0 +1,238 @@
+"""Planted bugs of limits, cron entries, results and cancelled jobs: see `tests.simulation.planted_bugs`."""
+
+from jqueue.core.blob import Blob
+from jqueue.core.engine import CommitEngine
+from jqueue.domain import order
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import JobCancelledError
+from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, dequeue, operator, schedules
+from jqueue.domain.operations.claims import send_back
+from jqueue.domain.operations.jobs import NewJob
+from jqueue.domain.order import Order
+
+
+def counts_not_rolled_back(patch):
+    """A write whose answer was lost is undone, but not in the counts of running jobs"""
+    rollback = Draft.rollback
+
+    def forgetful(self, savepoint=(0, False)):
+        counts = dict(self.order.running), dict(self.order.running_keys)
+        rollback(self, savepoint)
+        self.order.running, self.order.running_keys = counts
+
+    patch.setattr(Draft, "rollback", forgetful)
+
+
+def ceiling_looked_at_once(patch):
+    """A dequeue looks at the ceiling once, and not for each job that it claims"""
+    change, is_open = Dequeue.change, Order.is_open
+    seen: dict = {}
+
+    def begin(self, draft, now):
+        seen[draft.order] = dict(draft.order.running)
+        return change(self, draft, now)
+
+    def as_it_was(self, entrypoint, now):
+        self.running, kept = seen[self], self.running
+        try:
+            return is_open(self, entrypoint, now)
+        finally:
+            self.running = kept
+
+    patch.setattr(Dequeue, "change", begin)
+    patch.setattr(Order, "is_open", as_it_was)
+
+
+def key_ceiling_off_by_one(patch):
+    """One job more than its concurrency limit allows is claimed"""
+
+    def generous(self, job):
+        key = job.concurrency_key
+        return key is None or self.running_keys.get(key, 0) <= (job.concurrency_limit or 1)
+
+    patch.setattr(Order, "_is_free", generous)
+
+
+def rate_not_noted_again(patch):
+    """The claims of a commit that is tried again do not count against the rate"""
+    note, rollback, settle = Draft.note, Draft.rollback, Blob.settle
+    again = set()
+
+    def forgetful(self, table, *rest):
+        if not (table is self.recent and self in again):
+            note(self, table, *rest)
+
+    def undo(self, savepoint=(0, False)):
+        if self._journal and not savepoint[0]:
+            again.add(self)
+        rollback(self, savepoint)
+
+    def done(self, *rest):
+        again.discard(self.draft)
+        settle(self, *rest)
+
+    patch.setattr(Draft, "note", forgetful)
+    patch.setattr(Draft, "rollback", undo)
+    patch.setattr(Blob, "settle", done)
+
+
+def rate_used_for_ever(patch):
+    """A claim counts against the rate, however long ago it was made"""
+    patch.setattr(order, "claims_left", lambda usage, now, rate, per: rate - sum(span.claims for span in usage))
+
+
+def pause_ignored_by_all(patch):
+    """Who dequeues from all entrypoints gets jobs of those that are paused, too"""
+    take = Order.take
+
+    def careless(self, entrypoints, now):
+        if entrypoints is None:
+            paused = {name: rules.model_copy(update={"paused": False}) for name, rules in self.rules.items()}
+            kept, self.rules = self.rules, paused
+            try:
+                return take(self, entrypoints, now)
+            finally:
+                self.rules = kept
+        return take(self, entrypoints, now)
+
+    patch.setattr(Order, "take", careless)
+
+
+def parked_job_forgotten(patch):
+    """A job that was held back by its concurrency key never comes back"""
+    patch.setattr(Order, "_bring_back", lambda self, key: None)
+
+
+def aging_ignored(patch):
+    """Jobs are served by their priority, however long they wait"""
+    patch.setattr(Order, "_rank", lambda self, job: job.priority)
+
+
+def dead_jobs_retire_at_once(patch):
+    """Where dead jobs are kept for a time, they leave at once"""
+    kept_until = Order.kept_until
+
+    def hasty(self, job):
+        return job.dead_at if kept_until(self, job) and job.status is JobStatus.DEAD else kept_until(self, job)
+
+    patch.setattr(Order, "kept_until", hasty)
+
+
+def cron_fired_twice(patch):
+    """A cron entry that has fired is due as before"""
+    fire = schedules.fire_due
+
+    def stuck(draft, now, room):
+        before = dict(draft.schedules)
+        fire(draft, now, room)
+        for name, schedule in before.items():
+            if draft.schedules[name] != schedule:
+                draft.note(draft.schedules, name, schedule)
+
+    patch.setattr(dequeue, "fire_due", stuck)
+
+
+def cron_fired_from_memory(patch):
+    """A queue that knows when a cron entry is due does not look whether others have fired it"""
+    fire = schedules.fire_due
+    known: dict = {}
+
+    def remember(draft, now, room):
+        for name, schedule in list(draft.schedules.items()):
+            mine = known.setdefault((draft, name), schedule)
+            if schedule.next_at > now >= mine.next_at:
+                values = schedules._job_values(mine, now)
+                NewJob(values, False, None, "return", room).change(draft, now)
+        fire(draft, now, room)
+        known.update({(draft, name): schedule for name, schedule in draft.schedules.items()})
+
+    patch.setattr(dequeue, "fire_due", remember)
+
+
+def cron_lost_with_the_answer(patch):
+    """A firing whose answer was lost is undone, but the entry is not due any more"""
+    rollback = Draft.rollback
+
+    def forgetful(self, savepoint=(0, False)):
+        fired = dict(self.schedules)
+        rollback(self, savepoint)
+        for name, schedule in fired.items():
+            if name in self.schedules and schedule.next_at > self.schedules[name].next_at:
+                self.schedules[name] = schedule
+
+    patch.setattr(Draft, "rollback", forgetful)
+
+
+def cron_of_others_ignored(patch):
+    """A dequeue fires only the cron entries of the entrypoints that it asks for"""
+    change, due = Dequeue.change, Order.due_schedules
+    sought: list = []
+
+    def own(self, draft, now):
+        sought[:] = [self.entrypoints]
+        return change(self, draft, now)
+
+    def of_mine(self, now):
+        return [entry for entry in due(self, now) if sought[0] is None or entry.entrypoint in sought[0]]
+
+    patch.setattr(Dequeue, "change", own)
+    patch.setattr(Order, "due_schedules", of_mine)
+
+
+def result_lost_with_its_ack(patch):
+    """An ack that is tried again finishes its job, and does not keep the result"""
+    change, tried = Ack.change, set()
+
+    def once(self, draft, now):
+        job = draft.jobs.get(self.job.job_id)
+        if job is not None and (self.job, draft) in tried and job.keep_result is not None:
+            draft.jobs.entries[job.id] = job.evolve(keep_result=None)
+        tried.add((self.job, draft))
+        change(self, draft, now)
+
+    patch.setattr(Ack, "change", once)
+
+
+def result_of_another_ack(patch):
+    """An ack that is tried again keeps a result that says nothing"""
+    change, tried = Ack.change, set()
+
+    def once(self, draft, now):
+        again = (self.job, draft) in tried
+        tried.add((self.job, draft))
+        change(Ack(self.job) if again else self, draft, now)
+
+    patch.setattr(Ack, "change", once)
+
+
+def result_told_too_early(patch):
+    """Who waits is told the result when its commit is sent, whether it lands or not"""
+    write = CommitEngine._write
+
+    async def hasty(self, outcomes):
+        for request, outcome in outcomes:
+            if isinstance(request.operations[0], AwaitResult):
+                request.deliver(outcome)
+        await write(self, outcomes)
+
+    patch.setattr(CommitEngine, "_write", hasty)
+
+
+def stopped_job_queued_again(patch):
+    """A job that was to be stopped is queued again when its claim is found stale"""
+
+    def forgiving(draft, job, *rest, **changes):
+        send_back(draft, job.evolve(cancel_requested=False), *rest, **changes)
+
+    patch.setattr(operator, "send_back", forgiving)
+
+
+def holder_not_told_to_stop(patch):
+    """The heartbeat of a job that is to be stopped says nothing of it"""
+    change = Heartbeat.change
+
+    def silent(self, draft, now):
+        return [error for error in change(self, draft, now) if not isinstance(error, JobCancelledError)]
+
+    patch.setattr(Heartbeat, "change", silent)
