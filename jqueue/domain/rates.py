@@ -4,7 +4,8 @@ The claims that still count are kept as spans: how many there were between two m
 counts until its last moment is out of the window, so that never too many are allowed, and little has to be kept.
 
 Times come from the clocks of several writers. A span counts as long as it is within the window on either side: a clock
-that was ahead for a while holds claims back for no longer than two windows.
+that was ahead for a while holds claims back for no longer than two windows, and clocks that differ by less than a
+window, or two seconds, do not let more through.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from jqueue.domain.rules import Usage
 
 SPANS = 64
 """A window is divided into so many spans: a claim may count longer than it must by this part of the window."""
+
+CLOCKS_DIFFER = 2.0
+"""Seconds by which the clocks of writers may differ: the time of a store is told in whole seconds."""
 
 
 def counting(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
@@ -34,8 +38,11 @@ def claims_left(usage: Sequence[Usage], now: float, rate: int, per: float) -> in
 
 
 def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, ...]:
-    """The spans with one claim more, without those that do not count any more; see `counting`."""
-    spans = counting(usage, now, per)
+    """The spans with one claim more, without those that do not count any more for anybody.
+
+    They are kept for longer than they count: a writer whose clock is behind still has to count what is over here.
+    """
+    spans = counting(usage, now, per + max(per, CLOCKS_DIFFER))
     width = per / SPANS
     for place in range(len(spans) - 1, -1, -1):
         first, last, claims = spans[place]

@@ -208,7 +208,8 @@ class PlainQueue(PlainRules):
         job = self.held(claim)
         if asked.error is not None:
             job["error"] = kept_text(asked.error)
-        job["run_at"] = self.later(asked.delay) if asked.delay else None
+        if asked.delay or asked.charge:
+            job["run_at"] = self.later(asked.delay) if asked.delay else None
         if asked.charge:
             self.send_back(job, asked.dead, delayed=bool(asked.delay))
         elif job["cancel_requested"]:
@@ -310,7 +311,8 @@ class PlainQueue(PlainRules):
         return redriven
 
     def _queue_again(self, job):
-        job.update(status="queued", failures=0, dead_at=None, run_at=None, expires_at=None, place=self.behind_all())
+        run_at = None if self.settings["aging"] is None else self.now
+        job.update(status="queued", failures=0, dead_at=None, run_at=run_at, expires_at=None, place=self.behind_all())
         self.changes += 1
 
     def purge(self, status, entrypoint, older_than):

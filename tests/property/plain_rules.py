@@ -29,6 +29,7 @@ class PlainRules:
 
     jobs: list[dict[str, Any]]
     changes: int
+    attempt_floor: int
 
     def __init__(self):
         self.now = EPOCH

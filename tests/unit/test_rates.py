@@ -79,7 +79,7 @@ def test_however_many_claims_there_are_little_is_remembered(rate, per):
     usage = NONE
     for number in range(5000):
         usage = with_claim(usage, START + number * per / 1000, per)
-        assert len(usage) <= SPANS + 2
+        assert len(usage) <= 2 * SPANS + 3
 
 
 def test_claims_of_one_moment_are_one_span():
@@ -135,3 +135,10 @@ async def test_a_waiting_dequeue_wakes_at_the_moment_when_the_window_opens(kind)
         assert [claim // 600 for claim in claims] == [0, 0, 1, 1, 2]
         assert late == sorted(late), claims
         assert max(late) < 12, claims
+
+
+@pytest.mark.parametrize("per", [1.0, 60.0])
+def test_what_is_over_for_one_clock_still_counts_for_one_that_is_behind(per):
+    made = (Usage(0.0, 0.0, 20),)
+    ahead = with_claim(made, per * 1.01, per)
+    assert 0 == claims_left(ahead, per * 0.7, 20, per)

@@ -1,0 +1,102 @@
+"""Every job accounted for: what the history says is compared with what handlers said, and with how workers ended."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tests.worker_processes.claims import Claim, End, Lives
+from tests.worker_processes.journal import BEGINS, ENDS, Line
+from tests.worker_processes.processes import Fate
+
+
+class Accounts:
+    """One run, as it looks from the three sides.
+
+    Args:
+        lives: what the history says.
+        journals: what the handlers of each process said.
+        fates: how each process ended.
+        threads: entrypoints whose handlers cannot be cancelled, but only asked to stop.
+    """
+
+    def __init__(
+        self,
+        lives: Lives,
+        journals: Mapping[str, Sequence[Line]],
+        fates: Mapping[str, Fate],
+        threads: frozenset[str] = frozenset(),
+    ) -> None:
+        self._lives = lives
+        self._fates = fates
+        self._threads = threads
+        self._said: dict[tuple[str, int], list[tuple[str, Line]]] = defaultdict(list)
+        for name, lines in journals.items():
+            for line in lines:
+                self._said[line.job_id, line.attempt].append((name, line))
+
+    def faults(self, expected: Iterable[str]) -> list[str]:
+        """Everything that is not as it should be.
+
+        Args:
+            expected: the ids of all jobs that were enqueued, each of which was to be done.
+        """
+        found = list(self._lives.faults)
+        found += self._jobs(set(expected))
+        for claim in self._lives.claims.values():
+            found += (f"{claim}: {fault}" for fault in self._claim(claim))
+        for job_id, attempt in self._said.keys() - self._lives.claims.keys():
+            found.append(f"a handler began with {job_id}/{attempt}, which nobody had claimed")
+        for name, fate in self._fates.items():
+            if not _ended_well(fate):
+                found.append(f"{name} ended in another way than it should have: {fate}")
+        return found
+
+    def _jobs(self, expected: set[str]) -> Iterator[str]:
+        lives = self._lives
+        for job_id in expected | lives.enqueued.keys():
+            counts = lives.enqueued[job_id], lives.acked[job_id]
+            if job_id not in expected:
+                yield f"job {job_id} was enqueued by nobody, and is there"
+            elif counts != (1, 1):
+                yield f"job {job_id} came into the queue {counts[0]} times, and was acked {counts[1]} times"
+
+    def _claim(self, claim: Claim) -> Iterator[str]:
+        said = self._said.get((claim.job_id, claim.attempt), [])
+        if any(name != claim.by for name, _ in said):
+            yield f"another process worked on it: {said}"
+        kinds = Counter(line.what for _, line in said)
+        if kinds[BEGINS] > 1 or kinds[ENDS] > kinds[BEGINS]:
+            yield f"its handler said {dict(kinds)}"
+        fate = self._fates.get(claim.by)
+        if claim.end is None or fate is None:
+            yield "it has no end, or nobody knows its process"
+        elif claim.end is End.ACKED:
+            yield from self._acked(claim, said)
+        else:
+            yield from self._not_acked(claim, fate, done=bool(kinds[ENDS]))
+
+    def _acked(self, claim: Claim, said: Sequence[tuple[str, Line]]) -> Iterator[str]:
+        ends = [line.at for _, line in said if line.what == ENDS]
+        if claim.ended_by != claim.by:
+            yield "somebody else acked it"
+        if not ends:
+            yield "its handler has not ended"
+        elif ends[0] > claim.ended_at:
+            yield f"its handler ended {ends[0] - claim.ended_at:.3f} s after its ack was sent"
+
+    def _not_acked(self, claim: Claim, fate: Fate, *, done: bool) -> Iterator[str]:
+        asked_in_vain = fate.hurried and claim.entrypoint in self._threads
+        if done and fate.killed_at is None and not asked_in_vain:
+            yield f"its handler had ended, and {claim.by} was not killed: the job is done twice"
+        if claim.end is End.CHARGED and (fate.killed_at is None or claim.ended_at < fate.killed_at):
+            yield f"{claim.by} was not killed, or not yet, and it is charged: {claim.error}"
+
+
+def _ended_well(fate: Fate) -> bool:
+    """As it should have: killed, or stopped with 0. A signal before it heeds any, or after it said goodbye, ends it."""
+    if fate.killed_at is not None:
+        return True
+    deaf = not fate.started or (fate.hurried and fate.stopped)
+    return fate.exit_code == 0 or (deaf and fate.exit_code == -signal.SIGTERM)

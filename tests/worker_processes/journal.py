@@ -1,0 +1,64 @@
+"""What handlers say about themselves: a line when one begins, and one when it ends. Each is on the disk at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from jqueue.worker import Context
+
+NAME = os.environ.get("JQUEUE_TEST_WORKER", "nobody")
+"""What this process is called, by whoever started it."""
+
+SUFFIX = ".journal"
+BEGINS, ENDS = "begins", "ends"
+
+
+class Line(NamedTuple):
+    """One line; the time is in seconds since 1970, from before it was written."""
+
+    what: str
+    job_id: str
+    attempt: int
+    at: float
+
+
+@contextmanager
+def journalled(ctx: Context) -> Iterator[None]:
+    """Say that a handler begins, and that it ends. One that raises, or is cancelled, has not ended."""
+    _say(BEGINS, ctx)
+    yield
+    _say(ENDS, ctx)
+
+
+def _say(what: str, ctx: Context) -> None:
+    line = json.dumps([what, ctx.job.id, ctx.attempt, time.time()]).encode() + b"\n"
+    file = _journal()
+    os.write(file, line)
+    os.fsync(file)
+
+
+@cache
+def _journal() -> int:
+    return os.open(f"{NAME}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def read_journal(path: Path) -> list[Line]:
+    """The lines of one process."""
+    return [Line(*json.loads(line)) for line in path.read_bytes().splitlines()]
+
+
+def journals(folder: Path) -> dict[str, list[Line]]:
+    """The lines of each process."""
+    return {path.name.removesuffix(SUFFIX): read_journal(path) for path in folder.glob(f"*{SUFFIX}")}
+
+
+def bytes_written(folder: Path) -> int:
+    """How much all processes have said so far."""
+    return sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))

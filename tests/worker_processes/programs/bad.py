@@ -1,0 +1,194 @@
+"""A worker whose handlers do what no handler should."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from jqueue.worker import Context, Exponential
+from tests.worker_processes.journal import journalled
+from tests.worker_processes.recording import RecordedWorker
+
+SOON = Exponential(base=0.01, cap=0.01)
+RELEASE = Path("release")
+"""Handlers that nothing else can end go on until this file is there."""
+
+CLAIM_TIMEOUT = float(os.environ.get("JQUEUE_TEST_CLAIM_TIMEOUT", "60"))
+
+worker = RecordedWorker(concurrency=8, grace=0.2, cancel_grace=0.3, claim_timeout=CLAIM_TIMEOUT)
+
+
+@worker.handler("good")
+async def good(ctx: Context) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(0.01)
+
+
+@worker.handler("hangs", timeout=0.3, max_attempts=2, backoff=SOON)
+async def hangs(ctx: Context) -> None:
+    with journalled(ctx):
+        await asyncio.Event().wait()
+
+
+@worker.handler("raises", max_attempts=3, backoff=SOON)
+async def raises(ctx: Context) -> None:
+    with journalled(ctx):
+        raise ValueError("no such customer")
+
+
+class Unspeakable(Exception):
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@worker.handler("raises what cannot be shown", max_attempts=1)
+async def raises_unspeakable() -> None:
+    raise Unspeakable
+
+
+@worker.handler("raises SystemExit", max_attempts=2, backoff=SOON)
+async def exits() -> None:
+    sys.exit(3)
+
+
+@worker.handler("raises SystemExit in a thread", max_attempts=2, backoff=SOON)
+def exits_in_a_thread() -> None:
+    sys.exit(3)
+
+
+@worker.handler("raises KeyboardInterrupt", max_attempts=1)
+async def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+@worker.handler("raises StopIteration in a thread", max_attempts=1)
+def stops_iterating() -> None:
+    raise StopIteration
+
+
+@worker.handler("recurses", max_attempts=1)
+async def recurses() -> None:
+    await recurses.function()
+
+
+@worker.handler("cancels itself", max_attempts=1)
+async def cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(1)
+
+
+@worker.handler("ends its process", max_attempts=2)
+async def ends_its_process(ctx: Context) -> None:
+    with journalled(ctx):
+        os._exit(3)
+
+
+@worker.handler("ignores cancellation", timeout=0.3, max_attempts=1)
+async def ignores_cancellation(ctx: Context) -> None:
+    with journalled(ctx):
+        while not RELEASE.exists():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+
+
+@worker.handler("ignores cancellation in a thread", timeout=0.3, max_attempts=1)
+def ignores_cancellation_in_a_thread(ctx: Context) -> None:
+    with journalled(ctx):
+        while not RELEASE.exists():
+            time.sleep(0.02)
+
+
+@worker.handler("never returns")
+def never_returns(ctx: Context) -> None:
+    with journalled(ctx):
+        while True:
+            time.sleep(3600)
+
+
+@worker.handler("never returns and blocks the loop")
+async def blocks_the_loop(ctx: Context) -> None:
+    with journalled(ctx):
+        while not RELEASE.exists():
+            time.sleep(0.02)
+
+
+@worker.handler("returns an object", max_attempts=5, keep_result=60)
+async def returns_an_object() -> object:
+    return object()
+
+
+@worker.handler("returns not a number", max_attempts=5, keep_result=60)
+async def returns_not_a_number() -> float:
+    return float("nan")
+
+
+@worker.handler("returns itself", max_attempts=5, keep_result=60)
+async def returns_itself() -> list[object]:
+    endless: list[object] = []
+    endless.append(endless)
+    return endless
+
+
+@worker.handler("returns too much", max_attempts=5, keep_result=60)
+def returns_too_much() -> str:
+    return "x" * 1_000_000
+
+
+@worker.handler("returns an object from a process", process=True, max_attempts=5, keep_result=60)
+def returns_an_object_from_a_process() -> object:
+    return object()
+
+
+@worker.handler("returns an object that nobody keeps")
+async def returns_what_nobody_keeps() -> object:
+    return object()
+
+
+@worker.handler("segfaults in its process", process=True, max_attempts=1)
+def segfaults() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@worker.handler("raises SystemExit in its process", process=True, max_attempts=1)
+def exits_in_its_process() -> None:
+    sys.exit(3)
+
+
+@worker.handler("ends the process that it has", process=True, max_attempts=1)
+def ends_the_process_that_it_has() -> None:
+    os._exit(3)
+
+
+@worker.handler("raises in its process", process=True, max_attempts=1)
+def raises_in_its_process() -> None:
+    raise ValueError("no such customer")
+
+
+@worker.handler("runs for ever in its process", process=True, timeout=0.5, max_attempts=1)
+def runs_for_ever() -> None:
+    Path("endless.pid").write_text(str(os.getpid()))
+    while True:
+        pass
+
+
+@worker.handler("stays in its process", process=True)
+def stays() -> None:
+    Path("pid").write_text(str(os.getpid()))
+    Path("pid").rename("staying.pid")
+    while True:
+        pass
+
+
+@worker.handler("good in a process", process=True, keep_result=60)
+def good_in_a_process(number: int) -> int:
+    return number + 1

@@ -1,0 +1,50 @@
+"""A worker whose handlers say when they begin and end, and heed it when they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from jqueue.worker import Context
+from tests.worker_processes.journal import journalled
+from tests.worker_processes.recording import RecordedWorker
+
+CLAIM_TIMEOUT = 3.0
+SLICE = 0.01
+
+worker = RecordedWorker(concurrency=4, grace=0.3, cancel_grace=20, claim_timeout=CLAIM_TIMEOUT)
+
+
+class Stopped(Exception):
+    """A thread was told to stop, and does."""
+
+
+@worker.handler("doze")
+async def doze(seconds: float, ctx: Context) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(seconds)
+
+
+@worker.handler("block")
+def block(seconds: float, ctx: Context) -> None:
+    with journalled(ctx):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if ctx.is_cancelled:
+                raise Stopped
+            time.sleep(SLICE)
+
+
+@worker.handler("answer", keep_result=1)
+async def answer(seconds: float, ctx: Context) -> str:
+    with journalled(ctx):
+        await asyncio.sleep(seconds)
+        return ctx.job.id
+
+
+@worker.handler("divide")
+async def divide(seconds: float, ctx: Context) -> None:
+    """Enqueues another job in the commit that acks it."""
+    with journalled(ctx):
+        ctx.on_ack(doze.operation(0.0, job_id=f"{ctx.job.id}-child"))
+        await asyncio.sleep(seconds)

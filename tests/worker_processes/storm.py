@@ -1,0 +1,141 @@
+"""Workers under load that are killed, stopped and replaced at random moments, until all that was enqueued is done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jqueue import BrokerQueue, Enqueue, LocalFileSystemStorage
+from tests.worker_processes.journal import bytes_written
+from tests.worker_processes.processes import LONGEST, LOOK_EVERY, Fate, WorkerProcess
+from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage
+
+PRODUCER = "producer"
+MOST_READY = 60
+"""Jobs that wait at once: enough that no worker is ever idle, and few enough that versions stay small."""
+
+KINDS = ("doze", "block", "answer", "divide")
+LINE = 70
+"""About the length of a line of a journal."""
+
+ENDS = ("kill", "stop", "stop, then kill", "stop twice")
+WEIGHTS = (10, 10, 2, 2)
+
+
+class Storm:
+    """One run.
+
+    Args:
+        folder: where all is kept.
+        dice: decide who ends when and how, and what is enqueued.
+        workers: how many there are at a time.
+        ends: how many are ended and replaced.
+
+    Attributes:
+        enqueued: ids of jobs, each by an enqueue that returned.
+        fates: how each worker ended, by name.
+    """
+
+    def __init__(self, folder: Path, dice: random.Random, workers: int, ends: int) -> None:
+        self.enqueued: list[str] = []
+        self.fates: dict[str, Fate] = {}
+        self._folder = folder
+        self._dice = dice
+        self._workers = workers
+        self._ends = ends
+        self._living: list[WorkerProcess] = []
+        self._ending: list[WorkerProcess] = []
+        self._started = 0
+        self._made = 0
+        self._producing = True
+
+    async def run(self) -> None:
+        """Let it rage, then let the last workers finish everything, and stop them."""
+        storage = LocalFileSystemStorage(self._folder / "queue.json")
+        recorded = RecordingStorage(storage, Log(self._folder / f"{PRODUCER}{SUFFIX}"))
+        try:
+            async with BrokerQueue(recorded) as queue:
+                producing = asyncio.create_task(self._produce(queue))
+                await self._rage()
+                self._producing = False
+                await producing
+                await self._until_empty(queue)
+                for worker in self._living:
+                    worker.stop()
+                self._ending += self._living
+                self._living = []
+                await self._until(lambda: all(worker.has_ended for worker in self._ending), "all workers have ended")
+                self._reap()
+        finally:
+            for worker in self._living + self._ending:
+                worker.end()
+
+    async def _produce(self, queue: BrokerQueue) -> None:
+        while self._producing:
+            if (await queue.stats()).depth > MOST_READY:
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            jobs = [self._job() for _ in range(self._dice.randint(1, 8))]
+            self.enqueued += [job.id for job in await queue.enqueue_many(jobs)]
+
+    def _job(self) -> Enqueue:
+        self._made += 1
+        kind = self._dice.choice(KINDS)
+        long = self._dice.random() < 0.05
+        seconds = self._dice.uniform(0.5, 2.0) if long else self._dice.uniform(0.0, 0.05)
+        keep = 1 if kind == "answer" else None
+        return Enqueue(kind, b"%.3f" % seconds, job_id=f"{kind}-{self._made}", keep_result=keep)
+
+    async def _rage(self) -> None:
+        for _ in range(self._workers):
+            self._start()
+        for _ in range(self._ends):
+            await self._some_work()
+            await asyncio.sleep(self._dice.uniform(0, 0.05))  # anywhere in a handler or a commit
+            self._end_one()
+            self._start()
+            self._reap()
+
+    async def _some_work(self) -> None:
+        """Wait until somebody who has started has done a little more."""
+        before = bytes_written(self._folder)
+        lines = self._dice.randint(1, 60)
+        await self._until(lambda: bytes_written(self._folder) >= before + lines * LINE, f"{lines} lines of handlers")
+
+    def _end_one(self) -> None:
+        started = [worker for worker in self._living if worker.has_started]
+        victim = self._dice.choice(started if started and self._dice.random() < 0.9 else self._living)
+        self._living.remove(victim)
+        self._ending.append(victim)
+        how = self._dice.choices(ENDS, WEIGHTS)[0]
+        if how == "kill":
+            victim.kill()
+            return
+        victim.stop()
+        if how != "stop":
+            delay = self._dice.uniform(0, 0.4)  # within its grace, mostly
+            asyncio.get_running_loop().call_later(delay, victim.kill if "kill" in how else victim.stop)
+
+    def _start(self) -> None:
+        self._started += 1
+        self._living.append(WorkerProcess(self._folder, f"worker-{self._started}", "load"))
+
+    def _reap(self) -> None:
+        for worker in [worker for worker in self._ending if worker.has_ended]:
+            self._ending.remove(worker)
+            self.fates[worker.name] = worker.wait()
+
+    async def _until_empty(self, queue: BrokerQueue) -> None:
+        give_up = time.monotonic() + LONGEST
+        while (await queue.read_state()).jobs:
+            assert time.monotonic() < give_up, f"after {LONGEST:g} s, jobs are still in the queue"
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _until(self, condition: Callable[[], object], what: str) -> None:
+        give_up = time.monotonic() + LONGEST
+        while not condition():
+            assert time.monotonic() < give_up, f"after {LONGEST:g} s: {what} did not come to be"
+            await asyncio.sleep(LOOK_EVERY)

@@ -1,0 +1,252 @@
+"""Handlers in real workers that hang, raise, end their process, ignore what they are told, return what nobody can keep.
+
+Each of their jobs is accounted for in the queue, and the worker goes on with the others.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from jqueue import DirectQueue, Enqueue, LocalFileSystemStorage
+from tests.worker_processes.claims import End, Lives, steps
+from tests.worker_processes.history import read_history
+from tests.worker_processes.journal import BEGINS, ENDS, journals
+from tests.worker_processes.processes import WorkerProcess, until
+from tests.worker_processes.programs.bad import worker as bad_worker
+from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage
+
+pytestmark = pytest.mark.xdist_group("worker processes")
+
+RESULTS = {
+    "hangs": (2, r"timed out after 0\.3 s"),
+    "raises": (3, "ValueError: no such customer"),
+    "raises what cannot be shown": (1, "Unspeakable"),
+    "raises SystemExit": (2, "SystemExit: 3"),
+    "raises SystemExit in a thread": (2, "SystemExit: 3"),
+    "raises KeyboardInterrupt": (1, "KeyboardInterrupt"),
+    "raises StopIteration in a thread": (1, "StopIteration"),
+    "recurses": (1, "RecursionError"),
+    "cancels itself": (1, "CancelledError"),
+    "ignores cancellation": (1, r"timed out after 0\.3 s, and went on"),
+    "ignores cancellation in a thread": (1, r"timed out after 0\.3 s, and went on"),
+    "returns an object": (1, "JSON"),
+    "returns not a number": (1, "JSON"),
+    "returns itself": (1, "JSON"),
+    "returns too much": (1, "result is .* bytes"),
+    "returns an object from a process": (1, "JSON"),
+    "segfaults in its process": (1, "process .* exit code -11"),
+    "raises SystemExit in its process": (1, "SystemExit|exit code 3"),
+    "ends the process that it has": (1, "process .* exit code 3"),
+    "raises in its process": (1, "ValueError: no such customer"),
+    "runs for ever in its process": (1, r"timed out after 0\.5 s"),
+}
+"""How often each of them fails, and what is kept of it."""
+
+GOOD = 30
+SHORT = 1.5
+"""Seconds that a claim lasts without a heartbeat, where one has to get stale."""
+
+
+class Scene:
+    """A folder with a queue, in which everything is kept."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.storage = LocalFileSystemStorage(folder / "queue.json")
+        self.recorded = RecordingStorage(self.storage, Log(folder / f"test{SUFFIX}"))
+        self.fate = None
+        self.log = ""
+
+    def enqueue(self, *jobs):
+        async def enqueue():
+            async with DirectQueue(self.recorded) as queue:
+                await queue.enqueue_many(jobs)
+
+        asyncio.run(enqueue())
+
+    def jobs(self):
+        async def read():
+            async with DirectQueue(self.storage) as queue:
+                return {job.id: job for job in (await queue.read_state()).jobs}
+
+        return asyncio.run(read())
+
+    def lives(self):
+        lives = Lives()
+        for before, after in steps(read_history(self.folder, (self.folder / "queue.json").read_bytes())):
+            lives.see(before, after)
+        assert [] == lives.faults
+        return lives
+
+    def said(self, what):
+        """The jobs of which handlers said so, each as often as they did."""
+        return [line.job_id for lines in journals(self.folder).values() for line in lines if line.what == what]
+
+    @contextmanager
+    def worker(self, name, *options, claim_timeout=None):
+        environment = {"JQUEUE_TEST_CLAIM_TIMEOUT": str(claim_timeout)} if claim_timeout else {}
+        process = WorkerProcess(self.folder, name, "bad", "queue.json", *options, environment=environment)
+        try:
+            yield process
+        finally:
+            process.end()
+
+
+def job_of(entrypoint, job_id=None):
+    """A job as its handler would enqueue it."""
+    options = bad_worker.handlers[entrypoint].options
+    return Enqueue(
+        entrypoint,
+        b"1",
+        job_id=job_id or entrypoint,
+        max_attempts=options.max_attempts,
+        keep_result=options.keep_result,
+    )
+
+
+def good_ones(word):
+    return [job_of("good", f"good-{word}-{number}") for number in range(GOOD)]
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
+    """What is left when one worker has had all of them at once, with good ones before and behind."""
+    scene = Scene(tmp_path_factory.mktemp("bad"))
+    others = [job_of("good in a process"), job_of("returns an object that nobody keeps")]
+    scene.enqueue(*good_ones("before"), *map(job_of, RESULTS), *others, *good_ones("behind"))
+    with scene.worker("worker") as process:
+        until(lambda: len(scene.said(ENDS)) >= 2 * GOOD, "all good jobs are done")
+        until(lambda: all(job.status in ("dead", "completed") for job in scene.jobs().values()), "all jobs are settled")
+        scene.enqueue(*good_ones("late"))
+        until(lambda: len(scene.said(ENDS)) >= 3 * GOOD, "it still works")
+        (scene.folder / "release").touch()
+        process.stop()
+        scene.fate = process.wait()
+        scene.log = process.log.read_text()
+    return scene
+
+
+@pytest.mark.parametrize("entrypoint", RESULTS)
+def test_what_a_handler_does_wrong_costs_its_job_alone(after, entrypoint):
+    failures, pattern = RESULTS[entrypoint]
+    job = after.jobs()[entrypoint]
+    assert ("dead", failures, failures) == (job.status, job.attempt, job.failures), job.error
+    assert re.search(pattern, job.error), job.error
+    assert job.error.isprintable() or "\n" in job.error
+
+
+def test_a_worker_that_had_them_all_did_every_other_job_once_and_exits_with_0(after):
+    lives = after.lives()
+    good = [job.job_id for word in ("before", "behind", "late") for job in good_ones(word)]
+    assert sorted(good) == sorted(job_id for job_id in after.said(ENDS) if job_id.startswith("good"))
+    others = ["good in a process", "returns an object that nobody keeps"]
+    assert {*good, *others} == set(lives.acked)
+    assert {1} == set(lives.acked.values())
+    assert {*RESULTS, "good in a process"} == set(after.jobs())
+    assert 2 == after.jobs()["good in a process"].result
+    assert 0 == after.fate.exit_code, after.log
+    assert "Traceback" not in after.log
+
+
+def test_a_process_that_never_ends_is_killed_when_its_time_is_up(after):
+    assert not is_alive(int((after.folder / "endless.pid").read_text()))
+
+
+@pytest.mark.parametrize("says_itself", [True, False], ids=["the job says how often", "its handler says how often"])
+def test_a_job_that_ends_its_workers_is_dead_in_the_end_and_others_do_the_rest(tmp_path, says_itself):
+    scene = Scene(tmp_path)
+    killer = job_of("ends its process", "killer") if says_itself else Enqueue("ends its process", b"", job_id="killer")
+    scene.enqueue(killer, *good_ones("with"))
+    fates = []
+    for number in range(4):
+        with scene.worker(f"worker-{number}", claim_timeout=SHORT) as process:
+            until(partial(is_over, scene, process), "the job is dead, or its worker")
+            if not process.has_ended:
+                process.stop()
+            fates.append(process.wait().exit_code)
+        if fates[-1] == 0:
+            break
+    job = scene.jobs()["killer"]
+    assert ([3, 3, 0], "dead") == (fates, job.status)
+    assert "stale: no heartbeat" in job.error if says_itself else "its workers ended without" in job.error
+    assert ["killer"] * 2 == [job_id for job_id in scene.said(BEGINS) if job_id == "killer"]
+    lives = scene.lives()
+    assert dict.fromkeys((job.job_id for job in good_ones("with")), 1) == lives.acked
+
+
+def is_over(scene, process):
+    jobs = scene.jobs()
+    return process.has_ended or (set(jobs) == {"killer"} and jobs["killer"].status == "dead")
+
+
+def test_a_process_that_is_busy_ends_with_its_worker_and_its_job_goes_back_uncharged(tmp_path):
+    scene = Scene(tmp_path)
+    scene.enqueue(job_of("stays in its process"))
+    with scene.worker("worker") as process:
+        until(lambda: (tmp_path / "staying.pid").exists(), "it has begun")
+        process.stop()
+        assert 0 == process.wait().exit_code, process.log.read_text()
+    [job] = scene.jobs().values()
+    assert ("queued", 1, 0) == (job.status, job.attempt, job.failures)
+    until(lambda: not is_alive(int((tmp_path / "staying.pid").read_text() or 0)), "the process is gone")
+
+
+def test_a_process_that_is_busy_ends_when_its_worker_is_killed(tmp_path):
+    scene = Scene(tmp_path)
+    scene.enqueue(job_of("stays in its process"))
+    with scene.worker("worker") as process:
+        until(lambda: (tmp_path / "staying.pid").exists(), "it has begun")
+        process.kill()
+        process.wait()
+    pid = int((tmp_path / "staying.pid").read_text())
+    try:
+        until(lambda: not is_alive(pid), "the process is gone")
+    finally:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_alive(pid):
+    """Whether there is such a process that has not ended: one whose parent does not ask may be a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_thread_that_never_returns_holds_up_no_shutdown_and_its_job_goes_back_uncharged(tmp_path):
+    scene = Scene(tmp_path)
+    scene.enqueue(job_of("never returns"), *good_ones("beside"))
+    with scene.worker("worker") as process:
+        until(lambda: len(scene.said(ENDS)) == GOOD and "never returns" in scene.said(BEGINS), "it hangs")
+        process.stop()
+        assert 0 == process.wait().exit_code, process.log.read_text()
+    [job] = scene.jobs().values()
+    assert ("never returns", "queued", 1, 0) == (job.id, job.status, job.attempt, job.failures)
+    assert End.RETURNED == scene.lives().claims["never returns", 1].end
+
+
+def test_a_handler_that_blocks_the_loop_loses_its_claims_and_nothing_is_acked_by_two(tmp_path):
+    scene = Scene(tmp_path)
+    scene.enqueue(job_of("never returns and blocks the loop", "blocks"))
+    with (
+        scene.worker("one", "--concurrency", "1", claim_timeout=SHORT) as one,
+        scene.worker("other", "--concurrency", "1", claim_timeout=SHORT) as other,
+    ):
+        until(lambda: scene.said(BEGINS) == ["blocks"] * 2, "the other one has it, too")
+        (scene.folder / "release").touch()
+        until(lambda: not scene.jobs(), "it is done")
+        one.stop()
+        other.stop()
+        assert (0, 0) == (one.wait().exit_code, other.wait().exit_code)
+    lives = scene.lives()
+    first, second = lives.claims["blocks", 1], lives.claims["blocks", 2]
+    assert (End.CHARGED, End.ACKED) == (first.end, second.end)
+    assert {"one", "other"} == {first.by, second.by}
+    assert {"blocks": 1} == lives.acked
