@@ -75,6 +75,7 @@ class Writer:
         self._wake: asyncio.Event = asyncio.Event()
         self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
+        self._looked = 0.0  # when what the store holds was last known, on the clock of the event loop
         self.closed: str | None = None
 
     def has_room(self, operations: Sequence[Operation]) -> bool:
@@ -266,7 +267,7 @@ class Writer:
                 pace = self.engine.pace
                 read_first = pace.shared if pace.interval else self.engine.turns.begin()
                 await self._carry([*self._waiting, *batch], read_first=read_first)
-                self._poll = SHORTEST_POLL
+                self._looked, self._poll = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
             elif self._waiting:
                 await self._watch()
@@ -323,17 +324,18 @@ class Writer:
 
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
-        version = self.engine.draft.version
+        loop, version = asyncio.get_running_loop(), self.engine.draft.version
         due = self.engine.draft.next_due() if any(request.sought is not None for request in self._waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
-        polling = self._poll <= until_due
-        if await self._rest(min(self._poll, until_due)):
+        until_poll = max(0.0, self._looked + self._poll - loop.time())
+        polling = until_poll <= until_due
+        if await self._rest(min(until_poll, until_due)):
             return
         await self._carry(self._waiting, read_first=polling)
-        if self.engine.draft.version == version:
-            self._poll = min(self._longest_poll, self._poll * POLL_GROWTH)
-        else:
-            self._poll = SHORTEST_POLL
+        if self.engine.draft.version != version:
+            self._looked, self._poll = loop.time(), SHORTEST_POLL
+        elif polling:
+            self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
 
     def _owes_an_answer(self) -> bool:
         """Whether writes are open that may have made claims for somebody who has left."""

@@ -17,6 +17,7 @@ from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.held import Hands, Signal
+from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Trouble
 
 logger = logging.getLogger("jqueue.worker")
@@ -57,6 +58,7 @@ class Claimer:
         self._begin = begin
         self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
         self._drain = drain
+        self._most = batch_size_of(queue)
         self._trouble = Trouble("claiming jobs", entropy)
         self._more = Signal()
         self._task: asyncio.Task[Any] | None = None
@@ -79,7 +81,7 @@ class Claimer:
                 await self._more.wait()
                 found_all = False
                 continue
-            asked, last_look = hands.free, self._drain and hands.is_idle
+            asked, last_look = min(hands.free, self._most), self._drain and hands.is_idle
             if self._drain and found_all and last_look:
                 found_all = False
             try:
@@ -150,4 +152,4 @@ class Claimer:
 
     def _is_outgrown(self) -> bool:
         """Whether the long poll asks for so few that another one is worth it, or it is time for the last look."""
-        return self._hands.free >= 2 * self._polled_for or (self._drain and self._hands.is_idle)
+        return min(self._hands.free, self._most) >= 2 * self._polled_for or (self._drain and self._hands.is_idle)

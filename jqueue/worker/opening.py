@@ -49,3 +49,9 @@ def entropy_of(queue: JobQueue) -> Entropy:
     """The queue's dice."""
     options = getattr(queue, "options", None)
     return options.entropy if isinstance(options, QueueOptions) else SystemEntropy()
+
+
+def batch_size_of(queue: JobQueue) -> int:
+    """How many jobs or operations one call of the queue takes."""
+    options = getattr(queue, "options", None)
+    return (options if isinstance(options, QueueOptions) else QueueOptions()).limits.batch_size

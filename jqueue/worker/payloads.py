@@ -29,6 +29,9 @@ uuid_type uuid_version decimal_type decimal_parsing decimal_max_digits decimal_m
 union_tag_not_found
 """
 
+MASK = b'"**********"'
+"""What pydantic writes in place of a secret."""
+
 PLAIN = frozenset(_PLAIN.split())
 """The problems whose text says what was expected, and nothing of what was there."""
 
@@ -75,17 +78,24 @@ def codec_of(annotation: Any) -> Codec:
             return validate(payload)
         except ValidationError as error:
             problem = describe(error, names)
-        except (ValueError, TypeError, RecursionError) as error:
+        except Exception as error:
             problem = f"a validator of it raised {type(error).__name__}"
         raise PayloadError(f"the payload is not what the handler takes: {problem}")
 
     def encode(value: Any) -> bytes:
         try:
-            return adapter.dump_json(adapter.validate_python(value), by_alias=True, round_trip=True)
+            checked = adapter.validate_python(value)
+            payload = adapter.dump_json(checked, by_alias=True, round_trip=True)
+            arrived = validate(payload)
+            if MASK not in payload or adapter.dump_python(arrived) == adapter.dump_python(checked):
+                return payload
+            problem = "it has a secret that pydantic hides when it is written: give its field a serializer"
         except ValidationError as error:
             problem = describe(error, names)
         except PydanticSerializationError:
             problem = "JSON has no place for something in it"
+        except Exception as error:
+            problem = f"a validator of it raised {type(error).__name__}"
         raise InvalidJobError(f"the payload is not what the handler takes: {problem}")
 
     return Codec(parse, encode)

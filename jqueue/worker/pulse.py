@@ -14,6 +14,7 @@ from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.held import Hands, Held
+from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Trouble
 from jqueue.worker.working import Workshop
 
@@ -22,7 +23,6 @@ logger = logging.getLogger("jqueue.worker")
 BEATS_PER_TIMEOUT = 3
 LONGEST_INTERVAL = 60.0
 SHORTEST_INTERVAL = 0.01
-MOST_TOGETHER = 10_000
 
 
 class Pulse:
@@ -43,6 +43,7 @@ class Pulse:
         self._hands = hands
         self._workshop = workshop
         self._timeout = claim_timeout
+        self._most = batch_size_of(queue)
         self._trouble = Trouble("sending heartbeats", entropy)
 
     async def run(self) -> None:
@@ -72,7 +73,7 @@ class Pulse:
 
     async def _beat(self, claims: list[Claim], timeout: float) -> Sequence[JobNotFoundError]:
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
-        lots = [claims[start : start + MOST_TOGETHER] for start in range(0, len(claims), MOST_TOGETHER)]
+        lots = [claims[start : start + self._most] for start in range(0, len(claims), self._most)]
         errors: list[JobNotFoundError] = []
         for lot in lots:
             errors += await self._queue.heartbeat_many(lot, deadline=deadline)

@@ -96,6 +96,25 @@ class Run:
             self._loop.call_soon_threadsafe(self.stop)
 
     async def perform(self) -> RunReport:
+        """Open everything, work, and end in order: also if it is cancelled, and cancelled again while it ends.
+
+        It is done in a task of its own, which is cancelled once; who cancels more often is in a hurry.
+        """
+        task = asyncio.create_task(self._perform(), name="jqueue-worker")
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                self._hurried, cancelled = True, error
+                self._hands.quiet.set()
+                if not task.cancelling():
+                    task.cancel()
+        if cancelled is not None and (task.cancelled() or task.exception() is None):
+            raise cancelled
+        return task.result()
+
+    async def _perform(self) -> RunReport:
         """Open everything, work, and end in order."""
         plan = self._plan
         if any(handler.home == "process" for handler in plan.handlers.values()):

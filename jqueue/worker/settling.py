@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
+    JobCancelledError,
     JobNotFoundError,
     JQueueError,
     QueueClosedError,
@@ -20,14 +21,15 @@ from jqueue.domain.errors import (
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
 from jqueue.ports.queue import JobQueue
-from jqueue.worker.held import Hands, Outcome
+from jqueue.worker.held import Hands, Held, Outcome
+from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Trouble
 from jqueue.worker.working import Workshop
 
 logger = logging.getLogger("jqueue.worker")
 
 MOST_TOGETHER = 1000
-"""So many outcomes go into one call at the most."""
+"""So many outcomes go into one call at the most, or fewer if the queue takes no more."""
 
 LONGEST_DOUBT = 300.0
 """Seconds for which it is tried to find out what became of an outcome that must not be done twice."""
@@ -47,6 +49,7 @@ class Settler:
         self._queue = queue
         self._hands = hands
         self._workshop = workshop
+        self._most = min(MOST_TOGETHER, batch_size_of(queue))
         self._trouble = Trouble("telling it how jobs ended", entropy)
         self._apart: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
@@ -60,7 +63,12 @@ class Settler:
                     await hands.unsent.wait()
                     if self._failure is not None:
                         raise self._failure
-                again, error = await self._send(hands.take_outcomes())
+                taken = hands.take_outcomes()
+                try:
+                    again, error = await self._send(taken)
+                except BaseException:  # cancelled, by a program that ends: whoever sends next begins anew
+                    self._take_back(taken)
+                    raise
                 if again:
                     hands.put_back(again)
                 hands.look_around()
@@ -72,6 +80,15 @@ class Settler:
             for task in self._apart:
                 task.cancel()
 
+    def _take_back(self, taken: Sequence[Outcome]) -> None:
+        """Outcomes were on their way, and nobody knows whether they have arrived."""
+        plain = [outcome for outcome in taken if not outcome.companions]
+        self._hands.sending -= len(plain)
+        unsettled = [outcome for outcome in plain if outcome.held in self._hands.held]
+        for outcome in unsettled:
+            outcome.uncertain = True
+        self._hands.put_back(unsettled)
+
     async def _send(self, taken: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
         """Send outcomes; returns those to send again, and why."""
         plain = [outcome for outcome in taken if not outcome.companions]
@@ -81,8 +98,8 @@ class Settler:
                     self._send_apart(outcome)
         again: list[Outcome] = []
         trouble = None
-        for start in range(0, len(plain), MOST_TOGETHER):
-            lot = plain[start : start + MOST_TOGETHER]
+        for start in range(0, len(plain), self._most):
+            lot = plain[start : start + self._most]
             unsent, error = await self._send_each(lot)
             again += unsent
             trouble = error or trouble
@@ -104,6 +121,12 @@ class Settler:
             hands.unsent.set()
         except JQueueError as error:
             self._refused(outcome, error)
+        except asyncio.CancelledError:
+            outcome.uncertain = True
+            self._refused(outcome, UnknownOutcomeError("the worker ended before the queue's answer"))
+            raise
+        except Exception as error:  # of an operation, or a queue, of somebody else's
+            self._refused(outcome, JQueueError(f"the queue raised {type(error).__name__}"))
         else:
             hands.settle(outcome.held, outcome.kind)
         finally:
@@ -177,7 +200,7 @@ class Settler:
     def _refused(self, outcome: Outcome, error: JQueueError) -> None:
         """The queue took note of an outcome, and will not have it."""
         held = outcome.held
-        if isinstance(error, ClaimLostError | JobNotFoundError):
+        if _is_lost(held, error):
             if not outcome.uncertain:
                 logger.warning(
                     "job %s (%s, attempt %d) is not ours any more: another worker has it, or it is gone",
@@ -193,3 +216,11 @@ class Settler:
             assert isinstance(outcome.operation, Nack)
             logger.error("job %s cannot be given back: %s", held.job.id, error)
             self._hands.settle(held, "lost")
+
+
+def _is_lost(held: Held, error: JQueueError) -> bool:
+    """Whether an error says that the claim on this very job is over; what `on_ack` asked for may be about others."""
+    if not isinstance(error, JobNotFoundError) or isinstance(error, JobCancelledError):
+        return False
+    attempt = error.attempt if isinstance(error, ClaimLostError) else None
+    return error.job_id == held.job.id and attempt in (None, held.job.attempt)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, for as long as a worker runs."""
+"""SIGTERM and SIGINT, for as long as workers run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT") if hasattr(signal, name))
+
+_stops: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
+"""How to stop each worker of this program that heeds signals, and the loop to do it on."""
+
+_before: dict[int, Any] = {}
+"""What the signals did before the first of them."""
 
 
 @contextmanager
 def heeded(stop: Callable[[], None]) -> Iterator[bool]:
-    """While the block runs, have signals call a function on the event loop. What was there before is there after.
+    """While the block runs, have signals call a function on the event loop, and those of other blocks too.
+
+    What was there before the first block is there after the last.
 
     Yields:
         Whether they do: only the main thread of a program may say what signals do.
@@ -22,14 +31,20 @@ def heeded(stop: Callable[[], None]) -> Iterator[bool]:
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    loop = asyncio.get_running_loop()
-
-    def heed(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(stop)  # it also wakes the loop
-
-    before = {number: signal.signal(number, heed) for number in SIGNALS}
+    entry = asyncio.get_running_loop(), stop
+    if not _stops:
+        _before.update({number: signal.signal(number, _heed) for number in SIGNALS})
+    _stops.append(entry)
     try:
         yield True
     finally:
-        for number, handler in before.items():
+        _stops.remove(entry)
+        while not _stops and _before:
+            number, handler = _before.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _heed(number: int, frame: FrameType | None) -> None:
+    for loop, stop in list(_stops):
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop)  # it also wakes the loop

@@ -149,6 +149,8 @@ class Workshop:
                 assert seconds is not None
                 held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
             value = await call(held.job, held.context)
+            if held.reason is not None:  # what it left undone when it was told to stop, nobody knows
+                raise asyncio.CancelledError
             outcome = self._finished(held, value)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self._is_real_interrupt():

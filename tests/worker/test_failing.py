@@ -148,7 +148,7 @@ async def test_a_timeout_is_a_charged_failure():
 
 
 @in_virtual_time
-async def test_a_handler_that_finishes_although_its_time_is_up_has_finished():
+async def test_what_a_handler_returns_after_it_was_told_to_stop_is_not_taken_for_its_work():
     worker = Worker()
 
     @worker.handler("work", timeout=5)
@@ -160,7 +160,8 @@ async def test_a_handler_that_finishes_although_its_time_is_up_has_finished():
 
     async with broker() as queue:
         await queue.enqueue("work", b"")
-        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+        assert RunReport(failed=1) == await worker.run(queue, drain=True, signals=False)
+        assert "timed out after 5 s" == (await only_job(queue)).error
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def after(tmp_path_factory):
 def test_what_a_handler_does_wrong_costs_its_job_alone(after, entrypoint):
     failures, pattern = RESULTS[entrypoint]
     job = after.jobs()[entrypoint]
-    assert ("dead", failures, failures) == (job.status, job.attempt, job.failures), job.error
+    assert ("dead", failures) == (job.status, job.failures), job.error
+    assert job.attempt >= failures  # a claim that came too late for its long poll was handed back
     assert re.search(pattern, job.error), job.error
     assert job.error.isprintable() or "\n" in job.error
 

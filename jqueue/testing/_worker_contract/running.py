@@ -110,7 +110,8 @@ class RunningContract(WorkerContractBase):
                 gate.open()
                 await self.until_empty(observer)
             assert gate.most == 3, "as many handlers run at a time as the concurrency says"
-            assert max(claimed) <= 3, "never more jobs are claimed than there are slots"
+            most = 3 if queue.capabilities.transactions else 6  # outcomes and claims of a moment in one commit, or not
+            assert max(claimed) <= most, "never more jobs are claimed than there are slots"
             assert gate.entered == 12
 
     async def test_a_free_slot_is_filled_while_other_jobs_go_on(self, make_queue: QueueFactory) -> None:
