@@ -317,10 +317,11 @@ class CommitEngine:
                 if key is not None and key in nothing_for:
                     outcomes.append((request, [[]]))
                     continue
+                before = draft.savepoint()
                 outcome = request.perform(draft, now)
-                if key is None:
+                if key is None and draft.savepoint() != before:
                     nothing_for.clear()
-                elif is_empty(outcome):
+                elif key is not None and is_empty(outcome):
                     nothing_for.add(key)
                 outcomes.append((request, outcome))
             if number % OPERATIONS_PER_SLICE == 0:

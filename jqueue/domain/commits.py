@@ -6,6 +6,7 @@ there knows that the write landed. Its absence is certain only while no record t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -14,6 +15,8 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.limits import FINISHED_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState
+from jqueue.domain.rates import still_needed
+from jqueue.domain.rules import Usage
 
 FINISHED_SLACK = FINISHED_KEPT // 4
 """So many ids more are kept before the oldest are dropped together."""
@@ -91,10 +94,23 @@ def next_header(
         attempt_floor=attempt_floor,
         settings=draft.settings,
         entrypoints=draft.entrypoints,
-        recent=draft.recent,
+        recent=_recent(draft, at),
         schedules=draft.schedules,
         extra=draft.extra,
     )
+
+
+def _recent(draft: Draft, now: float) -> Mapping[str, tuple[Usage, ...]]:
+    """The claims that count against a rate, without those that do not count any more."""
+    if not draft.recent:
+        return draft.recent
+    recent = {}
+    for entrypoint, usage in draft.recent.items():
+        rules = draft.entrypoints.get(entrypoint)
+        spans = () if rules is None or rules.per is None else tuple(still_needed(usage, now, rules.per))
+        if spans:
+            recent[entrypoint] = spans
+    return recent
 
 
 def recognise(header: QueueState | Draft, commit: CommitId) -> Verdict:

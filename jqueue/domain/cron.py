@@ -17,9 +17,6 @@ from cronsim import CronSim, CronSimError
 
 from jqueue.domain.errors import InvalidJobError, shown
 
-WINDOWS = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=366))
-"""How far back the last time of an entry is looked for: first where those that come often have it."""
-
 
 def check_cron(expression: object, timezone: object) -> None:
     """Refuse what no clock will ever meet.
@@ -68,19 +65,16 @@ def last_until(expression: str, timezone: str, due: datetime, moment: datetime) 
         InvalidJobError: the entry cannot be understood here.
     """
     check_cron(expression, timezone)
-    for window in WINDOWS:
-        begin = moment - window
-        if begin <= due:
-            break
-        last = due
-        for found in _times_after(expression, timezone, begin):
-            if found > moment:
-                break
+    last, until = due, moment  # it is not after `until`
+    while until - last > timedelta(seconds=1):
+        middle = last + (until - last) / 2
+        found = next(_times_after(expression, timezone, middle), None)
+        if found is not None and found <= moment:
             last = found
-        if last > due:
-            return last
-    times = _times_after(expression, timezone, due)
-    return max(itertools.chain([due], itertools.takewhile(lambda found: found <= moment, times)))
+        else:
+            until = middle
+    times = _times_after(expression, timezone, last)
+    return max(itertools.chain([last], itertools.takewhile(lambda found: found <= moment, times)))
 
 
 def _times_after(expression: str, timezone: str, moment: datetime) -> Iterator[datetime]:

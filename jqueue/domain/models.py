@@ -119,7 +119,7 @@ class Job(BaseModel):
         concurrency_limit: that ceiling, as this job sees it: it is claimed while fewer jobs with the key are in
             progress. None means 1.
         keep_result: seconds for which the result is kept after the ack; None means not at all.
-        result: what the ack said; any JSON value.
+        result: what the ack said; any JSON value. Not to be changed: others see the same one.
         finished_at: when it was acked; None unless completed and kept.
         cancel_requested: whether its holder was told to stop.
     """

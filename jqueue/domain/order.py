@@ -50,6 +50,7 @@ class Order:
         self._retained = LazyHeap(self._is_retained)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
+        self._put_off: list[str] = []
 
     # What changes it
 
@@ -161,9 +162,10 @@ class Order:
         others = [schedule.next_at for schedule in self.schedules.values() if schedule.next_at > self._now]
         for name, rules in self.rules.items():
             if rules.rate is not None and rules.per is not None and name in self._queued and not rules.paused:
-                opening = opens_at(self.recent.get(name, ()), self._now.timestamp(), rules.rate, rules.per)
+                now = self._now.timestamp()
+                opening = opens_at(self.recent.get(name, ()), now, rules.rate, rules.per)
                 if opening is not None:
-                    others.append(datetime.fromtimestamp(opening, UTC) + timedelta(microseconds=1))
+                    others.append(_moment_after(opening))
         return min(others, default=due) if due is None else min([due, *others])
 
     def due_schedules(self, now: datetime) -> list[Schedule]:
@@ -192,7 +194,9 @@ class Order:
 
     def _pop(self, heap: LazyHeap) -> Job | None:
         """The first job of a heap that its concurrency key does not hold back; those before it are parked."""
-        while (entry := heap.pop()) is not None:
+        while (entry := heap.pop()) is not None or self._bring_back_for_those_put_off():
+            if entry is None:
+                continue
             job = self.jobs[entry[-1]]
             if self._is_free(job):
                 return job
@@ -201,7 +205,9 @@ class Order:
 
     def _top(self, heap: LazyHeap) -> Entry | None:
         """The entry of the job that `_pop` would give."""
-        while (entry := heap.top()) is not None:
+        while (entry := heap.top()) is not None or self._bring_back_for_those_put_off():
+            if entry is None:
+                continue
             if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
                 return entry
             heap.pop()
@@ -233,6 +239,13 @@ class Order:
                 self._push(entry)
         if kinds is not None and not kinds:
             del self._parked[key]
+
+    def _bring_back_for_those_put_off(self) -> bool:
+        """Where a job came up before its time, another one with its key is looked at in its place."""
+        put_off, self._put_off = self._put_off, []
+        for key in put_off:
+            self._bring_back(key)
+        return bool(put_off)
 
     def _all_ready(self) -> LazyHeap:
         """The order of all ready jobs without rules, kept from the first time that somebody asks for it."""
@@ -281,6 +294,8 @@ class Order:
         if job.run_at is None or job.run_at <= self._now:
             return True
         self._scheduled.push((job.run_at, job.id))  # handed back with a delay, or the clock went back
+        if job.concurrency_key is not None:
+            self._put_off.append(job.concurrency_key)
         return False
 
     def _has_place(self, job: Job, entry: Entry) -> bool:
@@ -315,6 +330,13 @@ def _count(counts: dict[str, int], name: str, change: int) -> None:
         counts[name] = count
     else:
         counts.pop(name, None)
+
+
+def _moment_after(timestamp: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(timestamp, UTC) + timedelta(microseconds=1)
+    except (OverflowError, ValueError, OSError):  # by hand
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _later(moment: datetime, seconds: float) -> datetime:

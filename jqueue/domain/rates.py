@@ -17,6 +17,15 @@ from jqueue.domain.rules import Usage
 SPANS = 64
 """A window is divided into so many spans: a claim may count longer than it must by this part of the window."""
 
+MOST_SPANS = 3 * SPANS
+"""With more spans than that, what is over, but may count for somebody whose clock is behind, is put together."""
+
+OLD_SPANS = 16
+"""Into so many spans, about."""
+
+FAR_AHEAD = 86400.0
+"""Seconds. No clock is ahead by more, and what says so is forgotten."""
+
 CLOCKS_DIFFER = 2.0
 """Seconds by which the clocks of writers may differ: the time of a store is told in whole seconds."""
 
@@ -42,7 +51,7 @@ def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, .
 
     They are kept for longer than they count: a writer whose clock is behind still has to count what is over here.
     """
-    spans = counting(usage, now, per + max(per, CLOCKS_DIFFER))
+    spans = still_needed(usage, now, per)
     width = per / SPANS
     for place in range(len(spans) - 1, -1, -1):
         first, last, claims = spans[place]
@@ -50,6 +59,26 @@ def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, .
             spans[place] = Usage(min(first, now), max(last, now), claims + 1)
             return tuple(spans)
     return (*spans, Usage(now, now, 1))
+
+
+def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
+    """The spans without those that do not count any more for anybody; see `counting`.
+
+    If there are many, what is over here is put together into few, which can only make others wait for longer. What lies
+    ahead, by the clock of somebody else, is kept for him.
+    """
+    keep = per + max(per, CLOCKS_DIFFER)
+    spans = [span for span in usage if span.last + keep > now and span.first - now <= FAR_AHEAD]
+    if len(spans) <= MOST_SPANS:
+        return spans
+    kept: list[Usage] = []
+    for span in sorted(spans):
+        if kept and span.last + per <= now and span.last - kept[-1].first <= keep / OLD_SPANS:
+            first, last, claims = kept.pop()
+            kept.append(Usage(first, max(last, span.last), claims + span.claims))
+        else:
+            kept.append(span)
+    return kept
 
 
 def opens_at(usage: Sequence[Usage], now: float, rate: int, per: float) -> float | None:

@@ -82,6 +82,16 @@ def keys_of(state):
     return [job.unique_key for job in live if job.unique_key is not None]
 
 
+def due_of(draft):
+    """When something is due, for somebody who has not looked for jobs yet."""
+    looked = draft.order._now
+    draft.order._now = datetime.min.replace(tzinfo=UTC)
+    try:
+        return draft.next_due()
+    finally:
+        draft.order._now = looked
+
+
 def held(blob):
     """Everything that a blob holds and that anybody can see."""
     draft = blob.draft
@@ -97,7 +107,7 @@ def held(blob):
         "queued": dict(draft.order._queued),
         "running": (dict(draft.order.running), dict(draft.order.running_keys)),
         "keys": dict(draft.keys) if len(keys) == len(set(keys)) else HELD_TWICE,
-        "due": draft.next_due(),
+        "due": due_of(draft),
     }
 
 

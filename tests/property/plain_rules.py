@@ -143,7 +143,10 @@ class PlainRules:
     def count_claim(self, entrypoint):
         """A claim was made."""
         if self.rules.get(entrypoint, NO_RULES)["rate"] is not None:
-            self.claims_made[entrypoint] = [*self.counting(entrypoint), self.now]
+            per = self.rules[entrypoint]["per"]
+            kept = timedelta(seconds=per + max(per, 2))  # those that are over count again where the window gets longer
+            found = [at for at in self.claims_made.get(entrypoint, []) if at + kept > self.now]
+            self.claims_made[entrypoint] = [*found, self.now]
 
     def claimed(self):
         """The jobs in progress."""

@@ -121,7 +121,8 @@ class PlainLimits:
             job.status, job.attempt, job.since = "running", job.attempt + 1, self.now
             rules = self.rules.get(job.entrypoint, Rules())
             if rules.rate is not None:
-                rules.claims[:] = [at for at in rules.claims if self.now - at < rules.per] + [self.now]
+                kept = rules.per + max(rules.per, 2)  # those that are over count again where the window gets longer
+                rules.claims[:] = [at for at in rules.claims if self.now - at < kept] + [self.now]
             claimed.append(job)
         return [(job.id, job.attempt) for job in claimed]
 

@@ -1,0 +1,47 @@
+"""Who waits looks into the store in time, whatever else comes due meanwhile."""
+
+import asyncio
+
+import pytest
+
+from jqueue import BrokerQueue, Enqueue, InMemoryStorage
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time
+
+PATIENCE = 3.0
+"""Seconds within which somebody else's job is found: the poll interval is one."""
+
+
+def queues():
+    storage = InMemoryStorage(clock=VirtualClock())
+    return BrokerQueue(storage, clock=VirtualClock()), BrokerQueue(storage, clock=VirtualClock())
+
+
+@in_virtual_time
+async def test_jobs_of_others_that_come_due_again_and_again_do_not_keep_it_from_reading():
+    one, other = queues()
+    async with one, other:
+        await other.enqueue_many(Enqueue("b", b"", delay=number / 2) for number in range(1, 240))
+        waiting = asyncio.create_task(one.dequeue("a", wait=300))
+        await asyncio.sleep(10)
+        await other.enqueue("a", b"")
+        await asyncio.wait_for(waiting, PATIENCE)
+
+
+@pytest.mark.parametrize("held", ["paused", "running"])
+@in_virtual_time
+async def test_jobs_that_come_due_while_they_are_held_back_do_not_either(held):
+    one, other = queues()
+    async with one, other:
+        await other.enqueue("a", b"")
+        if held == "paused":
+            await other.pause("a")
+        else:
+            await other.limit("a", running=1)
+            [running] = await other.dequeue("a")
+        await other.enqueue_many(Enqueue("a", b"", delay=number / 2) for number in range(1, 240))
+        waiting = asyncio.create_task(one.dequeue("a", wait=300))
+        await asyncio.sleep(10)
+        assert not waiting.done()
+        await (other.resume("a") if held == "paused" else other.ack(running))
+        assert 1 == len(await asyncio.wait_for(waiting, PATIENCE))
