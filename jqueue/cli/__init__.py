@@ -1,4 +1,4 @@
-"""The command line: `jqueue doctor URL`, and whatever else grows here, one file for each command.
+"""The command line: `jqueue doctor URL`, `jqueue worker app:worker URL` and what operators need, a file for each.
 
 It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 """

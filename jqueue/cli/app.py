@@ -9,7 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from jqueue._version import __version__
+from jqueue.cli.cancel import cancel
+from jqueue.cli.dead import dead
 from jqueue.cli.doctor import doctor
+from jqueue.cli.pause import pause
+from jqueue.cli.purge import purge
+from jqueue.cli.redrive import redrive
+from jqueue.cli.resume import resume
+from jqueue.cli.stats import stats
 from jqueue.cli.worker import worker
 
 _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
@@ -42,8 +49,8 @@ class _HidingURLs:
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(doctor)
-app.command()(worker)
+for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume):
+    app.command()(command)
 
 
 def _show_version(wanted: bool) -> None:

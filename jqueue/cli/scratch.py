@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Self, TypeVar
 
-from jqueue.adapters.storage._remote import RemoteStorage
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
 from jqueue.ports.clock import Entropy
@@ -29,24 +26,6 @@ REMOVAL_LIMIT = 15.0
 
 LATE = 1.0
 """Seconds after which a write that got no answer is looked for once more."""
-
-
-def describe(storage: object) -> str:
-    """The name of an object as people know it, without secrets, and safe to print."""
-    if isinstance(storage, RemoteStorage):
-        name = storage.url
-    elif isinstance(storage, LocalFileSystemStorage):
-        name = str(storage.path)
-    elif isinstance(storage, InMemoryStorage):
-        name = "memory"
-    else:
-        name = repr(storage)
-    return printable(name)
-
-
-def printable(text: str) -> str:
-    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import sys
+from collections.abc import Container
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.log import log_to_stderr
+from jqueue.cli.on_queue import URL, is_absent
+from jqueue.cli.printing import describe, printable, refusal
+from jqueue.cli.program import find_worker
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.domain.stats import QueueStats
 from jqueue.worker import Worker
 
-UNUSABLE = 2
-"""What it exits with if it could not begin."""
+NAMED = 5
+"""So many entrypoints without a handler are named."""
 
 LAST_WAIT = 1.0
 """Seconds that tasks get which go on after the worker has ended."""
@@ -41,9 +44,7 @@ def worker(
         str,
         typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app:worker.", show_default=False),
     ],
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The queue's: s3://bucket/queue.json, or a path.", show_default=False)
-    ],
+    url: URL,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Jobs at once, instead of what the worker says.", show_default=False)
     ] = None,
@@ -59,21 +60,21 @@ def worker(
     SIGTERM or Ctrl-C stops it: it claims no more jobs, finishes those that it has within the grace period, hands the
     others back, and exits with 0. A second signal stops it at once.
     """
-    _log(log_level, target.partition(".")[0].partition(":")[0])
-    found = _find(target)
+    log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0])
+    found = find_worker(target)
     found.concurrency = concurrency or found.concurrency
     found.grace = found.grace if grace is None else grace
     try:
         queue = connect(url, BrokerQueue)
         asyncio.run(_run(found, queue, drain=drain))
     except (InvalidURLError, InvalidJobError, ImportError) as error:
-        raise _refusal(str(error)) from None
+        raise refusal(str(error)) from None
     except (StorageFatalError, InvalidBlobError) as error:
-        raise _refusal(f"the queue cannot be used: {error}") from None
+        raise refusal(f"the queue cannot be used: {error}") from None
 
 
 async def _run(found: Worker, queue: BrokerQueue, *, drain: bool) -> None:
-    await _look(queue)
+    await _look(queue, found.handlers)
     await found.run(queue, drain=drain)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -85,9 +86,11 @@ async def _run(found: Worker, queue: BrokerQueue, *, drain: bool) -> None:
         os._exit(0)  # or they would keep the process for ever
 
 
-async def _look(queue: BrokerQueue) -> None:
+async def _look(queue: BrokerQueue, handled: Container[str]) -> None:
     """Say what there is; a queue that can never be used is an error now, and one that is away is waited for."""
     logger = logging.getLogger("jqueue.worker")
+    if isinstance(queue.storage, InMemoryStorage):
+        logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
     try:
         stats: QueueStats = await queue.stats(deadline=10)
     except (StorageFatalError, InvalidBlobError):
@@ -95,50 +98,18 @@ async def _look(queue: BrokerQueue) -> None:
     except JQueueError as error:
         logger.warning("the queue cannot be reached yet: %s", error)
         return
-    logger.info("the queue has %d jobs ready, %d scheduled, %d dead", stats.depth, stats.scheduled, stats.dead)
+    if is_absent(stats):
+        logger.info("there is no queue at %s yet: it is made with the first job", describe(queue.storage))
+        return
+    counts = f"{stats.depth} jobs ready, {stats.scheduled} scheduled, {stats.dead} dead"
+    logger.info("the queue has %s%s", counts, _unhandled(stats, handled))
 
 
-def _find(target: str) -> Worker:
-    """The worker that MODULE:NAME means. The folder that one is in counts, as for `python -m`."""
-    module_name, colon, name = target.partition(":")
-    if not colon or not module_name or not name:
-        raise _refusal("say where the worker is as MODULE:NAME: app:worker is `worker` in app.py")
-    if module_name.endswith(".py") or "/" in module_name:
-        raise _refusal("name the module, not its file: app:worker is `worker` in app.py, which is in this folder")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise _refusal(f"there is no module {module_name!r} here, nor is it installed") from None
-        raise
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Worker):
-        what = "nothing" if found is None else f"something of type {type(found).__name__}"
-        raise _refusal(f"{module_name} has {what} called {name!r}, where a jqueue.worker.Worker is needed")
-    return found
-
-
-def _refusal(message: str) -> typer.Exit:
-    typer.echo(f"jqueue: {message}", err=True)
-    return typer.Exit(UNUSABLE)
-
-
-def _log(level: Level, program: str) -> None:
-    """Ours and the program's own, to the standard error: in colours for people, plain for machines.
-
-    Others, such as the clients of stores, only warn: they would tell more than anybody wants to know. A program that
-    has set up its log itself keeps what it has.
-    """
-    if sys.stderr.isatty():
-        handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    for name in ("jqueue", program):
-        if name:
-            logging.getLogger(name).setLevel(level.value)
+def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
+    """The entrypoints with ready jobs that this worker will not claim, in words; nothing if there are none."""
+    known = (stats.entrypoints or {}).items()
+    others = [f"{printable(name)} ({found.depth})" for name, found in known if found.depth and name not in handled]
+    if not others:
+        return ""
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"; this worker has no handler for those of {', '.join(others[:NAMED])}{more}"

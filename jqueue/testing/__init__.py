@@ -46,8 +46,15 @@ _HOMES = {
     "WorkerTester": "jqueue.testing.worker_testing",
 }
 
+_TOOLS = ("pytest", "pytest_asyncio", "rich")
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in _TOOLS:
+            raise
+        raise ImportError(f'{name} of jqueue.testing needs {error.name}: pip install "jqueue[testing]"') from error

@@ -57,6 +57,14 @@ def test_without_typer_one_line_says_what_to_install():
     assert "jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'\n" == result.stderr
 
 
+def test_without_pytest_the_contracts_say_what_to_install():
+    code = "import sys; sys.modules['pytest'] = None; from jqueue.testing import StorageContract"
+    result = start(code=code)
+    assert 1 == result.returncode
+    last = result.stderr.splitlines()[-1]
+    assert 'ImportError: StorageContract of jqueue.testing needs pytest: pip install "jqueue[testing]"' == last
+
+
 def test_a_module_of_ours_that_is_missing_is_not_taken_for_typer():
     code = "import sys; sys.modules['jqueue.cli.load'] = None; from jqueue.cli import main; main()"
     result = start(code=code)
@@ -78,7 +86,9 @@ def test_the_version_is_told():
 
 
 def test_help_tells_how_to_use_it():
-    assert "doctor" in invoke("--help").stdout
+    commands = invoke("--help").stdout
+    for command in ("doctor", "worker", "stats", "dead", "redrive", "purge", "cancel", "pause", "resume"):
+        assert f" {command} " in commands
     text = invoke("doctor", "--help").stdout
     assert "neither read nor written" in " ".join(text.split())
     assert "--json" in text

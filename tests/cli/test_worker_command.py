@@ -21,6 +21,7 @@ import pathlib
 from jqueue.worker import Context, Worker
 
 worker = Worker(concurrency=4, grace=20)
+idle = Worker()
 not_a_worker = 5
 
 
@@ -28,6 +29,16 @@ not_a_worker = 5
 async def note(text: str, ctx: Context) -> None:
     with pathlib.Path("notes.txt").open("a") as notes:
         notes.write(f"{text}\\n")
+
+
+@worker.handler("told")
+async def told(ctx: Context) -> None:
+    ctx.logger.info("attempt %d", ctx.attempt)
+
+
+@worker.handler("fails", max_attempts=1)
+async def fails() -> None:
+    1 / 0
 
 
 @worker.handler("slow")
@@ -54,11 +65,23 @@ async def stubborn(text: str) -> None:
             pass
 """
 
+WRONG = """
+from jqueue.worker import Worker
+
+worker = Worker()
+
+
+@worker.cron("every now and then")
+async def nightly() -> None: ...
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "misspelled.py").write_text("def worker(:\n")
+    (tmp_path / "wrong.py").write_text(WRONG)
     return tmp_path
 
 
@@ -150,6 +173,7 @@ def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_n
         ("absent:worker", "no module 'absent'"),
         ("program:absent", "nothing called 'absent'"),
         ("program:not_a_worker", "type int called 'not_a_worker'"),
+        ("program:idle", 'program:idle has no handlers: register one with @idle.handler("name")'),
     ],
 )
 def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected):
@@ -161,12 +185,67 @@ def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected)
     assert 1 == result.stderr.count("\n")
 
 
-def test_an_import_that_fails_inside_the_program_shows_where(folder, start):
-    process = start("broken:worker", "queue.json")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("broken", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("misspelled", "SyntaxError"),
+        ("wrong", "is no cron expression"),
+    ],
+)
+def test_an_import_that_fails_inside_the_program_shows_where_and_nothing_of_ours(folder, start, module, said):
+    process = start(f"{module}:worker", "queue.json")
     _, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode
-    assert "nothing_of_that_name" in errors
-    assert "broken.py" in errors
+    assert 2 == process.returncode
+    assert f"jqueue: the module '{module}' could not be imported:" == errors.splitlines()[0]
+    assert said in errors.splitlines()[-1]
+    files = [line.split('"')[1] for line in errors.splitlines() if line.startswith('  File "')]
+    assert str(folder / f"{module}.py") == files[0]
+    assert not [file for file in files if "typer" in file or "importlib" in file or "/cli/" in file]
+    assert not (folder / "queue.json").exists()
+
+
+def test_a_queue_that_is_not_there_yet_is_told(folder, start):
+    process = start("program:worker", "queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    assert f"there is no queue at {folder / 'queue.json'} yet: it is made with the first job" in errors
+
+
+def test_a_queue_in_memory_is_warned_of(start):
+    process = start("program:worker", "memory://", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    assert "WARNING jqueue.worker: a queue in memory is this process's alone" in errors
+
+
+def test_ready_jobs_that_have_no_handler_here_are_told(folder, start):
+    enqueue(folder, "note", b"one")
+    for number in range(7):
+        enqueue(folder, f"unknown-{number}", b"")
+    enqueue(folder, "unknown-0", b"")
+    process = start("program:worker", "queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    named = "unknown-0 (2), unknown-1 (1), unknown-2 (1), unknown-3 (1), unknown-4 (1) and 2 more"
+    assert f"9 jobs ready, 0 scheduled, 0 dead; this worker has no handler for those of {named}\n" in errors
+
+
+def test_a_line_of_a_handler_says_which_job_it_is_about(folder, start):
+    job = enqueue(folder, "told", b"")
+    process = start("program:worker", "queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert f" INFO jqueue.worker: [told {job.id}] attempt 1\n" in errors
+    assert " INFO jqueue.worker: worker started" in errors
+
+
+def test_with_debug_the_log_shows_where_a_handler_failed(folder, start):
+    enqueue(folder, "fails", b"")
+    process = start("program:worker", "queue.json", "--drain", "--log-level", "DEBUG")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert "ZeroDivisionError was raised here:" in errors
+    assert f'File "{folder / "program.py"}"' in errors
+    assert "1 / 0" in errors
 
 
 def test_a_queue_that_cannot_be_used_is_one_clear_line(folder, start):

@@ -1,0 +1,46 @@
+"""`jqueue cancel URL ID`: removes a job that waits; with `--running`, has one in progress stopped."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
+from jqueue.cli.printing import printable, show, show_json
+from jqueue.domain.errors import JobStateError
+from jqueue.domain.models import Job, JobStatus
+
+HINTS = {
+    JobStatus.IN_PROGRESS: "this job is in progress: with --running, its worker is told to stop",
+    JobStatus.DEAD: "this job is dead already: `jqueue purge` removes dead jobs",
+    JobStatus.COMPLETED: "this job is completed already: only its result is kept",
+}
+
+
+def cancel(
+    url: URL,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.", show_default=False)],
+    running: Annotated[bool, typer.Option("--running", help="Also if it is in progress: stop it.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Remove a job that waits, or stop one that is in progress.
+
+    The worker of one in progress learns of it with its next heartbeat, a minute later at the most with the usual
+    settings, and stops its handler. If the handler finishes first, the job is done.
+    """
+
+    async def remove(opened: Opened) -> Job:
+        try:
+            return await opened.queue.cancel(job_id, running=running)
+        except JobStateError as error:
+            raise RefusedError(HINTS[JobStatus(error.status)]) from None
+
+    job = on_queue(url, remove, as_json=as_json)
+    told = job.status is JobStatus.IN_PROGRESS
+    if as_json:
+        show_json({"id": job.id, "entrypoint": job.entrypoint, "cancelled": "told" if told else "removed"})
+    elif told:
+        show(f"the worker of this job ({printable(job.entrypoint)}) is told to stop, at its next heartbeat")
+    else:
+        show(f"the job ({printable(job.entrypoint)}) is removed")

@@ -1,0 +1,72 @@
+"""`jqueue dead URL`: the dead jobs of a queue, and what they died of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.printing import instant, jobs, moment, printable, show, show_json, table
+from jqueue.domain.models import Job
+
+ERROR_SHOWN = 200
+"""So many characters of an error stand in the table. JSON has all that the queue keeps."""
+
+
+def dead(
+    url: URL,
+    entrypoint: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the jobs of this entrypoint.", show_default=False)
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """List dead jobs, the latest last: those that used up their attempts, or were given up.
+
+    It only reads. No payload is shown. `jqueue redrive` queues them again, `jqueue purge` removes them.
+    """
+
+    async def look(opened: Opened) -> tuple[str, list[Job]]:
+        found = (await opened.queue.read_state()).dead_jobs()
+        wanted = [job for job in found if entrypoint in (None, job.entrypoint)]
+        return opened.name, sorted(wanted, key=lambda job: (instant(job.dead_at) or "", job.sequence))
+
+    name, found = on_queue(url, look, as_json=as_json)
+    if as_json:
+        show_json({"queue": name, "dead": [_as_values(job) for job in found]})
+    elif found:
+        show(_table(found), f"\n{jobs(len(found))} dead")
+    else:
+        show("no job is dead" if entrypoint is None else "no job of this entrypoint is dead")
+
+
+def _as_values(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "entrypoint": job.entrypoint,
+        "attempts": job.attempt,
+        "failures": job.failures,
+        "max_attempts": job.max_attempts,
+        "created_at": instant(job.created_at),
+        "dead_at": instant(job.dead_at),
+        "error": job.error,
+    }
+
+
+def _table(found: Sequence[Job]) -> Table:
+    made = table("job, and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
+    made.columns[3].width = len("2026-11-21")
+    for job in found:
+        about = Text(printable(job.id), "bold")
+        if job.error:
+            about.append(f"\n{_cut(job.error)}", "not bold")
+        made.add_row(about, Text(printable(job.entrypoint)), str(job.attempt), moment(job.dead_at))
+    return made
+
+
+def _cut(error: str) -> str:
+    line = printable(" ".join(error.split()))
+    return line if len(line) <= ERROR_SHOWN else f"{line[: ERROR_SHOWN - 1]}…"

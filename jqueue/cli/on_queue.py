@@ -1,0 +1,97 @@
+"""A queue opened for one command of an operator. One that is not there yet is said to be missing, and is not made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+import typer
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.printing import describe, refusal
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import JobNotFoundError, JQueueError
+from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.ports.storage import SupportsStoreTime
+
+Answer = TypeVar("Answer")
+
+PATIENCE = 15.0
+"""Seconds for the first look: somebody waits for it."""
+
+URL = Annotated[
+    str, typer.Argument(metavar="URL", help="The queue's: s3://bucket/queue.json, or a path.", show_default=False)
+]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+
+
+class RefusedError(Exception):
+    """A command cannot do what it was asked for; the message is the line that says why."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A queue that is there.
+
+    Attributes:
+        queue: the queue.
+        name: its object's, without secrets.
+        stats: what was in it when it was opened.
+    """
+
+    queue: DirectQueue
+    name: str
+    stats: QueueStats
+
+    def now(self) -> datetime:
+        """The time by the store's clock, if it has one; else by our own. Jobs are dated so."""
+        storage = self.queue.storage
+        told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+        return told or self.queue.options.clock.now()
+
+    def figures(self, entrypoint: str) -> EntrypointStats:
+        """What was there of an entrypoint."""
+        return (self.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
+
+
+def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: bool = False) -> Answer:
+    """What some work on the queue of a URL answers; errors are one line, and the end of the command.
+
+    Args:
+        url: the queue's.
+        work: gets the queue, once it is certain that there is one.
+        as_json: whether an error is printed as JSON.
+
+    Raises:
+        typer.Exit: it could not be done.
+    """
+    try:
+        queue = connect(url, DirectQueue)
+    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+        raise refusal(str(error), as_json=as_json) from None
+    try:
+        return asyncio.run(_perform(queue, work))
+    except JobNotFoundError:  # the id is not repeated: it may be a URL that was put into the wrong place
+        raise refusal(f"no job with this id is in {describe(queue.storage)}", as_json=as_json) from None
+    except (JQueueError, ImportError, RefusedError) as error:
+        raise refusal(str(error), as_json=as_json) from None
+
+
+async def _perform(queue: DirectQueue, work: Callable[[Opened], Awaitable[Answer]]) -> Answer:
+    if isinstance(queue.storage, InMemoryStorage):
+        raise RefusedError("a queue in memory can be seen only by the process that has it: name a file or a store")
+    name = describe(queue.storage)
+    async with queue:
+        stats = await queue.stats(deadline=PATIENCE)
+        if is_absent(stats):
+            raise RefusedError(f"there is no queue at {name}: it is made with the first job")
+        return await work(Opened(queue, name, stats))
+
+
+def is_absent(stats: QueueStats) -> bool:
+    """Whether these are the figures of a queue that is not there: one that is has its braces at least."""
+    return stats.size == 0

@@ -1,0 +1,105 @@
+"""What the commands print: names without secrets, lines that do nothing to a terminal, tables that fit 80 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jqueue.adapters.storage._remote import RemoteStorage
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+
+UNUSABLE = 2
+"""What a command exits with that could not do what it was asked for."""
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60))
+
+
+def describe(storage: object) -> str:
+    """The name of an object as people know it, without secrets, and safe to print."""
+    if isinstance(storage, RemoteStorage):
+        name = storage.url
+    elif isinstance(storage, LocalFileSystemStorage):
+        name = str(storage.path.absolute())
+    elif isinstance(storage, InMemoryStorage):
+        name = "memory"
+    else:
+        name = repr(storage)
+    return printable(name)
+
+
+def printable(text: str) -> str:
+    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
+    """Say in one line why a command cannot do what it was asked for. What it returns is to be raised."""
+    if as_json:
+        show_json({"error": printable(message)})
+    else:
+        typer.echo(f"jqueue: {printable(message)}", err=True)
+    return typer.Exit(UNUSABLE)
+
+
+def show_json(values: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    typer.echo(json.dumps(values, indent=2))
+
+
+def show(*parts: Table | Text | str) -> None:
+    """Print for people."""
+    Console(highlight=False).print(*(Text(part) if isinstance(part, str) else part for part in parts), sep="\n")
+
+
+def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table whose texts are folded where they are too long, and whose numbers never are."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        number = column in numbers
+        made.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    return made
+
+
+def count(number: int) -> Text:
+    """A number that stands back if there is nothing to see."""
+    return Text(str(number), "" if number else "dim")
+
+
+def jobs(number: int) -> str:
+    """So many jobs, in words."""
+    return "1 job" if number == 1 else f"{number} jobs"
+
+
+def length(duration: timedelta | float) -> str:
+    """About how long it is: in the largest unit of which there are two."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    for name, unit in UNITS:
+        if seconds >= 2 * unit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{seconds:.3g} s" if 0 < seconds < 1 else f"{int(seconds)} s"
+
+
+def size(number: int) -> str:
+    """So many bytes."""
+    if number < 1 << 10:
+        return f"{number} bytes"
+    return f"{number / (1 << 10):.1f} KiB" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
+
+
+def moment(time: datetime | None) -> str:
+    """A time in UTC, without its zone."""
+    return "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def instant(time: datetime | None) -> str | None:
+    """A time as JSON has it."""
+    return None if time is None else time.astimezone(UTC).isoformat()

@@ -1,0 +1,77 @@
+"""`jqueue purge URL`: removes dead jobs for good; where somebody sits at a terminal, it asks before."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.printing import jobs, refusal, show, show_json
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.errors import InvalidJobError
+
+DECLINED = 1
+"""What it exits with if the answer is no."""
+
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def purge(
+    url: URL,
+    entrypoint: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the jobs of this entrypoint.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Only those dead for longer: 90s, 15m, 12h, 30d, 2w.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Remove dead jobs for good, with their payloads.
+
+    On a terminal it says how many, and asks; anywhere else it does not. Exits with 1 if the answer is no.
+    """
+    seconds = None if older_than is None else _age(older_than)
+    if older_than is not None and seconds is None:
+        raise refusal("--older-than takes a number and its unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
+
+    async def count(opened: Opened) -> int:
+        state = await opened.queue.read_state()
+        cutoff = None if seconds is None else opened.now() - timedelta(seconds=seconds)
+        return sum(
+            entrypoint in (None, job.entrypoint) and (cutoff is None or (job.dead_at or job.created_at) < cutoff)
+            for job in state.dead_jobs()
+        )
+
+    async def remove(opened: Opened) -> int:
+        return await opened.queue.purge(entrypoint=entrypoint, older_than=seconds)
+
+    if not yes and sys.stdin.isatty():
+        doomed = on_queue(url, count, as_json=as_json)
+        if doomed and not typer.confirm(f"Remove {jobs(doomed)} for good?", err=True):
+            typer.echo("jqueue: nothing was removed", err=True)
+            raise typer.Exit(DECLINED)
+        removed = on_queue(url, remove, as_json=as_json) if doomed else 0
+    else:
+        removed = on_queue(url, remove, as_json=as_json)
+    if as_json:
+        show_json({"purged": removed})
+    else:
+        show(f"{jobs(removed)} removed" if removed else "there was no such dead job to remove")
+
+
+def _age(text: str) -> float | None:
+    """An age in seconds; None if it is none."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        return None
+    try:
+        return to_seconds("older_than", float(found[1]) * _SECONDS[found[2]])
+    except InvalidJobError:
+        return None

@@ -1,0 +1,24 @@
+"""`jqueue resume URL ENTRYPOINT`: ends a pause."""
+
+from __future__ import annotations
+
+from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.pause import Entrypoint
+from jqueue.cli.printing import jobs, show, show_json
+from jqueue.domain.stats import EntrypointStats
+
+
+def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
+    """End a pause: the jobs of the entrypoint are claimed again."""
+
+    async def let_go(opened: Opened) -> EntrypointStats:
+        await opened.queue.resume(entrypoint)
+        return opened.figures(entrypoint)
+
+    before = on_queue(url, let_go, as_json=as_json)
+    if as_json:
+        show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
+    elif before.paused:
+        show(f"resumed: {jobs(before.depth)} ready")
+    else:
+        show("it was not paused")

@@ -1,0 +1,181 @@
+"""`jqueue stats URL`: a queue in figures, with its limits and its cron entries. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.printing import count, instant, length, moment, printable, show, show_json, size, table
+from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.stats import EntrypointStats, QueueStats
+
+COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there is to show.
+
+    Attributes:
+        name: of the queue's object.
+        stats: its figures.
+        rules: the limits of each entrypoint that has some, or is paused.
+        settings: what holds for the queue as a whole.
+        schedules: its cron entries, the next one first.
+        now: by the queue's clock.
+    """
+
+    name: str
+    stats: QueueStats
+    rules: dict[str, EntrypointRules]
+    settings: QueueSettings
+    schedules: Sequence[Schedule]
+    now: datetime
+
+    @property
+    def entrypoints(self) -> dict[str, EntrypointStats]:
+        """The figures of each entrypoint; those with limits and no jobs have zeros."""
+        known = self.stats.entrypoints or {}
+        return {name: known.get(name, EntrypointStats()) for name in sorted({*known, *self.rules})}
+
+
+def stats(url: URL, as_json: AsJSON = False) -> None:
+    """Show what is in a queue: jobs by entrypoint, limits, cron entries, size.
+
+    It only reads. No payload is shown. Exits with 2 if there is no queue, or it cannot be read.
+    """
+    seen = on_queue(url, _look, as_json=as_json)
+    if as_json:
+        show_json(as_values(seen))
+        return
+    figures = seen.stats
+    show(Text(seen.name, "bold"), f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}\n")
+    show(_jobs(seen))
+    if limits := _limits(seen):
+        show("", limits)
+    if seen.schedules:
+        show("", _schedules(seen))
+    for line in _settings(seen.settings):
+        show(f"\n{line}")
+    for warning in figures.warnings:
+        show(Text(f"\nwarning: {printable(warning)}", "yellow"))
+
+
+async def _look(opened: Opened) -> Seen:
+    state = await opened.queue.read_state()
+    return Seen(
+        name=opened.name,
+        stats=opened.stats,
+        rules=dict(state.entrypoints),
+        settings=state.settings,
+        schedules=sorted(state.schedules.values(), key=lambda schedule: (schedule.next_at, schedule.name)),
+        now=opened.now(),
+    )
+
+
+def as_values(seen: Seen) -> dict[str, Any]:
+    """What was seen as JSON has it."""
+    figures = seen.stats
+    return {
+        "queue": seen.name,
+        "version": figures.version,
+        "size": figures.size,
+        "size_limit": figures.size_limit,
+        "unreadable": figures.unreadable,
+        "warnings": list(figures.warnings),
+        **_counts(figures),
+        "entrypoints": {
+            name: {
+                **_counts(known),
+                "paused": known.paused,
+                **{key: getattr(seen.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
+            }
+            for name, known in seen.entrypoints.items()
+        },
+        "schedules": [
+            {
+                "name": schedule.name,
+                "cron": schedule.cron,
+                "timezone": schedule.timezone,
+                "entrypoint": schedule.entrypoint,
+                "next_at": instant(schedule.next_at),
+            }
+            for schedule in seen.schedules
+        ],
+        "aging": seen.settings.aging,
+        "dead_retention": seen.settings.dead_retention,
+    }
+
+
+def _counts(figures: EntrypointStats) -> dict[str, Any]:
+    oldest = figures.oldest_ready_age
+    return {
+        "ready": figures.depth,
+        "scheduled": figures.scheduled,
+        "in_progress": figures.in_progress,
+        "dead": figures.dead,
+        "completed": figures.completed,
+        "oldest_ready_seconds": None if oldest is None else oldest.total_seconds(),
+    }
+
+
+def _jobs(seen: Seen) -> Table | str:
+    if not seen.entrypoints:
+        return "no jobs"
+    made = table("entrypoint", *COUNTS, numbers=COUNTS)
+    for name, known in seen.entrypoints.items():
+        label = Text(printable(name))
+        if known.paused:
+            label.append(" (paused)", "yellow")
+        made.add_row(label, *_cells(known))
+    if len(seen.entrypoints) > 1:
+        made.add_section()
+        made.add_row(Text("all", "bold"), *_cells(seen.stats))
+    return made
+
+
+def _cells(figures: EntrypointStats) -> list[Text]:
+    dead = Text(str(figures.dead), "red") if figures.dead else count(0)
+    oldest = figures.oldest_ready_age
+    counted = [count(number) for number in (figures.depth, figures.scheduled, figures.in_progress)]
+    return [*counted, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
+
+
+def _limits(seen: Seen) -> Table | None:
+    limited = {name: rules for name, rules in seen.rules.items() if rules.max_running or rules.rate}
+    if not limited:
+        return None
+    made = table("limits", "running at once", "claims", numbers=("running at once", "claims"))
+    for name, rules in sorted(limited.items()):
+        running = f"{seen.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "any"
+        rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "any"
+        made.add_row(Text(printable(name)), running, rate)
+    return made
+
+
+def _schedules(seen: Seen) -> Table:
+    made = table("cron entry", "entrypoint", "when", "next (UTC)", "in", numbers=("next (UTC)", "in"))
+    for schedule in seen.schedules:
+        made.add_row(
+            Text(printable(schedule.name)),
+            Text(printable(schedule.entrypoint)),
+            Text(printable(f"{schedule.cron} {schedule.timezone}")),
+            moment(schedule.next_at),
+            length(max(timedelta(), schedule.next_at - seen.now)),
+        )
+    return made
+
+
+def _settings(settings: QueueSettings) -> list[str]:
+    lines = []
+    if settings.aging is not None:
+        lines.append(f"aging: {length(settings.aging)} of waiting are worth one step of priority")
+    if settings.dead_retention is not None:
+        lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
+    return lines
