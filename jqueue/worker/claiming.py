@@ -78,6 +78,9 @@ class Claimer:
         found_all = False  # whether the last look left nothing to claim
         while True:
             if hands.free <= 0:
+                if self._drain and hands.is_idle:
+                    logger.warning("all slots are taken by handlers that go on although they were told to stop")
+                    return
                 await self._more.wait()
                 found_all = False
                 continue

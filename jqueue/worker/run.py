@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
@@ -77,6 +77,8 @@ class Run:
         self._hands = Hands(plan.settings.concurrency)
         self._stopping = asyncio.Event()
         self._hurried = False
+        self._phase: Literal["opening", "working", "closing"] = "opening"
+        self._task_of_all: asyncio.Task[RunReport] | None = None
         self._heeds_signals = False
 
     @property
@@ -89,6 +91,10 @@ class Run:
         self._hurried = self._stopping.is_set()
         self._stopping.set()
         self._hands.quiet.set()
+        task = self._task_of_all
+        hangs = self._phase == "opening" or (self._phase == "closing" and self._hurried)
+        if task is not None and hangs and not task.cancelling():
+            task.cancel()  # a lifespan, or a queue, that does not get open or closed
 
     def stop_from_anywhere(self) -> None:
         """Stop, from any thread or signal handler."""
@@ -100,7 +106,7 @@ class Run:
 
         It is done in a task of its own, which is cancelled once; who cancels more often is in a hurry.
         """
-        task = asyncio.create_task(self._perform(), name="jqueue-worker")
+        self._task_of_all = task = asyncio.create_task(self._perform(), name="jqueue-worker")
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:
@@ -112,6 +118,8 @@ class Run:
                     task.cancel()
         if cancelled is not None and (task.cancelled() or task.exception() is None):
             raise cancelled
+        if task.cancelled() and self._stopping.is_set():
+            return report_of(self._hands.counts)
         return task.result()
 
     async def _perform(self) -> RunReport:
@@ -129,7 +137,10 @@ class Run:
             threads, processes = Threads(plan.settings.concurrency), Processes(plan.settings.concurrency)
             stack.push_async_callback(processes.close)
             stack.callback(threads.shutdown)
-            await self._work(self._workshop(resources, threads, processes))
+            if not self._stopping.is_set():
+                self._phase = "working"
+                await self._work(self._workshop(resources, threads, processes))
+            self._phase = "closing"
         report = report_of(self._hands.counts)
         logger.info("%s stopped: %s", plan.name, report)
         return report

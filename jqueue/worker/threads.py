@@ -37,11 +37,11 @@ class Threads(Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `concurrent.futures.Executor`."""
         future: Future[Any] = Future()
-        self._work.put((future, lambda: function(*args, **kwargs)))
         if not self._idle.acquire(blocking=False) and self._threads < self._most:
-            self._threads += 1
             name = f"jqueue-handler-{next(_numbers)}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            threading.Thread(target=self._run, name=name, daemon=True).start()  # a machine may have no more of them
+            self._threads += 1
+        self._work.put((future, lambda: function(*args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -62,3 +62,25 @@ def test_an_occurrence_fired_once_more_goes_on_above_the_attempts_that_were_forg
 
 def test_a_job_with_a_result_can_be_hashed_as_any_other():
     assert {Job(id="a", entrypoint="x", payload=b"", result=[1])}
+
+
+def a_schedule(draft, now, **values):
+    operation = SetSchedule("n", "0 3 * * *", "x", **values)
+    return operation.change(draft, now)
+
+
+def test_a_cron_entry_that_is_overdue_and_set_with_another_payload_is_still_made_up_for():
+    draft, early = Draft(), datetime(2026, 1, 1, 2, 50, tzinfo=UTC)
+    a_schedule(draft, early)
+    late = early + timedelta(minutes=20)
+    a_schedule(draft, late, payload=b"another")
+    [job] = Dequeue(("x",), claim_timeout=30.0).change(draft, late)
+    assert "cron:n:2026-01-01T03:00:00+00:00" == job.id
+    assert b"another" == job.payload
+
+
+def test_a_cron_entry_fired_by_a_clock_far_ahead_is_due_as_it_should_be_when_it_is_set_again():
+    draft, now = Draft(), datetime(2026, 1, 1, 2, 50, tzinfo=UTC)
+    a_schedule(draft, now)
+    Dequeue(("other",), claim_timeout=30.0).change(draft, now + timedelta(days=365))
+    assert datetime(2026, 1, 1, 3, tzinfo=UTC) == a_schedule(draft, now).next_at

@@ -289,3 +289,31 @@ async def test_stopping_before_the_start_is_over_stops():
             await asyncio.sleep(20)
             worker.stop()
             assert RunReport() == await task
+
+
+@pytest.mark.parametrize("phase", ["opening", "closing"])
+@in_virtual_time
+async def test_a_lifespan_that_hangs_does_not_keep_a_worker_from_being_stopped(phase):
+    worker, reached = Worker(grace=5), asyncio.Event()
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def resources():
+        for here in ("opening", "closing"):
+            if here == phase:
+                reached.set()
+                await asyncio.sleep(10**6)
+            if here == "opening":
+                yield
+
+    @worker.handler("work")
+    async def work() -> None: ...
+
+    async with broker() as queue:
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        if phase == "closing":
+            await asyncio.sleep(1)
+            worker.stop()
+        await reached.wait()
+        worker.stop()
+        assert RunReport() == await asyncio.wait_for(task, 60)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.domain.cron import check_cron, last_until, next_after
@@ -24,6 +24,9 @@ from jqueue.domain.rules import Schedule
 
 SCHEDULED_FOR = "jqueue-scheduled-for"
 """The header that tells a job for which time it was enqueued."""
+
+CLOCK_WAS_WRONG = timedelta(days=1)
+"""An entry that is due by so much later than it should be was fired by a clock that was far ahead."""
 
 _SPARE_NAME = 64
 """Bytes of an id that are not the entry's name."""
@@ -109,7 +112,7 @@ class SetSchedule(Operation):
         return replace(self, headers=headers, enqueue_bytes=preparation.limits.enqueue_bytes, **checked_values)
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
-        """Set it, due for the first time at its next time from now on.
+        """Set it, due at its next time from now on; if it was there and keeps its times, as it was due.
 
         Raises:
             QueueFullError: there is no room.
@@ -117,9 +120,12 @@ class SetSchedule(Operation):
         values = {name: getattr(self, name) for name in Schedule.model_fields if name != "next_at"}
         values["headers"] = FrozenHeaders(self.headers or {})
         known = draft.schedules.get(self.name)
-        if known is not None and all(getattr(known, name) == value for name, value in values.items()):
-            return known
-        schedule = Schedule(**values, next_at=next_after(self.cron, self.timezone, now))
+        next_at = next_after(self.cron, self.timezone, now)
+        if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
+            next_at = known.next_at if known.next_at - next_at < CLOCK_WAS_WRONG else next_at  # it may be overdue
+            if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
+                return known
+        schedule = Schedule(**values, next_at=next_at)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
         if draft.base_bytes + draft.added_bytes + size > self.enqueue_bytes:
             raise QueueFullError(
