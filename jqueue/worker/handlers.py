@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import JobQueue
-from jqueue.worker.options import HandlerOptions
+from jqueue.worker.options import (
+    OF_AN_ENQUEUE,
+    OF_AN_OPERATION,
+    EnqueueArguments,
+    HandlerOptions,
+    OperationArguments,
+    check_names,
+)
 from jqueue.worker.payloads import parse_result
-from jqueue.worker.signatures import read_signature
+from jqueue.worker.signatures import (
+    enqueue_by_payload,
+    is_async,
+    name_of,
+    operation_by_payload,
+    read_signature,
+    refuse_unfinished,
+    routine_of,
+)
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 NO_PAYLOAD: Any = object()
 """Stands for a payload that is not given."""
@@ -26,7 +42,7 @@ Home = Literal["loop", "thread", "process"]
 """Where a function runs."""
 
 
-class Handler(Generic[P, R]):
+class Handler(Generic[P, R_co]):
     """A decorated function. Calling it calls the function.
 
     Attributes:
@@ -38,26 +54,35 @@ class Handler(Generic[P, R]):
     """
 
     __name__: str
+    __qualname__: str
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         entrypoint: str,
         options: HandlerOptions,
         local_names: Mapping[str, Any] | None = None,
     ) -> None:
-        self.signature = read_signature(function, local_names)
-        self.function = function
+        if isinstance(function, Handler):
+            function = function.function
+        signature = read_signature(function, local_names)
+        self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
         self.home = _home_of(function, options)
-        functools.update_wrapper(self, function)
+        self.signature = (
+            signature if self.home == "loop" else replace(signature, call=refuse_unfinished(signature.call))
+        )
+        functools.update_wrapper(self, routine_of(function), updated=())
+        self.__name__ = name_of(function)
+        self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, as in a test of it."""
         return self.function(*args, **kwargs)
 
-    async def enqueue(self, queue: JobQueue, payload: Any = NO_PAYLOAD, **options: Any) -> Job:
+    @enqueue_by_payload
+    async def enqueue(self, queue: JobQueue, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Job:
         """Add a job for this handler, and return it.
 
         Args:
@@ -67,12 +92,15 @@ class Handler(Generic[P, R]):
 
         Raises:
             InvalidJobError: the payload is not what the handler takes, or an option is wrong.
+            TypeError: there is no such option.
         """
+        self._check_names("enqueue", payload, options, OF_AN_ENQUEUE)
         deadline = options.pop("deadline", None)
         data = self.encode(payload)
         return await queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)
 
-    def operation(self, payload: Any = NO_PAYLOAD, **options: Any) -> Enqueue:
+    @operation_by_payload
+    def operation(self, payload: Any = NO_PAYLOAD, **options: Unpack[OperationArguments]) -> Enqueue:
         """An operation that adds a job for this handler, for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
 
         Args:
@@ -81,9 +109,17 @@ class Handler(Generic[P, R]):
 
         Raises:
             InvalidJobError: the payload is not what the handler takes.
+            TypeError: there is no such option.
         """
+        self._check_names("operation", payload, options, OF_AN_OPERATION)
         return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
 
+    @overload
+    async def result(
+        self: Handler[..., Awaitable[T]], queue: JobQueue, job: Job | str, *, timeout: Duration | None = None
+    ) -> T: ...
+    @overload
+    async def result(self, queue: JobQueue, job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
     async def result(self, queue: JobQueue, job: Job | str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of this handler is finished, and return what the handler returned.
 
@@ -115,10 +151,15 @@ class Handler(Generic[P, R]):
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, and none was given")
         return codec.encode(payload)
 
-    def _given(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _check_names(self, verb: str, payload: Any, given: Collection[str], known: Collection[str]) -> None:
+        missing = payload is NO_PAYLOAD and self.signature.codec is not None
+        more = "; its payload is missing, too: it is one value, before the options" if missing else ""
+        check_names(f"{verb} of the handler {self.entrypoint!r}", given, known, more)
+
+    def _given(self, options: OperationArguments) -> dict[str, Any]:
         """The options of an enqueue, with the handler's where nothing else is said."""
         own = self.options
-        given = {"priority": own.priority, "max_attempts": own.attempts_said, **options}
+        given: dict[str, Any] = {"priority": own.priority, "max_attempts": own.attempts_said, **options}
         if own.keep_result is not None:
             given.setdefault("keep_result", own.keep_result)
         if own.concurrency_limit is not None and given.get("concurrency_key") is not None:
@@ -126,12 +167,15 @@ class Handler(Generic[P, R]):
         return given
 
     def __repr__(self) -> str:
-        return f"Handler({self.entrypoint!r}, {self.function.__module__}.{self.function.__qualname__})"
+        return f"Handler({self.entrypoint!r}, {self.__module__}.{self.__qualname__})"
 
 
 def _home_of(function: Callable[..., Any], options: HandlerOptions) -> Home:
-    if not inspect.iscoroutinefunction(function):
-        return "process" if options.process else "thread"
-    if options.process:
-        raise TypeError(f"handler {function.__name__!r}: with process=True it must be a plain function, without async")
-    return "loop"
+    if not options.process:
+        return "loop" if is_async(function) else "thread"
+    named = f"handler {name_of(function)!r}"
+    if is_async(function):
+        raise TypeError(f"{named}: with process=True it must be a plain function, without async")
+    if not hasattr(function, "__qualname__"):
+        raise TypeError(f"{named}: with process=True it must be a function, which can be found by its name")
+    return "process"

@@ -1,13 +1,17 @@
-"""What can be said of a handler, and of a worker, with the checks of each."""
+"""What can be said of a handler, of one of its jobs, and of a worker, with the checks of each."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypedDict
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer, check_priority
+from jqueue.domain.operations import OnConflict
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
@@ -50,6 +54,78 @@ class HandlerArguments(TypedDict, total=False):
     process: bool
     priority: int
     keep_result: Duration | None
+
+
+class OperationArguments(TypedDict, total=False):
+    """What `Handler.operation` takes by name: see `Enqueue`."""
+
+    priority: int
+    job_id: str | None
+    delay: Duration | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    max_attempts: int | None
+    headers: Mapping[str, str] | None
+    unique_key: str | None
+    unique_for: Duration | None
+    on_conflict: OnConflict
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    keep_result: Duration | None
+
+
+class EnqueueArguments(OperationArguments, total=False):
+    """What `Handler.enqueue` takes by name: see `Enqueue`, and `deadline`, how long the call may take."""
+
+    deadline: Duration | None
+
+
+OF_A_HANDLER = tuple(HandlerArguments.__annotations__)
+OF_AN_OPERATION = tuple(OperationArguments.__annotations__)
+OF_AN_ENQUEUE = tuple(EnqueueArguments.__annotations__)
+
+ELSEWHERE = {
+    **dict.fromkeys(["retries", "max_retries", "max_tries"], "max_attempts"),
+    **dict.fromkeys(["time_limit", "soft_time_limit", "job_timeout"], "timeout"),
+    **dict.fromkeys(["countdown", "_defer_by"], "delay"),
+    **dict.fromkeys(["eta", "_defer_until"], "run_at"),
+    **dict.fromkeys(["expires", "_expires"], "expires_at"),
+    **dict.fromkeys(["task_id", "_job_id"], "job_id"),
+    "result_ttl": "keep_result",
+}
+"""What other systems call our options."""
+
+
+def check_names(verb: str, given: Collection[str], known: Collection[str], more: str = "") -> None:
+    """Check that there are such options.
+
+    Args:
+        verb: what they were given to, for the error.
+        given: their names.
+        known: the names that there are.
+        more: what else is to be said of it.
+
+    Raises:
+        TypeError: there is no such option; the message says what to write.
+    """
+    for name in given:
+        if name not in known:
+            there_are = ", ".join(known)
+            raise TypeError(f"{verb}: there is no option {name!r}{_advice(name, known)} (there are {there_are}){more}")
+
+
+def _advice(name: str, known: Collection[str]) -> str:
+    ours = ELSEWHERE.get(name, name)
+    if name in ("queue", "queue_name"):
+        return ": make one queue object per queue"
+    if ours in known:
+        return f": it is {ours!r} here" + (", which counts the first try as well" if "retries" in name else "")
+    if ours in OF_A_HANDLER:
+        return f': {ours!r} is said of the handler, as in @worker.handler("name", {ours}=...)'
+    if ours in OF_AN_ENQUEUE:
+        return f": {ours!r} is said of a job, as in enqueue(queue, payload, {ours}=...)"
+    close = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {close[0]!r}?" if close else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

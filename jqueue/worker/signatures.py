@@ -1,16 +1,24 @@
-"""What a handler's function takes and returns, read once, when it is decorated."""
+"""What a handler's function takes and returns, read once, when it is decorated, and by type checkers in its shape."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Protocol, TypeVar, Unpack, cast, get_type_hints, overload
 
 from pydantic import TypeAdapter
 
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.queue import JobQueue
 from jqueue.worker.context import Context
+from jqueue.worker.options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 Bind = Callable[[Callable[..., Any], Any, Any], Any]
 """Calls a function with the payload and the context, where it wants them."""
@@ -43,15 +51,13 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
     Raises:
         TypeError: it takes what a worker cannot give; the message says what to write.
     """
-    named = f"handler {getattr(function, '__name__', function)!r}"
-    if inspect.isclass(function):
+    named = f"handler {name_of(function)!r}"
+    if inspect.isclass(function) or not callable(function):
         raise TypeError(f"{named} must be a function")
+    if any(check(_decisive(function)) for check in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
+        raise TypeError(f"{named} must not be a generator: nobody would ask it for its values; write it without yield")
     hints = _hints(named, function, local_names)
-    parameters = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    parameters = _parameters(named, function)
     context = next((each.name for each in parameters if hints.get(each.name) is Context), None)
     if context is None:
         context = next((each.name for each in parameters if each.name == "ctx"), None)
@@ -73,9 +79,80 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
     )
 
 
-def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, Any] | None) -> dict[str, Any]:
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function; of a partial, that of what it calls; of an object, that of its class."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def routine_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The outermost function or method, below partials and callable objects."""
+    return next((layer for layer in _layers(function) if inspect.isroutine(layer)), function)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a function gives a coroutine; what a decorator has wrapped is taken to come through."""
+    return inspect.iscoroutinefunction(_decisive(function))
+
+
+def refuse_unfinished(call: Bind) -> Bind:
+    """A call that raises TypeError if what comes back is yet to be awaited: nobody would, and nothing would be done."""
+
+    def finished(function: Callable[..., Any], value: Any, ctx: Any) -> Any:
+        returned = call(function, value, ctx)
+        if inspect.isawaitable(returned):
+            if inspect.iscoroutine(returned):
+                returned.close()
+            raise TypeError(
+                f"the handler {name_of(function)!r} returned something to be awaited: make it an async function, and"
+                " have its decorators use functools.wraps"
+            )
+        return returned
+
+    return finished
+
+
+def _decisive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The outermost layer that is not a plain function: it decides what a call gives."""
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    return next((layer for layer in _layers(function) if any(is_one(layer) for is_one in kinds)), function)
+
+
+def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A function, what it wraps, what that wraps, and so on."""
+    seen: list[Any] = []
+    layer: Any = function
+    while layer is not None and not any(layer is each for each in seen):
+        yield layer
+        seen.append(layer)
+        if isinstance(layer, functools.partial):
+            layer = layer.func
+        elif inspect.isroutine(layer) or hasattr(layer, "__wrapped__"):
+            layer = getattr(layer, "__wrapped__", None)
+        else:
+            layer = layer.__call__
+
+
+def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters that are to be given; those that a partial gives by name are not."""
     try:
-        return get_type_hints(function, localns=dict(local_names or {}), include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise TypeError(f"{named}: its parameters cannot be read: wrap it in a function of yours") from None
+    preset = function.keywords if isinstance(function, functools.partial) else {}
+    return [
+        each
+        for each in parameters
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and each.name not in preset
+    ]
+
+
+def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, Any] | None) -> dict[str, Any]:
+    routines = [layer for layer in _layers(function) if inspect.isroutine(layer)]
+    annotated = next((each for each in routines if getattr(each, "__annotations__", None)), routines[-1])
+    try:
+        return get_type_hints(annotated, localns=dict(local_names or {}), include_extras=True)
     except NameError as error:
         raise TypeError(
             f"{named}: its annotations name {error.name!r}, which is not there when it is decorated: define or import"
@@ -110,3 +187,97 @@ def _bind_by_name(payload: str | None, context: str | None) -> Bind:
         return function(**given)
 
     return call
+
+
+class EnqueueOf(Protocol[T_contra]):
+    """`enqueue` of a handler that takes a payload."""
+
+    async def __call__(self, queue: JobQueue, payload: T_contra, **options: Unpack[EnqueueArguments]) -> Job:
+        """See `Handler.enqueue`."""
+
+
+class EnqueueNothing(Protocol):
+    """`enqueue` of a handler that takes no payload."""
+
+    async def __call__(self, queue: JobQueue, **options: Unpack[EnqueueArguments]) -> Job:
+        """See `Handler.enqueue`."""
+
+
+class EnqueueAnything(Protocol):
+    """`enqueue` of a handler whose shape says nothing of its payload."""
+
+    async def __call__(self, queue: JobQueue, payload: Any = ..., **options: Unpack[EnqueueArguments]) -> Job:
+        """See `Handler.enqueue`."""
+
+
+class EnqueueVerb(Protocol):
+    """`enqueue`, by the shape of its handler. The first that fits counts."""
+
+    @overload
+    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> EnqueueOf[object]: ...
+    @overload
+    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[Context, T], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> EnqueueOf[object]: ...
+    @overload
+    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> EnqueueNothing: ...
+    @overload
+    def __get__(self, handler: Callable[[T], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[], Any], owner: Any = ...) -> EnqueueNothing: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> EnqueueAnything: ...
+
+
+class OperationOf(Protocol[T_contra]):
+    """`operation` of a handler that takes a payload."""
+
+    def __call__(self, payload: T_contra, **options: Unpack[OperationArguments]) -> Enqueue:
+        """See `Handler.operation`."""
+
+
+class OperationNothing(Protocol):
+    """`operation` of a handler that takes no payload."""
+
+    def __call__(self, **options: Unpack[OperationArguments]) -> Enqueue:
+        """See `Handler.operation`."""
+
+
+class OperationAnything(Protocol):
+    """`operation` of a handler whose shape says nothing of its payload."""
+
+    def __call__(self, payload: Any = ..., **options: Unpack[OperationArguments]) -> Enqueue:
+        """See `Handler.operation`."""
+
+
+class OperationVerb(Protocol):
+    """`operation`, by the shape of its handler. The first that fits counts."""
+
+    @overload
+    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> OperationOf[object]: ...
+    @overload
+    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> OperationOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[Context, T], Any], owner: Any = ...) -> OperationOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> OperationOf[object]: ...
+    @overload
+    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> OperationNothing: ...
+    @overload
+    def __get__(self, handler: Callable[[T], Any], owner: Any = ...) -> OperationOf[T]: ...
+    @overload
+    def __get__(self, handler: Callable[[], Any], owner: Any = ...) -> OperationNothing: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
+
+
+def enqueue_by_payload(method: Callable[..., Coroutine[Any, Any, Job]]) -> EnqueueVerb:
+    """The method itself: for type checkers, it takes what the handler takes."""
+    return cast(EnqueueVerb, method)
+
+
+def operation_by_payload(method: Callable[..., Enqueue]) -> OperationVerb:
+    """The method itself: for type checkers, it takes what the handler takes."""
+    return cast(OperationVerb, method)

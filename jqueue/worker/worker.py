@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 from jqueue.domain.cron import check_cron
 from jqueue.domain.durations import Duration
@@ -14,9 +15,10 @@ from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handlers import NO_PAYLOAD, Handler
-from jqueue.worker.options import HandlerArguments, HandlerOptions, settings_of
+from jqueue.worker.options import OF_A_HANDLER, HandlerArguments, HandlerOptions, check_names, settings_of
 from jqueue.worker.report import RunReport
 from jqueue.worker.run import Plan, Run
+from jqueue.worker.signatures import name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +28,24 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+OF_A_CRON = ("timezone", "name", "payload", "unique_key", *OF_A_HANDLER)
+
+
+def _starts_with(name: str, hint: str) -> Callable[[MethodT], MethodT]:
+    """Have a method say what to write when its first argument is no text: as in `@worker.handler`, or `handler()`."""
+
+    def decorate(method: MethodT) -> MethodT:
+        @functools.wraps(method)
+        def told(self: Worker, *given: Any, **options: Any) -> Any:
+            if not isinstance(given[0] if given else options.get(name), str):
+                raise TypeError(hint)
+            return method(self, *given, **options)
+
+        return cast(MethodT, told)
+
+    return decorate
 
 
 class Worker:
@@ -73,6 +93,7 @@ class Worker:
         self._run: Run | None = None
         settings_of(self)
 
+    @_starts_with("entrypoint", 'write @worker.handler("name"): the name under which jobs are enqueued')
     def handler(
         self, entrypoint: str, **options: Unpack[HandlerArguments]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
@@ -80,6 +101,7 @@ class Worker:
 
         It takes a payload, a `Context`, both or none. The payload is parsed as the annotation of its parameter says:
         `bytes`, `str`, or anything that pydantic can validate from JSON. A function without `async` runs in a thread.
+        Of the handler of another worker, the function is taken, and none of the options.
 
         Args:
             entrypoint: the name under which jobs are enqueued.
@@ -91,10 +113,9 @@ class Worker:
 
         Raises:
             InvalidJobError: an option is wrong, or the entrypoint has a handler already.
-            TypeError: the function takes what a worker cannot give.
+            TypeError: the function takes what a worker cannot give, or there is no such option.
         """
-        if not isinstance(entrypoint, str):
-            raise TypeError('write @worker.handler("name"): the name under which jobs are enqueued')
+        check_names("handler", options, OF_A_HANDLER)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -102,6 +123,7 @@ class Worker:
 
         return decorate
 
+    @_starts_with("cron", 'write @worker.cron("0 3 * * *"): when the jobs are enqueued')
     def cron(
         self,
         cron: str,
@@ -124,14 +146,13 @@ class Worker:
 
         Raises:
             InvalidJobError: the schedule is none, or an option is wrong.
-            TypeError: the function takes what a worker cannot give.
+            TypeError: the function takes what a worker cannot give, or there is no such option.
         """
-        if not isinstance(cron, str):
-            raise TypeError('write @worker.cron("0 3 * * *"): when the jobs are enqueued')
+        check_names("cron", options, OF_A_CRON)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            handler = Handler(function, name or function.__name__, checked, sys._getframe(1).f_locals)
+            handler = Handler(function, name or name_of(function), checked, sys._getframe(1).f_locals)
             entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload), unique_key)
             check_cron(cron, timezone)
             self._register(handler)

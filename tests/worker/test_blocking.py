@@ -130,7 +130,7 @@ async def processed(queue):
 
 async def test_process_handlers_run_in_processes_and_get_payload_and_context():
     async with broker() as queue:
-        added = await process_handlers.add.enqueue(queue, {"left": 2, "right": 3})
+        added = await process_handlers.add.enqueue(queue, process_handlers.Numbers(left=2, right=3))
         where = await process_handlers.process_id.enqueue(queue)
         assert RunReport(succeeded=2) == await processed(queue)
         assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.result(queue, added, timeout=1)

@@ -1,21 +1,30 @@
 """Decorated functions: they can be called, enqueue jobs with their options, and wait for results."""
 
 import asyncio
-from dataclasses import replace
+import functools
+import inspect
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from jqueue import Enqueue, InvalidJobError, Job
 from jqueue.domain.errors import JobFailedError, ResultTimeoutError
-from jqueue.ports.queue import Capabilities
+from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker import Context, Discard, Exponential, Rate, RunReport, Snooze, Worker
+from jqueue.worker.options import EnqueueArguments, OperationArguments
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, only_job
 
 
 class Email(BaseModel):
     to: str
+
+
+def unchecked(handler) -> Any:
+    """A handler of which type checkers say nothing."""
+    return handler
 
 
 worker = Worker()
@@ -51,7 +60,7 @@ async def test_enqueue_returns_the_job_with_the_handlers_options():
 async def test_options_of_enqueue_override_the_handlers():
     async with broker() as queue:
         job = await send_email.enqueue(
-            queue, {"to": "a@b"}, delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
+            queue, Email(to="a@b"), delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
         )
         assert (4, None, "a", 2) == (job.priority, job.max_attempts, job.concurrency_key, job.concurrency_limit)
         assert job.run_at is not None
@@ -86,9 +95,9 @@ def test_a_payload_for_a_handler_that_takes_none_is_refused():
         pass
 
     with pytest.raises(InvalidJobError, match="takes no payload"):
-        work.operation(5)
+        unchecked(work).operation(5)
     with pytest.raises(InvalidJobError, match="none was given"):
-        send_email.operation()
+        unchecked(send_email).operation()
 
 
 def test_two_handlers_of_one_entrypoint_are_refused():
@@ -97,8 +106,173 @@ def test_two_handlers_of_one_entrypoint_are_refused():
 
 
 def test_decorating_without_a_name_says_what_to_write():
-    with pytest.raises(TypeError, match=r'write @worker.handler\("name"\)'):
-        worker.handler(lambda: None)  # type: ignore[arg-type]
+    some: Any = Worker()
+    for wrong in (lambda: some.handler(print), lambda: some.handler(), lambda: some.handler(max_attempts=3)):
+        with pytest.raises(TypeError, match=r'write @worker.handler\("name"\)'):
+            wrong()
+    with pytest.raises(TypeError, match=r'write @worker.cron\("0 3 \* \* \*"\)'):
+        some.cron()
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"retries": 3}, "'retries': it is 'max_attempts' here, which counts the first try as well"),
+        ({"max_tries": 3}, r"'max_tries': it is 'max_attempts' here \(there are max_attempts, backoff, timeout, "),
+        ({"job_timeout": 3}, "'job_timeout': it is 'timeout' here"),
+        ({"queue": "mails"}, "'queue': make one queue object per queue"),
+        ({"delay": 3}, "'delay' is said of a job"),
+        ({"countdown": 3}, "'delay' is said of a job"),
+        ({"max_runing": 3}, "did you mean 'max_running'"),
+        ({"xyz": 3}, r"no option 'xyz' \(there are"),
+    ],
+)
+def test_an_option_that_a_handler_has_not_is_named_with_what_to_write(options, advice):
+    with pytest.raises(TypeError, match=advice):
+        unchecked(Worker()).handler("work", **options)
+    with pytest.raises(TypeError, match=r"^cron: there is no option"):
+        unchecked(Worker()).cron("0 3 * * *", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"dely": 3}, "enqueue of the handler 'send_email': there is no option 'dely': did you mean 'delay'"),
+        ({"countdown": 3}, r"'countdown': it is 'delay' here \(there are priority, job_id, .*, deadline\)$"),
+        ({"eta": 3}, "'eta': it is 'run_at' here"),
+        ({"_defer_by": 3}, "'_defer_by': it is 'delay' here"),
+        ({"timeout": 3}, "'timeout' is said of the handler"),
+        ({"time_limit": 3}, "'timeout' is said of the handler"),
+    ],
+)
+@in_virtual_time
+async def test_an_option_that_enqueue_has_not_is_named_with_what_to_write(options, advice):
+    async with broker() as queue:
+        with pytest.raises(TypeError, match=advice):
+            await unchecked(send_email).enqueue(queue, Email(to="a@b"), **options)
+    with pytest.raises(TypeError, match="operation of the handler 'send_email'"):
+        unchecked(send_email).operation(Email(to="a@b"), **options)
+
+
+def test_a_payload_given_by_its_fields_is_said_to_be_one_value():
+    with pytest.raises(TypeError, match=r"no option 'to'.*it is one value, before the options"):
+        unchecked(send_email).operation(to="a@b")
+
+
+def test_the_typed_options_are_those_of_the_queue():
+    of_an_enqueue = [field.name for field in fields(Enqueue)][2:]
+    assert of_an_enqueue == list(OperationArguments.__annotations__)
+    of_the_verb = list(inspect.signature(JobQueue.enqueue).parameters)[3:]
+    assert of_the_verb == list(EnqueueArguments.__annotations__)
+
+
+def passed_through(function):
+    """What a decorator usually makes of a function."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Counting:
+    """An object that can be called."""
+
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, number: int, ctx: Context) -> None:
+        self.seen.append((number, ctx.entrypoint))
+
+
+@in_virtual_time
+async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_objects():
+    own, counting = Worker(), Counting()
+
+    async def count(store: list[Any], number: int, ctx: Context, *, times: int = 1) -> None:
+        store.append((number * times, ctx.entrypoint))
+
+    wrapped = own.handler("wrapped")(passed_through(functools.partial(count, counting.seen)))
+    partial = own.handler("partial")(functools.partial(passed_through(count), counting.seen, times=10))
+    preset = own.handler("preset")(functools.partial(count, counting.seen, number=7, times=1))
+    called = own.handler("called")(counting)
+    assert ["loop"] * 4 == [handler.home for handler in own.handlers.values()]
+    assert ["count", "Counting"] == [partial.__name__, called.__name__]
+    async with broker() as queue:
+        for handler in (wrapped, partial, called):
+            await unchecked(handler).enqueue(queue, 2)
+        await unchecked(preset).enqueue(queue)
+        assert RunReport(succeeded=4) == await own.run(queue, drain=True, signals=False)
+    assert [(2, "called"), (2, "wrapped"), (7, "preset"), (20, "partial")] == sorted(
+        counting.seen, key=lambda seen: (seen[0], seen[1])
+    )
+
+
+@in_virtual_time
+async def test_a_plain_function_whose_coroutine_nobody_awaits_has_failed():
+    own = Worker()
+
+    async def work() -> None:
+        raise AssertionError("nobody awaits it")
+
+    own.handler("hidden", max_attempts=1)(lambda: work())
+    async with broker() as queue:
+        await queue.enqueue("hidden", b"")
+        assert RunReport(dead=1) == await own.run(queue, drain=True, signals=False)
+        assert "make it an async function" in str((await only_job(queue)).error)
+
+
+def test_generators_are_refused():
+    def plain():
+        yield
+
+    async def with_async():
+        yield
+
+    for generator in (plain, with_async, passed_through(plain), functools.partial(with_async)):
+        with pytest.raises(TypeError, match="must not be a generator"):
+            Worker().handler("work")(generator)
+
+
+def test_what_a_process_cannot_find_by_its_name_is_refused():
+    for function, reason in (
+        (functools.partial(lambda: None), "found by its name"),
+        (passed_through(Counting()), "async"),
+    ):
+        with pytest.raises(TypeError, match=reason):
+            Worker().handler("work", process=True)(function)
+
+
+def test_what_is_no_function_is_refused():
+    for wrong in (5, Counting):
+        with pytest.raises(TypeError, match="must be a function"):
+            unchecked(Worker()).handler("work")(wrong)
+
+
+def test_a_handler_given_to_another_worker_is_one_of_its_function():
+    one, other, third = Worker(), Worker(), Worker()
+
+    @third.cron("0 3 * * *")
+    @other.handler("outer", priority=2)
+    @one.handler("inner", priority=1)
+    async def work() -> None:
+        pass
+
+    assert (["inner"], ["outer"], ["work"]) == (list(one.handlers), list(other.handlers), list(third.handlers))
+    functions = {worker.handlers[name].function for worker, name in ((one, "inner"), (other, "outer"), (third, "work"))}
+    assert [work.function] == list(functions)
+    assert inspect.isfunction(work.function)
+    assert (1, 2) == (one.handlers["inner"].options.priority, other.handlers["outer"].options.priority)
+
+
+def test_attributes_of_a_function_are_not_taken_for_those_of_its_handler():
+    async def work() -> None:
+        pass
+
+    unchecked(work).entrypoint = unchecked(work).options = "its own"
+    handler = Worker().handler("work", priority=4)(work)
+    assert ("work", 4) == (handler.entrypoint, handler.options.priority)
 
 
 @pytest.mark.parametrize(

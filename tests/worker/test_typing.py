@@ -1,0 +1,136 @@
+"""Type checkers know what a handler takes and returns: mypy marks exactly the lines that are wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+ROOT = Path(__file__).parents[2]
+ERROR = re.compile(r"^[^:]+:(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
+
+PROGRAM = """
+from functools import wraps
+from typing import Any, Callable, ParamSpec, TypeVar, assert_type
+
+from jqueue import BrokerQueue, Enqueue, Job
+from jqueue.worker import Context, Handler, Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+worker, other = Worker(), Worker()
+
+
+class Email: ...
+
+
+class Newsletter(Email): ...
+
+
+def traced(function: Callable[P, R]) -> Callable[P, R]:
+    return wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
+@worker.handler("send", max_attempts=8)
+async def send(email: Email, ctx: Context) -> int: ...
+@worker.handler("context_first")
+async def context_first(ctx: Context, email: Email) -> list[int]: ...
+@worker.handler("plain")
+def plain(text: str) -> bytes: ...
+@worker.handler("told")
+async def told(ctx: Context) -> None: ...
+@worker.cron("0 3 * * *")
+async def nothing() -> str: ...
+@worker.handler("number")
+async def number(n: int | None = None, step: int = 1) -> None: ...
+@worker.handler("anything")
+async def anything(value: object) -> None: ...
+@worker.handler("untold")
+async def untold(value: Any, ctx: Context) -> None: ...
+@worker.handler("by_name")
+async def by_name(n: int, *, ctx: Context) -> None: ...
+@other.handler("again")
+@worker.handler("once")
+@traced
+async def stacked(pair: tuple[int, int], ctx: Context) -> float: ...
+@worker.handler("a", retries=3)  # expect-error: call-arg
+async def misspelled() -> None: ...
+@worker.handler()  # expect-error: call-arg
+async def nameless() -> None: ...
+
+
+async def payloads(queue: BrokerQueue) -> None:
+    assert_type(await send.enqueue(queue, Email(), priority=3, delay=60, deadline=5), Job)
+    await send.enqueue(queue, Newsletter())
+    await send.enqueue(queue, payload=Email(), headers={"a": "b"}, on_conflict="raise")
+    await send.enqueue(queue, "x")  # expect-error: arg-type
+    await send.enqueue(queue)  # expect-error: call-arg
+    await send.enqueue(Email())  # expect-error: call-arg
+    await send.enqueue(queue, Email(), dely=3)  # expect-error: call-arg
+    await send.enqueue(queue, Email(), delay="soon")  # expect-error: arg-type
+    await send.enqueue(queue, Email(), on_conflict="ignore")  # expect-error: arg-type
+    await context_first.enqueue(queue, Email())
+    await context_first.enqueue(queue, Context)  # expect-error: arg-type
+    await plain.enqueue(queue, "x")
+    await plain.enqueue(queue, 3)  # expect-error: arg-type
+    await told.enqueue(queue, unique_key="a")
+    await told.enqueue(queue, 3)  # expect-error: call-arg
+    await nothing.enqueue(queue)
+    await nothing.enqueue(queue, 3)  # expect-error: call-arg
+    await number.enqueue(queue, 3)
+    await number.enqueue(queue, None)
+    await number.enqueue(queue, "3")  # expect-error: arg-type
+    await anything.enqueue(queue, 3)
+    await anything.enqueue(queue)  # expect-error: call-arg
+    await untold.enqueue(queue, 3)
+    await by_name.enqueue(queue, 3)
+    await stacked.enqueue(queue, (1, 2))
+    await stacked.enqueue(queue, (1, "2"))  # expect-error: arg-type
+
+
+def operations() -> list[Enqueue]:
+    send.operation("x")  # expect-error: arg-type
+    send.operation()  # expect-error: call-arg
+    send.operation(Email(), deadline=3)  # expect-error: call-arg
+    told.operation(3)  # expect-error: call-arg
+    return [send.operation(Email(), job_id="a"), nothing.operation(), number.operation(3), by_name.operation(3)]
+
+
+async def results(queue: BrokerQueue, job: Job, some: Handler[..., Any]) -> None:
+    assert_type(await send.result(queue, job), int)
+    assert_type(await context_first.result(queue, job.id, timeout=3), list[int])
+    assert_type(await plain.result(queue, job), bytes)
+    assert_type(await nothing.result(queue, job), str)
+    assert_type(await stacked.result(queue, job), float)
+    assert_type(await some.result(queue, job), Any)
+    await some.enqueue(queue, 3)
+    await some.enqueue(queue)
+
+
+async def calls(ctx: Context) -> None:
+    assert_type(await send(email=Email(), ctx=ctx), int)
+    assert_type(plain("x"), bytes)
+    await number(step=3)
+    await send("x", ctx)  # expect-error: arg-type
+"""
+
+
+def expected(program):
+    """The lines that are to be marked, and as what."""
+    lines = enumerate(program.splitlines(), 1)
+    return {number: line.split("# expect-error: ")[1] for number, line in lines if "# expect-error: " in line}
+
+
+@pytest.mark.full
+def test_mypy_marks_wrong_payloads_options_and_results_and_nothing_else(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    options = ["--strict", "--no-pretty", "--show-error-codes", "--disable-error-code=empty-body"]
+    own = ["--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--follow-imports=silent"]
+    output, problems, _ = api.run([*options, *own, str(path)])
+    assert "" == problems
+    found: dict[int, set[str]] = {}
+    for line, code in ERROR.findall(output):
+        found.setdefault(int(line), set()).add(code)
+    assert expected(PROGRAM).keys() == found.keys(), output
+    assert all(code in found[line] for line, code in expected(PROGRAM).items()), output
