@@ -89,13 +89,15 @@ class Background:
         try:
             self.post(begin, call)
             call.wait()
+            error = call.error()
+            result = call.result() if error is None else None
         except CallEnded:
             raise
         except BaseException:  # KeyboardInterrupt, or whatever a signal handler raised
             with suppress(CallEnded):
                 self.post(call.abandon)
             raise
-        return call.result()
+        return result if error is None else call.result()
 
     def end(self) -> None:
         """Leave all residents, and stop; bounded by their deadlines."""

@@ -75,6 +75,11 @@ class Call(Generic[Result]):
         """Wait until it has ended; returns whether it has, within so many seconds. To be called once."""
         return self._under_way.acquire(timeout=timeout)
 
+    def error(self) -> BaseException | None:
+        """The error that it ended with, after `wait`; None if it was done, or was ended before."""
+        task = self._task
+        return None if self._refused or task is None or task.cancelled() else task.exception()
+
     def result(self) -> Result:
         """What became of it, after `wait`.
 

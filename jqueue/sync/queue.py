@@ -104,6 +104,7 @@ class SyncQueue:
         self._closed = False
         self._born_after = forks()
         self._tenant: Tenant | None = None
+        self._left_alone = weakref.finalize(self, _nothing)
 
     # Jobs in and out
 
@@ -247,7 +248,9 @@ class SyncQueue:
             if self._tenant is None or not self._tenant.takes_calls:
                 self._come_home()
                 self._tenant = Tenant(background.background(), self._queue)
-                weakref.finalize(self, self._tenant.close_soon).atexit = False
+                self._left_alone.detach()
+                self._left_alone = weakref.finalize(self, self._tenant.close_soon)
+                self._left_alone.atexit = False
             return self._tenant
 
     def _come_home(self) -> None:
@@ -296,3 +299,7 @@ def _in_a_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
+
+
+def _nothing() -> None:
+    """What there is to do for a queue that was never opened."""

@@ -20,6 +20,9 @@ MAX_ATTEMPTS = 20
 USUAL = Exponential()
 """The backoff of a handler that says nothing of it."""
 
+SHORTEST_CLAIM = 0.05
+"""Seconds. A claim that ended sooner could hardly be confirmed in time."""
+
 MOST = 10_000
 """The largest concurrency: as many jobs as one dequeue may claim."""
 
@@ -204,6 +207,8 @@ def settings_of(worker: Any) -> WorkerSettings:
         InvalidJobError: one is wrong.
     """
     claim_timeout = worker.claim_timeout
+    if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < SHORTEST_CLAIM:
+        raise InvalidJobError(f"claim_timeout must be at least {SHORTEST_CLAIM:g} s: claims end that are not confirmed")
     return WorkerSettings(
         concurrency=check_integer("concurrency", worker.concurrency, 1, MOST),
         grace=to_seconds("grace", worker.grace),

@@ -247,8 +247,10 @@ class Run:
     async def _end_outcomes(self, settling: asyncio.Task[None]) -> None:
         """Wait until the queue knows what became of all jobs, or for as long as that may take."""
         hands = self._hands
-        seconds = min(self._settings.settle, HURRIED_SETTLE) if self._hurried else self._settings.settle
-        await self._wait_until(lambda: hands.is_idle or settling.done(), seconds)
+        settle = self._settings.settle
+        await self._wait_until(lambda: hands.is_idle or settling.done() or self._hurried, settle)
+        if self._hurried:
+            await self._wait_until(lambda: hands.is_idle or settling.done(), min(settle, HURRIED_SETTLE))
         if not hands.is_idle:
             logger.error(
                 "%s ends, and the queue does not know what became of %d jobs: they will be claimed again when their"
