@@ -57,6 +57,7 @@ from jqueue.domain.operations import (
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.ports.storage import ObjectStoragePort
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ __all__ = [
     "BrokerQueue",
     "CASConflictError",
     "Cancel",
+    "Capabilities",
     "Claim",
     "ClaimLostError",
     "Configure",
@@ -92,6 +94,7 @@ __all__ = [
     "JobCancelledError",
     "JobFailedError",
     "JobNotFoundError",
+    "JobQueue",
     "JobStateError",
     "JobStatus",
     "Limits",

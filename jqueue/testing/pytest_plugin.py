@@ -8,7 +8,7 @@
         assert ["succeeded"] == [ran.outcome for ran in report]
 
 They are plain fixtures, so that any plugin that runs async tests will do, in any mode. A fixture of the same name in
-a project's own conftest.py or test file is taken instead. Nothing but pytest is imported until one is used.
+a project's own conftest.py or test file is taken instead. What they need is imported when one is used.
 """
 
 from __future__ import annotations

@@ -1,10 +1,24 @@
 """The worker: handlers for jobs, and the loop that claims, runs, retries and finishes them, on any queue."""
 
+from jqueue.worker.calls import Middleware
 from jqueue.worker.context import Context
 from jqueue.worker.handlers import Handler
-from jqueue.worker.options import Rate
+from jqueue.worker.options import HandlerOptions, Rate
 from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
-from jqueue.worker.worker import Worker
+from jqueue.worker.worker import Lifespan, Worker
 
-__all__ = ["Context", "Discard", "Exponential", "Handler", "Rate", "Retry", "RunReport", "Snooze", "Worker"]
+__all__ = [
+    "Context",
+    "Discard",
+    "Exponential",
+    "Handler",
+    "HandlerOptions",
+    "Lifespan",
+    "Middleware",
+    "Rate",
+    "Retry",
+    "RunReport",
+    "Snooze",
+    "Worker",
+]

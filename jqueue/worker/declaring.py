@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from jqueue.ports.queue import JobQueue
 from jqueue.worker.handlers import Handler
 from jqueue.worker.trouble import TROUBLE, Trouble
 
+logger = logging.getLogger("jqueue.worker")
+
 
 @dataclass(frozen=True, slots=True)
 class Cron:
@@ -20,7 +23,7 @@ class Cron:
 
     Attributes:
         name: of the schedule; the same name is the same schedule, in every worker.
-        cron: five fields, as in a crontab.
+        cron: five fields, as in a crontab, or six, the first for seconds.
         timezone: in which they are meant.
         handler: whose jobs.
         payload: of the jobs, encoded.
@@ -90,3 +93,20 @@ async def _until_done(call: Callable[[], Awaitable[Any]], trouble: Trouble) -> N
         else:
             trouble.is_over()
             return
+
+
+async def warn_of_strangers(queue: JobQueue, names: Container[str]) -> None:
+    """Say which cron entries enqueue jobs that are not done here: one that is gone from the code goes on for ever."""
+    if not queue.capabilities.schedules:
+        return
+    try:
+        entries = await queue.schedules()
+    except TROUBLE:
+        return
+    strangers = [entry.name for entry in entries if entry.entrypoint not in names]
+    if strangers:
+        logger.warning(
+            "the queue has cron entries whose jobs are not done here: %s. If no other worker does them, they pile up:"
+            " remove the entries with `unschedule`",
+            ", ".join(strangers[:10]) + (", ..." if len(strangers) > 10 else ""),
+        )

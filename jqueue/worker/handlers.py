@@ -35,7 +35,13 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-NO_PAYLOAD: Any = object()
+
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NO_PAYLOAD: Any = _NotGiven()
 """Stands for a payload that is not given."""
 
 Home = Literal["loop", "thread", "process"]

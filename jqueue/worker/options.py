@@ -15,7 +15,7 @@ from jqueue.domain.operations import OnConflict
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
-"""How often a job may fail, if neither it nor its handler says: with the usual backoff, for about an hour."""
+"""How often a job may fail, if neither it nor its handler says: with the usual backoff, for half an hour or so."""
 
 USUAL = Exponential()
 """The backoff of a handler that says nothing of it."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
-from jqueue.worker.declaring import Cron, declare
+from jqueue.worker.declaring import Cron, declare, warn_of_strangers
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held import Hands
 from jqueue.worker.opening import clock_of, entropy_of, opened
@@ -207,6 +207,7 @@ class Run:
         """Claim, once what the handlers declare is set."""
         plan = self._plan
         await declare(self._queue, plan.handlers.values(), plan.crons, entropy_of(self._queue))
+        await warn_of_strangers(self._queue, plan.handlers)
         await claimer.run()
 
     async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -23,7 +23,7 @@ _before: dict[int, Any] = {}
 def heeded(stop: Callable[[], None]) -> Iterator[bool]:
     """While the block runs, have signals call a function on the event loop, and those of other blocks too.
 
-    What was there before the first block is there after the last.
+    What was there before the first block is there after the last; what a program had set is called as well.
 
     Yields:
         Whether they do: only the main thread of a program may say what signals do.
@@ -48,3 +48,20 @@ def _heed(number: int, frame: FrameType | None) -> None:
     for loop, stop in list(_stops):
         if not loop.is_closed():
             loop.call_soon_threadsafe(stop)  # it also wakes the loop
+    before: Any = _before.get(number)
+    if _is_the_programs(before):
+        before(number, frame)
+
+
+def _is_the_programs(handler: Any) -> bool:
+    """Whether it is what a program does at a signal, such as a web server that the worker runs in: that goes on.
+
+    What Python and asyncio do by themselves would only cut short what the worker has to finish.
+    """
+    function = getattr(handler, "func", handler)
+    return (
+        callable(handler)
+        and handler is not signal.default_int_handler
+        and not isinstance(handler, signal.Handlers)
+        and not isinstance(getattr(function, "__self__", None), asyncio.Runner)
+    )

@@ -137,7 +137,7 @@ class Worker:
         """Register a function as a handler whose jobs are enqueued on a schedule, whatever the number of workers.
 
         Args:
-            cron: five fields, as in a crontab.
+            cron: five fields, as in a crontab, or six, the first for seconds.
             timezone: in which they are meant.
             name: of the schedule and of the entrypoint; the function's name by default.
             payload: what the handler gets, if it takes something.

@@ -263,13 +263,35 @@ def test_sigterm_and_sigint_stop_the_worker_and_are_as_before_afterwards():
             assert [1] == ended
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        marker = lambda *_: None  # noqa: E731
+        told: list[int] = []
+        marker = lambda number, _, told=told: told.append(number)  # noqa: E731
         before = signal.signal(number, marker)
         try:
             asyncio.run(main(number))
             assert signal.getsignal(number) is marker
+            assert [number] == told, "the server that it runs in is told as well"
         finally:
             signal.signal(number, before)
+
+
+def test_one_signal_stops_all_workers_of_a_program():
+    async def main():
+        first, second = Worker(), Worker()
+        for worker in (first, second):
+            worker.handler("work")(idle)
+        async with BrokerQueue(InMemoryStorage()) as queue, BrokerQueue(InMemoryStorage()) as other:
+            tasks = [asyncio.create_task(first.run(queue)), asyncio.create_task(second.run(other))]
+            while signal.getsignal(signal.SIGTERM) is before or not all(worker._run for worker in (first, second)):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert [RunReport(), RunReport()] == await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    async def idle() -> None: ...
+
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_second_signal_hands_back_at_once():
