@@ -15,7 +15,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.limits import FINISHED_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState
-from jqueue.domain.rates import still_needed
+from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
 
 FINISHED_SLACK = FINISHED_KEPT // 4
@@ -101,15 +101,14 @@ def next_header(
 
 
 def _recent(draft: Draft, now: float) -> Mapping[str, tuple[Usage, ...]]:
-    """The claims that count against a rate, without those that do not count any more."""
+    """The claims that count against a rate, without those that count by nobody's clock any more."""
     if not draft.recent:
         return draft.recent
     recent = {}
     for entrypoint, usage in draft.recent.items():
         rules = draft.entrypoints.get(entrypoint)
-        spans = () if rules is None or rules.per is None else tuple(still_needed(usage, now, rules.per))
-        if spans:
-            recent[entrypoint] = spans
+        if rules is not None and rules.per is not None and not is_long_over(usage, now, rules.per):
+            recent[entrypoint] = usage
     return recent
 
 

@@ -24,7 +24,7 @@ OLD_SPANS = 16
 """Into so many spans, about."""
 
 FAR_AHEAD = 86400.0
-"""Seconds. No clock is ahead by more, and what says so is forgotten."""
+"""Seconds. No clock is ahead of another by more; what says so is forgotten."""
 
 CLOCKS_DIFFER = 2.0
 """Seconds by which the clocks of writers may differ: the time of a store is told in whole seconds."""
@@ -79,6 +79,11 @@ def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
         else:
             kept.append(span)
     return kept
+
+
+def is_long_over(usage: Sequence[Usage], now: float, per: float) -> bool:
+    """Whether none of the spans counts any more, by whatever clock."""
+    return all(span.last + per + FAR_AHEAD <= now for span in usage)
 
 
 def opens_at(usage: Sequence[Usage], now: float, rate: int, per: float) -> float | None:

@@ -98,8 +98,10 @@ class CronAudit:
     def _check_firing(
         self, name: str, occurrence: str, job: Fields, old: Fields | None, new: Fields | None, after: Version
     ) -> None:
-        if old is None or new is None or _definition(old) != _definition(new):
+        if old is None or new is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
             raise Violation(CRON, f"{name} has fired, and is no entry, or another one by then", version=after)
+        if _definition(old) != _definition(new):  # set to enqueue something else, when it was due already
+            self._check_entry(name, old, new, after)
         at, now, due = seconds(occurrence), seconds(job["created_at"]), seconds(new["next_at"])
         if not seconds(old["next_at"]) <= at <= now:
             raise Violation(CRON, f"{name} has fired for {occurrence}, which was not due", version=after)
@@ -110,7 +112,7 @@ class CronAudit:
         if due != last + period:
             raise Violation(CRON, f"{name} has fired, and is due next at {new['next_at']}", version=after)
         for field in OF_THE_JOB:
-            if job.get(field, UNSAID.get(field)) != old.get(field, UNSAID.get(field)):
+            if job.get(field, UNSAID.get(field)) != new.get(field, UNSAID.get(field)):
                 raise Violation(CRON, f"{name} has fired, and the job has another {field}", version=after)
         if job.get("headers", {}).get("jqueue-scheduled-for") != occurrence:
             raise Violation(CRON, f"{name} has fired, and its job does not say for when", version=after)
