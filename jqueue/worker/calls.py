@@ -12,8 +12,9 @@ from typing import Any
 
 from jqueue.domain.models import Job
 from jqueue.worker.context import Context
+from jqueue.worker.endings import raisable
 from jqueue.worker.handlers import Handler
-from jqueue.worker.processes import Processes
+from jqueue.worker.processes import Processes, Running
 from jqueue.worker.threads import Threads
 
 Call = Callable[[Job, Context | None], Awaitable[Any]]
@@ -36,7 +37,7 @@ def call_of(
 ) -> Call:
     """How a handler is called, with middleware around it: the first is the outermost."""
     if handler.home == "process":
-        return _in_process(handler, middlewares, processes)
+        return ProcessCall(handler, middlewares, processes)
     signature, function = handler.signature, handler.function
     bind = signature.call
     parse = signature.codec.parse if signature.codec is not None else _nothing
@@ -57,12 +58,28 @@ def call_of(
     return call
 
 
-def _in_process(handler: Handler[..., Any], middlewares: Sequence[Middleware], processes: Processes) -> Call:
-    async def call(job: Job, ctx: Context | None) -> Any:
-        deadline = None if ctx is None else ctx.deadline
-        return await around(middlewares, ctx, lambda: processes.call(handler, job, deadline))
+class ProcessCall:
+    """How a handler is called whose home is a process: there are few of them, so that whoever calls takes its turn.
 
-    return call
+    Args:
+        handler: what is called.
+        middlewares: around it, here.
+        processes: where it is called.
+
+    Attributes:
+        turn: has to be taken before the call, and given back after it.
+    """
+
+    def __init__(self, handler: Handler[..., Any], middlewares: Sequence[Middleware], processes: Processes) -> None:
+        self.turn = processes.turn
+        self._handler = handler
+        self._middlewares = middlewares
+        self._processes = processes
+
+    async def __call__(self, job: Job, ctx: Context | None, running: Running = lambda _: None) -> Any:
+        """Do a job. Whether a process has begun with it is told as it goes."""
+        innermost = lambda: self._processes.call(self._handler, job, running)  # noqa: E731 - as in the others
+        return await around(self._middlewares, ctx, innermost)
 
 
 def around(
@@ -91,7 +108,7 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
             cancelled = error
     value, failure = future.result()
     if failure is not None:
-        raise failure if cancelled is None else cancelled
+        raise raisable(failure) if cancelled is None else cancelled
     return value
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, JQueueError
@@ -17,11 +16,13 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.queue import Capabilities, JobQueue
-from jqueue.worker.calls import Call
+from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.context import Context
+from jqueue.worker.endings import check_awaited, frames_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held import Hands, Held, Outcome, Reason
 from jqueue.worker.payloads import json_value
+from jqueue.worker.processes import PoolBroke
 from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, decide, is_spent
 
 logger = logging.getLogger("jqueue.worker")
@@ -143,12 +144,15 @@ class Workshop:
             held.started = True
             if held.reason is not None:
                 raise asyncio.CancelledError
-            timeout = held.handler.options.timeout
-            if timeout is not None:
+            if isinstance(call, ProcessCall):
+                value = await self._in_process(held, call)
+            else:
                 seconds = held.handler.options.seconds
-                assert seconds is not None
-                held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
-            value = await call(held.job, held.context)
+                if seconds is not None:
+                    held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
+                value = await call(held.job, held.context)
+            if value is not None:
+                check_awaited(value)
             if held.reason is not None:  # what it left undone when it was told to stop, nobody knows
                 raise asyncio.CancelledError
             outcome = self._finished(held, value)
@@ -166,6 +170,24 @@ class Workshop:
         held.decided = True
         self._hands.running -= 1
         self._hands.report(outcome)
+
+    async def _in_process(self, held: Held, call: ProcessCall) -> Any:
+        """Call a handler in a process. Its time begins with its turn, and anew when a process has begun with it."""
+
+        def running(begun: bool) -> None:
+            if held.reason is not None:
+                return
+            if held.timer is not None:
+                held.timer.cancel()
+            seconds = held.handler.options.seconds
+            if begun and seconds is not None:
+                held.timer = self._loop.call_later(seconds, self.stop, held, "timeout")
+                if held.context is not None:
+                    held.context.deadline = self._deadline(held.handler)
+
+        async with call.turn:
+            running(True)  # for middleware
+            return await call(held.job, held.context, running)
 
     def _finished(self, held: Held, value: Any) -> Outcome:
         """The outcome of a handler that returned.
@@ -194,6 +216,9 @@ class Workshop:
         self._hands.running -= 1
         if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
             self._conclude(held, self._stopped(held, error))
+        elif isinstance(error, PoolBroke):
+            logger.warning("job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error)
+            self._conclude(held, HAND_BACK)
         else:
             self.fail(held, error)
 
@@ -225,8 +250,7 @@ class Workshop:
         """Report that the work on a job failed."""
         self._conclude(held, self._decide(held, error))
         if error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames)
+            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames_of(error))
 
     def _decide(self, held: Held, error: BaseException) -> Decision:
         options = held.handler.options
@@ -256,9 +280,11 @@ class Workshop:
         self._hands.report(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
 
     def _context(self, job: Job, handler: Handler[..., Any]) -> Context:
+        return Context(job, queue=self._queue, resources=self._resources, deadline=self._deadline(handler))
+
+    def _deadline(self, handler: Handler[..., Any]) -> datetime | None:
         seconds = handler.options.seconds
-        deadline = None if seconds is None else self._clock.now() + timedelta(seconds=seconds)
-        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)
+        return None if seconds is None else self._clock.now() + timedelta(seconds=seconds)
 
 
 def nack_of(job: Job, decision: Decision, capabilities: Capabilities) -> Ack | Nack:

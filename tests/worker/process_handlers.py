@@ -1,14 +1,24 @@
 """Handlers that run in processes of their own: they are found there by the name of this module."""
 
+import asyncio
+import functools
+import gc
 import os
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from pebble.pool.channel import WorkerChannel
 from pydantic import BaseModel
 
-from jqueue.worker import Context, Discard, Worker
+from jqueue.worker import Context, Discard, Exponential, Retry, Snooze, Worker
 
 worker = Worker(concurrency=2)
+
+LONG = Exponential(base=1e6, cap=1e6)
+"""No test waits for this."""
 
 
 class Numbers(BaseModel):
@@ -45,3 +55,103 @@ def discard() -> None:
 @worker.handler("odd", process=True, max_attempts=1)
 def odd() -> None:
     raise ValueError(lambda: "this cannot be pickled")
+
+
+class ApiError(Exception):
+    """Its pickle cannot be read: it would be made anew of its text alone."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class NotYet(Snooze):
+    def __init__(self) -> None:
+        super().__init__(1000)
+
+
+ERRORS: dict[str, Callable[[], Any]] = {
+    "unreadable": lambda: ApiError(404, "gone"),
+    "unprintable": Unprintable,
+    "key": lambda: KeyError("x"),
+    "encoding": lambda: b"\xff".decode(),
+    "group": lambda: ExceptionGroup("two", [ValueError(), ApiError(1, "x")]),
+    "validation": lambda: Numbers.model_validate({"left": "x"}),
+    "exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+    "cancelled": asyncio.CancelledError,
+    "iteration": lambda: StopIteration(1),
+    "snooze": lambda: Snooze(1000),
+    "snooze of its own": NotYet,
+    "retry": lambda: Retry(after=1000, reason="later"),
+    "retry at some time": Retry,
+    "discard": lambda: Discard("never"),
+}
+
+
+@worker.handler("raise_in_thread", max_attempts=3, backoff=LONG)
+def raise_in_thread(which: str) -> None:
+    raise ERRORS[which]()
+
+
+@worker.handler("raise_in_process", process=True, max_attempts=3, backoff=LONG)
+def raise_in_process(which: str) -> None:
+    raise ERRORS[which]()
+
+
+@worker.handler("seconds_left", process=True, keep_result=60, timeout=60)
+def seconds_left(ctx: Context) -> float:
+    assert ctx.deadline is not None
+    return (ctx.deadline - datetime.now(UTC)).total_seconds()
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+@worker.handler("hidden", process=True, max_attempts=1)
+@traced
+async def hidden() -> None:
+    pass
+
+
+class Breaking:
+    """What pebble cannot read, so that it gives up its pool."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return (int, (b"", "")) if self.error == "TypeError" else (int, ("x",))
+
+
+@worker.handler("break_pool", process=True, max_attempts=1)
+def break_pool(how: tuple[str, str], ctx: Context) -> None:
+    """Break the pool each time; the first time when another handler runs beside."""
+    error, pipe = how
+    if ctx.attempt == 1:
+        Path(pipe).read_text()
+    [channel] = [each for each in gc.get_objects() if isinstance(each, WorkerChannel)]
+    channel.send(Breaking(error))
+    time.sleep(600)
+
+
+@worker.handler("beside", process=True, max_attempts=1)
+def beside(pipe: str, ctx: Context) -> None:
+    """Take long the first time, when the pool breaks."""
+    if ctx.attempt == 1:
+        Path(pipe).write_text("here")
+        time.sleep(600)
+
+
+@worker.handler("wait_for", process=True)
+def wait_for(pipe: str) -> None:
+    Path(pipe).read_text()

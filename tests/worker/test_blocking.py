@@ -1,20 +1,26 @@
 """Handlers without async: in threads, and in processes."""
 
 import asyncio
+import functools
+import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage
-from jqueue.worker import Context, RunReport, Worker
+from jqueue.worker import Context, Discard, Retry, RunReport, Snooze, Worker
+from jqueue.worker.endings import Raised
+from jqueue.worker.processes import Processes
 from tests.virtual_world import in_virtual_time
 from tests.worker import process_handlers
-from tests.worker.scenes import DEAD, QUEUED, SECRET, broker, only_job, working
+from tests.worker.scenes import COMPLETED, DEAD, QUEUED, SECRET, broker, only_job, working
 
 
 @in_virtual_time
@@ -177,3 +183,142 @@ def test_an_async_handler_with_process_is_refused():
         @Worker().handler("work", process=True)
         async def work() -> None:
             pass
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "Task", "Future"])
+def test_a_handler_whose_work_nobody_awaits_has_failed_and_leaves_nothing_behind(kind):
+    async def main():
+        worker, begun = Worker(), []
+
+        async def work() -> None:
+            begun.append("work")
+
+        @worker.handler("work", max_attempts=1)
+        @functools.wraps(work)
+        def hidden():
+            return work()
+
+        @worker.handler("async", max_attempts=1)
+        async def begins():
+            loop = asyncio.get_running_loop()
+            return loop.create_future() if kind == "Future" else loop.create_task(work())
+
+        async with broker() as queue:
+            await queue.enqueue("work" if kind == "coroutine" else "async", b"")
+            assert RunReport(dead=1) == await worker.run(queue, drain=True)
+            error = (await only_job(queue)).error
+            assert error.startswith(f"TypeError: the handler returned a {kind} that nobody has awaited")
+        assert [] == begun
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+@in_virtual_time
+async def test_a_task_that_has_ended_may_be_returned():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work():
+        task = asyncio.create_task(asyncio.sleep(1))
+        await task
+        return task
+
+    async with broker() as queue:
+        await work.enqueue(queue)
+        assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
+
+
+async def test_a_process_handler_whose_work_nobody_awaits_has_failed():
+    async with broker() as queue:
+        await process_handlers.hidden.enqueue(queue)
+        assert RunReport(dead=1) == await processed(queue)
+        assert "TypeError: the handler returned a coroutine that nobody has" in (await only_job(queue)).error
+
+
+async def test_the_queue_is_told_the_same_of_an_error_in_a_process_as_of_one_in_a_thread():
+    def told(job):
+        wait = None if job.run_at is None else (job.run_at - queue.options.clock.now()).total_seconds()
+        return job.status, job.failures, job.error, wait is not None and 900 < wait <= 1000
+
+    async with broker() as queue, asyncio.timeout(60):
+        for which in process_handlers.ERRORS:
+            await process_handlers.raise_in_thread.enqueue(queue, which)
+            await process_handlers.raise_in_process.enqueue(queue, which)
+        await processed(queue)
+        jobs = (await queue.read_state()).jobs
+        thread = {job.payload: told(job) for job in jobs if job.entrypoint == "raise_in_thread"}
+        process = {job.payload: told(job) for job in jobs if job.entrypoint == "raise_in_process"}
+    assert len(process_handlers.ERRORS) == len(thread)
+    assert thread == process
+    assert (QUEUED, 1, "ApiError: 404: gone", False) == process[b"unreadable"]
+    assert (QUEUED, 0, None, True) == process[b"snooze of its own"]
+
+
+@pytest.mark.parametrize("which", process_handlers.ERRORS)
+def test_an_error_that_was_put_together_again_is_caught_as_its_kind(which):
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - all of them
+        process_handlers.raise_in_thread(which)
+    again = Raised.of(raised.value).again()
+    assert type(raised.value).__name__ == type(again).__name__
+    assert isinstance(again, Exception)
+    for kind in (KeyError, UnicodeError, ValueError, Snooze, Retry, Discard):
+        assert isinstance(raised.value, kind) == isinstance(again, kind)
+
+
+async def test_the_log_shows_where_a_process_raised(caplog):
+    caplog.set_level(logging.DEBUG, "jqueue.worker")
+    async with broker() as queue:
+        await process_handlers.raise_in_process.enqueue(queue, "unreadable")
+        assert RunReport(failed=1) == await processed(queue)
+    assert "ApiError was raised here" in caplog.text
+    assert "raise ERRORS[which]()" in caplog.text
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="needs two processes side by side")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", ["TypeError", "ValueError"])  # pebble heeds the one; the other ends a thread of its
+async def test_when_all_processes_break_no_job_beside_is_charged_and_the_culprit_is_in_the_end(tmp_path, error):
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    async with broker() as queue, asyncio.timeout(60):
+        culprit = await process_handlers.break_pool.enqueue(queue, (error, pipe))
+        beside = await process_handlers.beside.enqueue(queue, pipe, keep_result=60)
+        report = await processed(queue)
+        assert (1, 1) == (report.succeeded, report.dead)
+        state = await queue.read_state()
+        assert "ProcessDied: all processes of handlers ended, 3 times" in state.find(culprit.id).error
+        assert (COMPLETED, None) == (state.find(beside.id).status, state.find(beside.id).error)
+
+
+async def test_it_is_told_when_a_process_has_begun_with_a_job_and_not_before(tmp_path):
+    pipe, heard, writers = str(tmp_path / "pipe"), list[bool](), list[asyncio.Task[int]]()
+    os.mkfifo(pipe)
+
+    def running(begun):
+        heard.append(begun)
+        if begun:
+            writers.append(asyncio.create_task(asyncio.to_thread(Path(pipe).write_text, "go on")))
+
+    async with broker() as queue, asyncio.timeout(60):
+        processes = Processes(1)
+        await process_handlers.wait_for.enqueue(queue, pipe)
+        [job] = await queue.dequeue("wait_for")
+        await processes.call(process_handlers.wait_for, job, running)
+        await asyncio.gather(*writers)
+        await processes.close()
+    assert [False, True] == heard
+
+
+async def test_a_process_that_is_killed_while_it_does_nothing_costs_nothing():
+    async with broker() as queue, asyncio.timeout(60), working(process_handlers.worker, queue):
+        for _ in range(4):
+            job = await process_handlers.process_id.enqueue(queue, keep_result=60)
+            os.kill(await process_handlers.process_id.result(queue, job), signal.SIGKILL)
+        assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
+
+
+async def test_the_deadline_in_a_process_is_its_timeout_from_when_it_begins():
+    async with broker() as queue:
+        job = await process_handlers.seconds_left.enqueue(queue)
+        assert RunReport(succeeded=1) == await processed(queue)
+        assert 50 < await process_handlers.seconds_left.result(queue, job) <= 60

@@ -1,0 +1,106 @@
+"""The line for a process: no time passes for a job that stands in it."""
+
+import asyncio
+
+import pytest
+
+from jqueue.worker import Worker
+from jqueue.worker.calls import ProcessCall
+from jqueue.worker.held import Hands
+from jqueue.worker.working import Workshop
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import broker
+
+
+class OneSlowProcess:
+    """Takes an hour to begin, and two seconds for each job."""
+
+    def __init__(self):
+        self.turn = asyncio.Semaphore(1)
+        self.done = 0
+
+    async def call(self, handler, job, running):
+        running(False)
+        await asyncio.sleep(3600)
+        running(True)
+        await asyncio.sleep(2)
+        self.done += 1
+
+
+async def in_line(queue, process, middlewares=()):
+    """Four jobs in the hands of a worker for one process, with a timeout of three seconds."""
+    handler = Worker().handler("work", process=True, timeout=3)(lambda: None)
+    await queue.enqueue_many([handler.operation()] * 4)
+    hands = Hands(4)
+    workshop = Workshop(
+        queue,
+        hands,
+        {"work": (handler, ProcessCall(handler, middlewares, process), True)},
+        clock=queue.options.clock,
+        entropy=queue.options.entropy,
+        resources=None,
+        cancel_grace=5,
+        is_real_interrupt=lambda: False,
+    )
+    jobs = await queue.dequeue("work", batch_size=4)
+    workshop.begin(jobs)
+    return hands, workshop, sorted(hands.held, key=lambda held: jobs.index(held.job))
+
+
+@in_virtual_time
+async def test_the_time_of_a_process_handler_begins_when_its_process_has_begun():
+    deadlines = []
+
+    async def watched(ctx, call_next):
+        await call_next()
+        deadlines.append((ctx.deadline - queue.options.clock.now()).total_seconds())
+
+    async with broker() as queue:
+        hands, _, helds = await in_line(queue, OneSlowProcess(), [watched])
+        await asyncio.wait([held.task for held in helds])
+        assert ["succeeded"] * 4 == [outcome.kind for outcome in hands.outcomes]
+    assert [1, 1, 1, 1] == [round(left, 3) for left in deadlines]
+    assert 4 * 3602 == round(now())
+
+
+@in_virtual_time
+async def test_a_process_handler_that_takes_too_long_once_it_has_begun_is_out_of_time():
+    class Slower(OneSlowProcess):
+        async def call(self, handler, job, running):
+            await super().call(handler, job, running)
+            await asyncio.sleep(2)
+
+    async with broker() as queue:
+        hands, _, helds = await in_line(queue, Slower())
+        await asyncio.wait([held.task for held in helds])
+        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in hands.outcomes]
+
+
+@in_virtual_time
+async def test_middleware_that_hangs_before_a_process_handler_is_out_of_time():
+    async def hanging(ctx, call_next):
+        await asyncio.sleep(600)
+
+    async with broker() as queue:
+        hands, _, helds = await in_line(queue, OneSlowProcess(), [hanging])
+        await asyncio.wait([held.task for held in helds])
+        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in hands.outcomes]
+        assert 4 * 3 == round(now())
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("reason", "kind", "charge"), [("stop", "handed_back", False), ("cancelled", "cancelled", True)]
+)
+async def test_a_job_that_is_told_to_stop_while_it_stands_in_line_ends_at_once(reason, kind, charge):
+    async with broker() as queue:
+        process = OneSlowProcess()
+        hands, workshop, [first, *others] = await in_line(queue, process)
+        await asyncio.sleep(1)
+        for held in others:
+            workshop.stop(held, reason)
+        await asyncio.wait([held.task for held in others])
+        assert 1 == round(now(), 3)
+        assert [(kind, charge)] * 3 == [(outcome.kind, outcome.operation.charge) for outcome in hands.outcomes]
+        await first.task
+        assert (1, "succeeded") == (process.done, hands.outcomes[-1].kind)
