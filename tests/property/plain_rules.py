@@ -82,12 +82,14 @@ class PlainRules:
         return dict(self.settings)
 
     def schedule(self, asked):
-        """Set a cron entry; an equal one stays."""
+        """Set a cron entry; an equal one stays, and one that keeps its times may be overdue."""
         entry = {"payload": b"", "headers": {}, "keep_result": None, "concurrency_key": None} | asked
         known = self.schedules.get(entry["name"])
         if known is not None and {**known, "next_at": None} == {**entry, "next_at": None}:
             return dict(known)
         entry["next_at"] = self.last_time(entry["cron"]) + timedelta(seconds=CRONS[entry["cron"]])
+        if known is not None and known["cron"] == entry["cron"]:
+            entry["next_at"] = known["next_at"]
         self.schedules[entry["name"]] = entry
         self.changes += 1
         return dict(entry)
