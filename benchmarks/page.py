@@ -24,7 +24,7 @@ def markdown(found: dict[str, Any]) -> str:
     for row in found["rows"]:
         if row["name"] == DRAWN:
             continue
-        lines.append(f"| **{row['title']}** | | | | | |")
+        lines.append(f"| **{row['title']}{_measured_apart(row)}** | | | | | |")
         notes = {contestant["name"]: contestant["note"] for contestant in row["contestants"]}
         lines += [f"| {' | '.join(_cells(line, notes))} |" for line in row["lines"]]
     return "\n".join(lines)
@@ -43,6 +43,12 @@ def put(results: Path, page: Path) -> None:
         raise ValueError(f"{page} has no place for the figures: it needs a line {BEGIN} and a line {END}")
     table = markdown(json.loads(results.read_text(encoding="utf-8")))
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+
+
+def _measured_apart(row: dict[str, Any]) -> str:
+    """What is to be said of a row that was put in from another run."""
+    measured = row.get("measured")
+    return f" ({measured['runs']} runs on {measured['date'][:10]})" if measured else ""
 
 
 def _cells(line: dict[str, Any], notes: dict[str, str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
@@ -27,7 +26,6 @@ from jqueue.worker.signatures import (
     name_of,
     operation_by_payload,
     read_signature,
-    refuse_unfinished,
     routine_of,
 )
 
@@ -76,9 +74,7 @@ class Handler(Generic[P, R_co]):
         self.entrypoint = entrypoint
         self.options = options
         self.home = _home_of(function, options)
-        self.signature = (
-            signature if self.home == "loop" else replace(signature, call=refuse_unfinished(signature.call))
-        )
+        self.signature = signature
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function

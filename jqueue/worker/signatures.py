@@ -96,23 +96,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(_decisive(function))
 
 
-def refuse_unfinished(call: Bind) -> Bind:
-    """A call that raises TypeError if what comes back is yet to be awaited: nobody would, and nothing would be done."""
-
-    def finished(function: Callable[..., Any], value: Any, ctx: Any) -> Any:
-        returned = call(function, value, ctx)
-        if inspect.isawaitable(returned):
-            if inspect.iscoroutine(returned):
-                returned.close()
-            raise TypeError(
-                f"the handler {name_of(function)!r} returned something to be awaited: make it an async function, and"
-                " have its decorators use functools.wraps"
-            )
-        return returned
-
-    return finished
-
-
 def _decisive(function: Callable[..., Any]) -> Callable[..., Any]:
     """The outermost layer that is not a plain function: it decides what a call gives."""
     kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction

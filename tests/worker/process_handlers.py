@@ -1,7 +1,6 @@
 """Handlers that run in processes of their own: they are found there by the name of this module."""
 
 import asyncio
-import functools
 import gc
 import os
 import time
@@ -110,10 +109,10 @@ def seconds_left(ctx: Context) -> float:
 
 
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         return function(*args)
 
+    wrapper.__name__, wrapper.__qualname__ = function.__name__, function.__qualname__  # as careless decorators do
     return wrapper
 
 

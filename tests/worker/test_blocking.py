@@ -1,7 +1,6 @@
 """Handlers without async: in threads, and in processes."""
 
 import asyncio
-import functools
 import logging
 import os
 import signal
@@ -194,7 +193,6 @@ def test_a_handler_whose_work_nobody_awaits_has_failed_and_leaves_nothing_behind
             begun.append("work")
 
         @worker.handler("work", max_attempts=1)
-        @functools.wraps(work)
         def hidden():
             return work()
 

@@ -220,7 +220,7 @@ async def test_a_plain_function_whose_coroutine_nobody_awaits_has_failed():
     async with broker() as queue:
         await queue.enqueue("hidden", b"")
         assert RunReport(dead=1) == await own.run(queue, drain=True, signals=False)
-        assert "make it an async function" in str((await only_job(queue)).error)
+        assert "that nobody has awaited" in str((await only_job(queue)).error)
 
 
 def test_generators_are_refused():
