@@ -13,7 +13,7 @@ from jqueue import InMemoryStorage, LocalFileSystemStorage
 from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
 from jqueue.testing.simulation.__main__ import main
 
-SEEDS, LOT = 2000, 50
+SEEDS, LOT = 1000, 50
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, LOT))
