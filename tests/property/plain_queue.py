@@ -99,7 +99,7 @@ class PlainQueue(PlainRules):
             case Cancel(job_id, running):
                 return self.cancel(job_id, running)
             case Reschedule(job_id, delay=delay, run_at=run_at):
-                return self.alter(job_id, run_at=run_at if delay is None else self.later(delay))
+                return self.alter(job_id, run_at=self.later(delay) if delay else run_at)
             case Reprioritise(job_id, priority):
                 return self.alter(job_id, priority=priority)
             case AwaitResult(job_id):

@@ -57,7 +57,9 @@ class Reschedule(Operation):
             JobStateError: it is not queued.
         """
         job = _queued(draft, self.job_id, now, "rescheduled")
-        run_at = self.run_at if self.delay is None else now + timedelta(seconds=to_seconds("delay", self.delay))
+        run_at = self.run_at
+        if self.delay:  # at once is at once by any clock
+            run_at = now + timedelta(seconds=to_seconds("delay", self.delay))
         after = job.evolve(run_at=run_at)
         if after != job:
             draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
