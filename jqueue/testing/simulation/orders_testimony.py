@@ -125,7 +125,7 @@ class OrdersTestimony:
             if not any(job["priority"] == call.given["priority"] for job in jobs):
                 raise Violation(2, f"returned, and {job_id} did not have that priority", call=call)
             return
-        moved = call.result.run_at.isoformat()
+        moved = None if call.result.run_at is None else call.result.run_at.isoformat()
         if not any(job.get("run_at") == moved for job in jobs) and all(status_of(job) == QUEUED for job in jobs):
             raise Violation(2, f"returned, and {job_id} was not due then", call=call)
 
