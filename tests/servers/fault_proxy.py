@@ -264,8 +264,10 @@ class _Connection:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # one of them left
         finally:
-            await self._forget_server()
-            await self._client.close()
+            try:
+                await self._forget_server()
+            finally:  # also when the proxy is stopped just here
+                await self._client.close()
 
     async def _handle(self, request: Request, head: bytes) -> bool:
         """Returns whether the client's connection goes on."""
@@ -392,9 +394,13 @@ class _Connection:
         return answer.keeps
 
     async def _forget_server(self) -> None:
-        if self._upload is not None:
-            self._upload.cancel()
-            await asyncio.gather(self._upload, return_exceptions=True)
-        if self._server is not None:
-            await self._server.close()
+        """Leave the server. A task that is cancelled while it waits here has left, too."""
+        upload, server = self._upload, self._server
         self._upload = self._server = None
+        try:
+            if upload is not None:
+                upload.cancel()
+                await asyncio.gather(upload, return_exceptions=True)
+        finally:
+            if server is not None:
+                await server.close()
