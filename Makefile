@@ -118,12 +118,12 @@ $(STAMP): pyproject.toml constraints.txt
 	    "$$python" -m venv --clear $(VENV); \
 	fi
 	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli]"
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,fuzz,bench]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,fuzz,bench]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt

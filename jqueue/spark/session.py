@@ -1,0 +1,67 @@
+"""A Spark session for who has none: on this machine, with what jqueue needs of it set."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION = 17
+"""The oldest Java that Spark 4 runs on."""
+
+
+def java_problem() -> str | None:
+    """What is missing for Spark, in one line; None if it can run here."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        return f"Spark needs Java {JAVA_VERSION} or newer, and there is none: install one, or set JAVA_HOME"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return f"Spark needs Java {JAVA_VERSION} or newer, and {java} does not run"
+    version = told.partition('"')[2].partition('"')[0]
+    major = version.removeprefix("1.").split(".")[0].split("-")[0]
+    if major.isdigit() and int(major) < JAVA_VERSION:
+        return (
+            f"Spark needs Java {JAVA_VERSION} or newer, and {java} is {version}: install a newer one, or set JAVA_HOME"
+        )
+    return None
+
+
+def local_session(name: str = "jqueue", master: str = "local[*]", **settings: str) -> SparkSession:
+    """A session on this machine, or the one that runs already in this process.
+
+    Args:
+        name: of the application.
+        master: where it runs.
+        settings: more of Spark's settings, with `_` for each dot: `spark_ui_enabled="true"`.
+
+    Raises:
+        RuntimeError: Spark cannot run here. The message says what it needs.
+    """
+    from pyspark.sql import SparkSession
+
+    problem = java_problem()
+    if problem is not None:
+        raise RuntimeError(problem)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must have what we have
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name).master(master)
+    defaults = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    for key, value in {**defaults, **{key.replace("_", "."): value for key, value in settings.items()}}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,5 @@
+"""Makes `format("jqueue")` known to Spark, which looks for data sources in modules whose names begin with `pyspark_`."""
+
+from jqueue.spark.datasource import JQueueDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
