@@ -133,9 +133,13 @@ class Blob:
             if number % LINES_PER_SLICE == 0:
                 yield
         draft.dirty.clear()
+        placed = []
+        for jobs in draft.placed:
+            placed.append(jobs.text)
+            yield
         first = encode_header(header, self._finished)
         self._header_bytes = len(first)
-        return join_blob(first, [*pages.texts(), *encode_asides(draft.set_aside)])
+        return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
 
     def look(self, parsed: ParsedBlob) -> QueueState:
         """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""

@@ -57,7 +57,7 @@ JOBS_HERE = "jobs, one on each line"
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
     *("version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor"),
-    *("settings", "entrypoints", "recent", "schedules"),
+    *("settings", "entrypoints", "recent", "schedules", "transactions"),
 )
 
 
@@ -164,6 +164,7 @@ def _said(state: QueueState) -> dict[str, Any]:
         "entrypoints": {name: _row(rules) for name, rules in state.entrypoints.items()},
         "recent": state.recent,
         "schedules": {name: _row(schedule, "name") for name, schedule in state.schedules.items()},
+        "transactions": state.transactions,
     }
     return {name: table for name, table in said.items() if table}
 

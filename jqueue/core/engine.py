@@ -96,10 +96,7 @@ class CommitEngine:
         Which queue it is, and that it was there, is not forgotten.
         """
         self.life = object()
-        self.blob = Blob()
-        self.draft = self.blob.draft
-        self.etag: str | None = None
-        self.loaded = False
+        self._forget_content()
         self.tries = OpenTries()
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
@@ -107,6 +104,12 @@ class CommitEngine:
         self.cycle = CycleTime()
         self.turns = Turns(self.clock)
         self.pace = WritePace(self.clock, self.entropy)
+
+    def _forget_content(self) -> None:
+        self.blob = Blob()
+        self.draft = self.blob.draft
+        self.etag: str | None = None
+        self.loaded = False
 
     def now(self) -> datetime:
         """The time by the store's clock, if it has one; else by our own."""
@@ -266,8 +269,7 @@ class CommitEngine:
             await in_turns(self.blob.adopting(parsed, len(data)))
         except BaseException:  # half of it was taken over
             if life is self.life:
-                self.blob = Blob()
-                self.draft, self.etag, self.loaded = self.blob.draft, None, False
+                self._forget_content()
             raise
         self.go_on(life)
         self.etag, self.loaded = etag, True
@@ -289,10 +291,8 @@ class CommitEngine:
         return parsed
 
     def _gone(self) -> BlobMissingError:
-        return BlobMissingError(
-            "the queue's object was there, and is gone: restore it, or make a new queue object to start with an empty "
-            "queue"
-        )
+        what_to_do = "restore it, or make a new queue object to start with an empty queue"
+        return BlobMissingError(f"the queue's object was there, and is gone: {what_to_do}")
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         """Apply requests to the draft: what ends or moves claims, then the sweep, then what makes claims."""
@@ -374,6 +374,8 @@ class CommitEngine:
         self.commits += 1
         self.tries.close(dict.fromkeys(self.tries.open, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        if self.draft.placed:  # it knows jobs by nothing but their lines
+            self._forget_content()
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         async with asyncio.timeout(self.call_timeout):

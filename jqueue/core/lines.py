@@ -10,7 +10,7 @@ import json
 import re
 from binascii import b2a_base64
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -58,6 +58,7 @@ _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = (
     ("result", None, _dump),
     ("finished_at", None, _quoted_time),
     ("cancel_requested", False, lambda _: "true"),
+    ("holder", None, _quote),
 )
 """The fields that are left out where they say nothing, and how each is written."""
 
@@ -67,16 +68,53 @@ def encode_job(job: Job) -> bytes:
     line = (
         f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
         f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status}", '
-        f'"sequence": {job.sequence}, "created_at": "{_time(job.created_at)}"'
+        f'"sequence": {job.sequence}, "created_at": "{_time(job.created_at)}"{_optional_fields(job.__dict__)}'
     )
-    values = job.__dict__
-    for name, default, text in _OPTIONAL:
-        value = values[name]
-        if value is not default and value != default:
-            line += f', "{name}": {text(value)}'
     if job.__pydantic_extra__:
         line += f", {_dump(job.__pydantic_extra__)[1:-1]}"
     return f"{line}}}".encode()
+
+
+def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
+    """The line of a queued job that has no sequence and no time of creation yet; `encode_place` goes where the mark is.
+
+    Args:
+        values: its fields.
+        mark: what stands nowhere in a line.
+    """
+    head = (
+        f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, '
+        f'"payload": "{b2a_base64(values["payload"], newline=False).decode("ascii")}", "status": "{JobStatus.QUEUED}"'
+    )
+    return b"%b%b%b}" % (head.encode(), mark, _optional_fields(values).encode())
+
+
+def encode_unplaced_plain(
+    job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], mark: bytes
+) -> list[bytes]:
+    """As `encode_unplaced`, for many jobs that say nothing else. The ids need no escapes."""
+    middle, last = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "', f'", "status": "{JobStatus.QUEUED}"'
+    before, after = middle.encode(), last.encode() + mark + b"}"
+    return [
+        b'"%b%b%b%b' % (job_id.encode(), before, b2a_base64(payload, newline=False), after)
+        for job_id, payload in zip(job_ids, payloads, strict=True)
+    ]
+
+
+def encode_places(first: int, jobs: int, now: datetime, run_at: datetime | None = None) -> list[bytes]:
+    """What goes where the marks of so many unplaced lines are: sequence numbers from `first` on, and times."""
+    rest = f', "created_at": "{_time(now)}"' + ("" if run_at is None else f', "run_at": "{_time(run_at)}"')
+    last = rest.encode()
+    return [b', "sequence": %d%b' % (sequence, last) for sequence in range(first, first + jobs)]
+
+
+def _optional_fields(values: Mapping[str, Any]) -> str:
+    text = ""
+    for name, default, write in _OPTIONAL:
+        value = values[name]
+        if value is not default and value != default:
+            text += f', "{name}": {write(value)}'
+    return text
 
 
 def read_line(line: bytes) -> Job | SetAside:

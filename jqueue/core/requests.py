@@ -111,7 +111,9 @@ class Request:
     def sought(self) -> tuple[tuple[str, ...] | None] | None:
         """What it looks for, if it does nothing but claim: who looks for the same finds the same."""
         operation = self.operations[0]
-        if len(self.operations) == 1 and isinstance(operation, Dequeue) and operation.batch_size:
+        alike = isinstance(operation, Dequeue) and operation.batch_size and operation.through is None
+        if len(self.operations) == 1 and alike:
+            assert isinstance(operation, Dequeue)
             assert not isinstance(operation.entrypoints, str)
             return (None if operation.entrypoints is None else tuple(operation.entrypoints),)
         return None

@@ -13,8 +13,8 @@ from enum import Enum
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.limits import FINISHED_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
-from jqueue.domain.models import LARGEST, CommitRecord, QueueState
+from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
+from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
 
@@ -96,6 +96,7 @@ def next_header(
         entrypoints=draft.entrypoints,
         recent=_recent(draft, at),
         schedules=draft.schedules,
+        transactions=_transactions(draft, at),
         extra=draft.extra,
     )
 
@@ -110,6 +111,17 @@ def _recent(draft: Draft, now: float) -> Mapping[str, tuple[Usage, ...]]:
         if rules is not None and rules.per is not None and not is_long_over(usage, now, rules.per):
             recent[entrypoint] = usage
     return recent
+
+
+def _transactions(draft: Draft, now: float) -> Mapping[str, TransactionRecord]:
+    """The transactions that may still be repeated. If they are too many, those that would go first go."""
+    if not draft.transactions:
+        return draft.transactions
+    kept = {app_id: record for app_id, record in draft.transactions.items() if record.until > now}
+    surplus = len(kept) - TRANSACTIONS_KEPT
+    for app_id in sorted(kept, key=lambda app_id: kept[app_id].until)[: max(0, surplus)]:
+        del kept[app_id]
+    return kept
 
 
 def recognise(header: QueueState | Draft, commit: CommitId) -> Verdict:

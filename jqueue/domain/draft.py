@@ -22,9 +22,10 @@ from jqueue.domain.models import (
     KeyHold,
     QueueState,
     SetAside,
+    TransactionRecord,
 )
 from jqueue.domain.order import Order
-from jqueue.domain.places import PLACES, renumbered
+from jqueue.domain.places import PLACES, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.transitions import TRANSITIONS, Verb
 
@@ -34,7 +35,7 @@ UNNAMED_CLAIM = (
 KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 """Only these hold their unique key."""
 
-TABLES = ("finished", "holds", "entrypoints", "recent", "schedules")
+TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "transactions")
 """The tables of a state that are changed in place."""
 
 _ABSENT: Any = object()
@@ -54,6 +55,8 @@ class Draft:
         base_bytes: what jobs, and keys held after their acks, take of the blob that the draft was opened from. What
             is finished and who has committed does not count: no call could make room there.
         added_bytes: an estimate of what the jobs enqueued since then will add.
+        placed: jobs that were encoded before, and are in the draft as nothing but their lines. Once they are committed,
+            a draft that knows them is opened from the blob.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
@@ -68,6 +71,7 @@ class Draft:
         self.claims_moved: dict[str, None] = {}
         self.base_bytes = 0
         self.added_bytes = 0
+        self.placed: tuple[PlacedJobs, ...] = ()
         self._last_sequence = 0
         self._changed = False
         self._journal: list[tuple[MutableMapping[str, Any], str, Any]] = []
@@ -191,6 +195,13 @@ class Draft:
         """Count the size of a job that was enqueued."""
         self.note(self.__dict__, "added_bytes", self.added_bytes + size)
 
+    def place(self, jobs: EncodedJobs, now: datetime) -> None:
+        """Add jobs that were encoded before, with places behind every job there is."""
+        placed = PlacedJobs(jobs, self._last_sequence + 1, now)
+        self._last_sequence += jobs.jobs
+        self.note(self.__dict__, "placed", (*self.placed, placed))
+        self.note_added(jobs.size)
+
     def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
         """Set what holds the jobs of an entrypoint back. From then on, older versions of jqueue must not touch it."""
         if rules == self.entrypoints.get(entrypoint, EntrypointRules()):
@@ -275,6 +286,7 @@ class Draft:
         self.entrypoints: dict[str, EntrypointRules] = header.entrypoints  # type: ignore[assignment]
         self.recent: dict[str, tuple[Usage, ...]] = header.recent  # type: ignore[assignment]
         self.schedules: dict[str, Schedule] = header.schedules  # type: ignore[assignment]
+        self.transactions: dict[str, TransactionRecord] = header.transactions  # type: ignore[assignment]
         self.extra = header.extra
         self._share_settings()
 
@@ -314,6 +326,7 @@ class Draft:
             entrypoints=dict(self.entrypoints),
             recent=dict(self.recent),
             schedules=dict(self.schedules),
+            transactions=dict(self.transactions),
             set_aside=self.set_aside,
             extra=self.extra,
         )

@@ -29,6 +29,9 @@ WRITERS_KEPT = 256
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 
+TRANSACTIONS_KEPT = 256
+"""How many applications' last transactions the blob remembers, at the most."""
+
 HOLD_BYTES = 80
 """About what a key that is held takes in the blob besides its text."""
 

@@ -50,6 +50,7 @@ __all__ = [
     "QueueState",
     "Schedule",
     "SetAside",
+    "TransactionRecord",
     "Usage",
     "trusted_job",
 ]
@@ -122,6 +123,7 @@ class Job(BaseModel):
         result: what the ack said; any JSON value. Not to be changed: others see the same one.
         finished_at: when it was acked; None unless completed and kept.
         cancel_requested: whether its holder was told to stop.
+        holder: who holds the claim, if whoever claimed it said so; None unless in progress.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -151,6 +153,7 @@ class Job(BaseModel):
     result: Any = Field(default=None, repr=False)
     finished_at: Timestamp | None = None
     cancel_requested: bool = False
+    holder: str | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes, priority: int = 0) -> Self:
@@ -224,6 +227,14 @@ class KeyHold(NamedTuple):
     """Seconds since 1970."""
 
 
+class TransactionRecord(NamedTuple):
+    """The last version of an application's writes that is in the queue, by which a repeated one is known."""
+
+    version: Count
+    until: Finite
+    """Seconds since 1970: from then on it may be forgotten."""
+
+
 class SetAside(NamedTuple):
     """A line of the blob that could not be read as a job: kept as it is, and passed over."""
 
@@ -252,6 +263,7 @@ class QueueState(BaseModel):
         entrypoints: what holds jobs of one entrypoint back, by its name.
         recent: the claims of entrypoints with a rate limit, as long as they count.
         schedules: the cron entries, by name.
+        transactions: the last version of each application that enqueues in transactions, by its id.
         set_aside: lines that could not be read as jobs.
         extra: fields that this version does not know, kept for those that do.
     """
@@ -271,6 +283,7 @@ class QueueState(BaseModel):
     entrypoints: Mapping[str, EntrypointRules] = Field(default_factory=dict)
     recent: Mapping[str, tuple[Usage, ...]] = Field(default_factory=dict)
     schedules: Mapping[str, Schedule] = Field(default_factory=dict, repr=False)
+    transactions: Mapping[str, TransactionRecord] = Field(default_factory=dict)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
 
@@ -322,7 +335,11 @@ class QueueState(BaseModel):
 
         def requeued(job: Job) -> Job:
             stale = job.status is JobStatus.IN_PROGRESS and (job.heartbeat_at is None or job.heartbeat_at < cutoff)
-            return job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None) if stale else job
+            return (
+                job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, holder=None)
+                if stale
+                else job
+            )
 
         jobs = tuple(requeued(job) for job in self.jobs)
         return self if all(new is old for new, old in zip(jobs, self.jobs, strict=True)) else self._next(jobs=jobs)

@@ -7,7 +7,8 @@ job of each kind comes back, so that a claim costs O(log n) however many are hel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.job_table import JobTable, place_of, unpacked
@@ -51,6 +52,8 @@ class Order:
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
         self._put_off: list[str] = []
+        self._through: int | None = None
+        self._later: list[tuple[LazyHeap, Entry]] = []
 
     # What changes it
 
@@ -122,6 +125,18 @@ class Order:
                 _count(self.running_keys, job.concurrency_key, 1)
 
     # What is asked of it
+
+    @contextmanager
+    def only_through(self, sequence: int) -> Iterator[None]:
+        """Meanwhile, jobs with a larger sequence number are passed over; they are put back in the end."""
+        self._through = sequence
+        try:
+            yield
+        finally:
+            self._through = None
+            later, self._later = self._later, []
+            for heap, entry in later:
+                heap.push(entry)
 
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
         """The next job to claim, by rank, then by sequence; None if there is none, or all are held back.
@@ -197,6 +212,9 @@ class Order:
         while (entry := heap.pop()) is not None or self._bring_back_for_those_put_off():
             if entry is None:
                 continue
+            if self._through is not None and entry[1] > self._through:
+                self._later.append((heap, entry))
+                continue
             job = self.jobs[entry[-1]]
             if self._is_free(job):
                 return job
@@ -207,6 +225,10 @@ class Order:
         """The entry of the job that `_pop` would give."""
         while (entry := heap.top()) is not None or self._bring_back_for_those_put_off():
             if entry is None:
+                continue
+            if self._through is not None and entry[1] > self._through:
+                heap.pop()
+                self._later.append((heap, entry))
                 continue
             if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
                 return entry

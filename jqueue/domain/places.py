@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
 from jqueue.domain.models import Job
 
@@ -15,3 +18,46 @@ def renumbered(jobs: Iterable[Job]) -> list[Job]:
     jobs = list(jobs)
     places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
     return [job.evolve(sequence=places[job.sequence]) for job in jobs]
+
+
+class EncodedJobs(Protocol):
+    """Jobs whose lines in the blob were written before it was known where and when they would be placed.
+
+    Attributes:
+        jobs: how many.
+        size: about how many bytes they take in the blob.
+    """
+
+    @property
+    def jobs(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes they take in the blob."""
+        ...
+
+    def text(self, first: int, now: datetime) -> bytes:
+        """Their lines, joined as they stand in the blob, with sequence numbers from `first` on, created now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedJobs:
+    """Encoded jobs, and their place.
+
+    Attributes:
+        encoded: the jobs.
+        first: the sequence number of the first; the others follow.
+        now: when they were enqueued.
+    """
+
+    encoded: EncodedJobs
+    first: int
+    now: datetime
+
+    @property
+    def text(self) -> bytes:
+        """Their lines, joined as they stand in the blob."""
+        return self.encoded.text(self.first, self.now)

@@ -43,13 +43,13 @@ class JQueueDataSource(DataSource):
 
         return BulkWriter(self.options, schema, overwrite)
 
-    def streamReader(self, schema: StructType) -> ClaimReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> ClaimReader:
         """Jobs claimed by a streaming query."""
         from jqueue.spark.source import ClaimReader
 
         return ClaimReader(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """Bulk enqueue of each micro-batch."""
         from jqueue.spark.sink import StreamSink
 

@@ -264,10 +264,8 @@ class _Connection:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # one of them left
         finally:
-            try:
-                await self._forget_server()
-            finally:  # also when the proxy is stopped just here
-                await self._client.close()
+            await self._forget_server()
+            await self._client.close()
 
     async def _handle(self, request: Request, head: bytes) -> bool:
         """Returns whether the client's connection goes on."""
@@ -394,13 +392,11 @@ class _Connection:
         return answer.keeps
 
     async def _forget_server(self) -> None:
-        """Leave the server. A task that is cancelled while it waits here has left, too."""
-        upload, server = self._upload, self._server
-        self._upload = self._server = None
+        upload, server, self._upload, self._server = self._upload, self._server, None, None
         try:
             if upload is not None:
                 upload.cancel()
                 await asyncio.gather(upload, return_exceptions=True)
-        finally:
+        finally:  # also when the proxy is stopped just here
             if server is not None:
                 await server.close()

@@ -10,6 +10,7 @@ from jqueue.domain.operations.jobs import Enqueue, NewJob, OnConflict, new_job
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import SetSchedule, Unschedule
+from jqueue.domain.operations.staged import EnqueueStaged, LastTransaction, StagedJobs, StagedReceipt, Transaction
 from jqueue.domain.operations.waiting import AwaitResult, Reprioritise, Reschedule
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "Configure",
     "Dequeue",
     "Enqueue",
+    "EnqueueStaged",
     "Fence",
     "HandBack",
     "Heartbeat",
     "JobReference",
+    "LastTransaction",
     "Nack",
     "NewJob",
     "OnConflict",
@@ -38,7 +41,10 @@ __all__ = [
     "Resume",
     "SetLimits",
     "SetSchedule",
+    "StagedJobs",
+    "StagedReceipt",
     "Sweep",
+    "Transaction",
     "Unchanged",
     "Unschedule",
     "new_job",

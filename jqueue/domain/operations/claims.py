@@ -20,6 +20,9 @@ JobReference = Job | Claim | str
 
 SAME_MOMENT = timedelta(microseconds=1)
 
+NO_CLAIM: dict[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None}
+"""What a job that nobody holds says of its claim."""
+
 
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
@@ -34,10 +37,9 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
     if changes.pop("dead", False):
-        after = job.evolve(status=JobStatus.DEAD, heartbeat_at=None, claim_timeout=None, dead_at=now, **changes)
+        after = job.evolve(status=JobStatus.DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
-        sequence = draft.next_sequence()
-        after = job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, sequence=sequence, **changes)
+        after = job.evolve(status=JobStatus.QUEUED, sequence=draft.next_sequence(), **NO_CLAIM, **changes)
     draft.move(job, verb, after, after.status)
 
 
@@ -49,9 +51,7 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
     if job.cancel_requested:
         draft.move(job, Verb.HAND_BACK, None, None)
         return
-    after = job.evolve(
-        status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None, failures=max(0, job.failures - 1), **changes
-    )
+    after = job.evolve(status=JobStatus.QUEUED, failures=max(0, job.failures - 1), **NO_CLAIM, **changes)
     draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
 
 
@@ -87,8 +87,7 @@ class Ack(Operation):
             kept = job.evolve(
                 status=JobStatus.COMPLETED,
                 payload=b"",
-                heartbeat_at=None,
-                claim_timeout=None,
+                **NO_CLAIM,
                 cancel_requested=False,
                 result=self.result,
                 finished_at=now,

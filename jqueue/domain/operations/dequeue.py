@@ -10,8 +10,8 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.limits import Limits, check_integer
-from jqueue.domain.models import Claim, Job, JobStatus
+from jqueue.domain.limits import Limits, check_integer, check_name
+from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
@@ -39,6 +39,8 @@ class Dequeue(Operation):
         entrypoints: whose jobs; one name, several, or None for all.
         batch_size: how many at the most.
         claim_timeout: how long a claim lasts without a heartbeat; None means the queue's own.
+        holder: kept with the jobs as long as the claim lasts, so that who lost its memory finds what it had claimed.
+        through: only jobs whose `sequence` is not larger: those that were there at some moment.
         enqueue_bytes: cron entries enqueue nothing while the jobs take more than that.
     """
 
@@ -48,6 +50,8 @@ class Dequeue(Operation):
     _: KW_ONLY
     batch_size: int = 1
     claim_timeout: Duration | None = None
+    holder: str | None = None
+    through: int | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Dequeue:
@@ -57,14 +61,22 @@ class Dequeue(Operation):
             None if self.entrypoints is None else sought_names(self.entrypoints),
             batch_size=check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
             claim_timeout=to_seconds("claim_timeout", timeout),
+            holder=None if self.holder is None else check_name("holder", self.holder, preparation.limits),
+            through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
             enqueue_bytes=preparation.limits.enqueue_bytes,
         )
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Remove what has expired, enqueue what cron entries say, then claim."""
-        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         drop_outlived(draft, now)
         fire_due(draft, now, self.enqueue_bytes)
+        if self.through is None:
+            return self._claim(draft, now)
+        with draft.order.only_through(self.through):
+            return self._claim(draft, now)
+
+    def _claim(self, draft: Draft, now: datetime) -> list[Job]:
+        assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
         claimed: list[Job] = []
         while len(claimed) < self.batch_size and (ready := draft.take_ready(self.entrypoints, now)) is not None:
             job = ready.evolve(
@@ -73,6 +85,7 @@ class Dequeue(Operation):
                 failures=ready.failures + 1,
                 heartbeat_at=now,
                 claim_timeout=self.claim_timeout,
+                holder=self.holder,
             )
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
             if draft.entrypoints:

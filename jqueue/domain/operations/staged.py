@@ -1,0 +1,161 @@
+"""Jobs in, by the thousands: encoded elsewhere, added in one commit, and in no more than one.
+
+What enqueues in bulk runs on many machines, is repeated when one of them fails, and ends with one commit. Which write
+of which application it was stands in the blob, so that repeating the whole adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.limits import Limits, check_integer, check_name
+from jqueue.domain.models import LARGEST, TransactionRecord
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.jobs import NewJob, OnConflict, drop_outlived, new_job
+from jqueue.domain.places import EncodedJobs
+
+TRANSACTION_KEPT = timedelta(days=30)
+"""How long the last version of an application is remembered, unless it says otherwise."""
+
+
+class Transaction(NamedTuple):
+    """Which write of which application it is.
+
+    Attributes:
+        app_id: names the application, or the streaming query.
+        version: grows with every write; one that is not larger than the last has been done.
+        keep: how long it is remembered.
+    """
+
+    app_id: str
+    version: int
+    keep: Duration = TRANSACTION_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class StagedJobs:
+    """What one task has staged.
+
+    Attributes:
+        encoded: jobs as lines: all that nothing in the queue can be in the way of.
+        keyed: the arguments of an `Enqueue` for each of the others, which have a unique key.
+    """
+
+    encoded: EncodedJobs
+    keyed: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+    @property
+    def jobs(self) -> int:
+        """How many."""
+        return self.encoded.jobs + len(self.keyed)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes those as lines take in the blob."""
+        return self.encoded.size
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReceipt:
+    """What became of staged jobs.
+
+    Attributes:
+        added: how many were added.
+        taken: how many were not, as their unique key is taken.
+        repeated: whether all of this was done before, and nothing was added.
+        version: the version of the application's last transaction before this one; None if none is known.
+    """
+
+    added: int = 0
+    taken: int = 0
+    repeated: bool = False
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueStaged(Operation):
+    """Add staged jobs, all or none. Its result is a `StagedReceipt`.
+
+    Attributes:
+        staged: the jobs, by task.
+        transaction: which write this is; a repeated one adds nothing. None: it is not remembered.
+        on_conflict: what to do if a unique key is taken: see `Enqueue`.
+    """
+
+    staged: Sequence[StagedJobs]
+    _: KW_ONLY
+    transaction: Transaction | tuple[str, int] | None = None
+    on_conflict: OnConflict = "return"
+    new_jobs: Sequence[NewJob] = field(default=(), repr=False)
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> EnqueueStaged:
+        """Checked, with everything that has a unique key ready to be tried."""
+        transaction = None
+        if self.transaction is not None:
+            given = Transaction(*self.transaction)
+            transaction = Transaction(
+                check_name("transaction's app_id", given.app_id, preparation.limits),
+                check_integer("transaction's version", given.version, 0, LARGEST),
+                to_seconds("transaction's keep", given.keep),
+            )
+        if not all(isinstance(staged, StagedJobs) for staged in self.staged):
+            raise InvalidJobError("EnqueueStaged takes a sequence of StagedJobs")
+        return replace(
+            self,
+            staged=tuple(self.staged),
+            transaction=transaction,
+            new_jobs=tuple(
+                new_job(preparation, **values, on_conflict=self.on_conflict)
+                for staged in self.staged
+                for values in staged.keyed
+            ),
+            enqueue_bytes=preparation.limits.enqueue_bytes,
+        )
+
+    def change(self, draft: Draft, now: datetime) -> StagedReceipt:
+        """Add the jobs, unless the transaction says that they were added."""
+        last = None
+        if self.transaction is not None:
+            app_id, version, keep = Transaction(*self.transaction)
+            record = draft.transactions.get(app_id)
+            last = None if record is None else record.version
+            if last is not None and last >= version:
+                return StagedReceipt(repeated=True, version=last)
+            until = now.timestamp() + to_seconds("keep", keep)
+            draft.note(draft.transactions, app_id, TransactionRecord(version, until))
+        drop_outlived(draft, now)
+        blocks = [staged.encoded for staged in self.staged if staged.encoded.jobs]
+        self._check_room(draft, blocks)
+        for block in blocks:
+            draft.place(block, now)
+        taken = sum(new.change(draft, now).id != new.values["id"] for new in self.new_jobs)
+        return StagedReceipt(sum(staged.jobs for staged in self.staged) - taken, taken, version=last)
+
+    def _check_room(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
+        jobs, size = sum(block.jobs for block in blocks), sum(block.size for block in blocks)
+        taken = draft.base_bytes + draft.added_bytes
+        if taken + size > self.enqueue_bytes:
+            raise QueueFullError(
+                f"no room for {jobs} jobs of {size} bytes together: the jobs in the queue take {taken} of the "
+                f"{self.enqueue_bytes} bytes that enqueue may use. Write fewer at a time, let workers catch up, or "
+                "raise Limits(blob_bytes=...)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransaction(Operation):
+    """Look which version of an application's writes was the last. Its result is that version, or None."""
+
+    app_id: str
+
+    def change(self, draft: Draft, now: datetime) -> int | None:
+        """Nothing is changed."""
+        record = draft.transactions.get(self.app_id)
+        return None if record is None else record.version
