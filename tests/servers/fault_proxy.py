@@ -229,8 +229,7 @@ class FaultProxy:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        connection = _Connection(self, Line(reader, writer))
-        task = asyncio.create_task(connection.run(self._refuses_at_once()))
+        task = asyncio.create_task(_Connection(self, Line(reader, writer)).run(self._refuses_at_once()))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         task.add_done_callback(lambda _: writer.close())  # it may have been cancelled before it began
@@ -261,8 +260,8 @@ class _Connection:
                 finally:
                     request.done = True
                     self._proxy.changed()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # one of them left
+        except (EOFError, asyncio.LimitOverrunError, OSError):  # one of them left
+            pass
         finally:
             await self._forget_server()
             await self._client.close()
@@ -371,10 +370,8 @@ class _Connection:
         return True
 
     async def _truncate(self, answer: Answer, fault: TruncateAnswer) -> bool:
-        whole = fault.head is None
-        await self._client.send(
-            answer.head + answer.body[: share(fault.body, len(answer.body))] if whole else answer.head[: fault.head]
-        )
+        body = answer.body[: share(fault.body, len(answer.body))]
+        await self._client.send(answer.head + body if fault.head is None else answer.head[: fault.head])
         if fault.then == "hang":
             await self._client.swallow()
         elif fault.then == "reset":
@@ -397,6 +394,6 @@ class _Connection:
             if upload is not None:
                 upload.cancel()
                 await asyncio.gather(upload, return_exceptions=True)
-        finally:  # also when the proxy is stopped just here
+        finally:  # also when it is stopped just here
             if server is not None:
                 await server.close()
