@@ -238,7 +238,7 @@ class LimitsMachine(RuleBasedStateMachine):
             job.priority = priority
         else:
             self.do(Reschedule(job.id, delay=delay))
-            job.run_at = self.plain.now + delay
+            job.run_at = self.plain.now + delay if delay else None
 
     @precondition(lambda self: self.has("queued"))
     @rule(place=places, priority=priorities, names=sought)
