@@ -21,6 +21,7 @@ from benchmarks.contest import (
 )
 from benchmarks.figures import Target
 from benchmarks.peers import PEERS, WORKERS, Peer
+from benchmarks.spark_rows import pipeline_row
 
 PAYLOAD = 64
 NO_FLUSH = "no fsync"
@@ -56,6 +57,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         direct_row(),
         memory_row(),
         *growth_rows(),
+        pipeline_row(),
     ]
 
 
