@@ -7,7 +7,7 @@ method: an adapter that has them makes the queue cheaper or its timing better, n
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 @runtime_checkable
@@ -75,6 +75,37 @@ class SupportsScratch(ObjectStoragePort, Protocol):
         """Delete this object, whatever it is; no object is fine.
 
         Raises:
+            StorageError: the store failed; `StorageFatalError` if it refused.
+        """
+        ...
+
+
+class Listed(NamedTuple):
+    """One object of a listing.
+
+    Attributes:
+        suffix: what its name has behind the name of the object that was asked: `beside(suffix)` opens it.
+        modified: when it was last written, UTC, by the store's clock.
+        size: of its content, in bytes.
+    """
+
+    suffix: str
+    modified: datetime
+    size: int
+
+
+@runtime_checkable
+class SupportsListing(SupportsScratch, Protocol):
+    """A store that tells which objects a tool has put beside this one. No queue asks."""
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """The objects whose name is this object's with a suffix that begins with `prefix`, in the order of suffixes.
+
+        Those that are written or removed meanwhile may be among them or not. What an adapter keeps for itself, such as
+        lock files, is left out.
+
+        Raises:
+            ValueError: the prefix is empty.
             StorageError: the store failed; `StorageFatalError` if it refused.
         """
         ...

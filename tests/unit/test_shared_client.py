@@ -67,6 +67,10 @@ class Storage(RemoteStorage):
         super().__init__("fake://object", 5)
         self.store, self.name, self.used = store, "object", []
 
+    @property
+    def _name(self):
+        return self.name
+
     def _connect(self):
         return self.store()
 
@@ -81,6 +85,9 @@ class Storage(RemoteStorage):
         raise NotImplementedError
 
     async def _delete(self, client):
+        raise NotImplementedError
+
+    async def _list(self, client, *, begins, page):
         raise NotImplementedError
 
     def _meaning(self, error, doing):

@@ -109,6 +109,14 @@ def file_status(path: str) -> os.stat_result | None:
     return status
 
 
+def regular_file(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """What the system knows about a file in a folder; None if it has gone, or is something else than a regular file."""
+    try:
+        return entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None
+    except FileNotFoundError:
+        return None
+
+
 def check_kind(path: str, status: os.stat_result) -> None:
     """Refuse, with a StorageFatalError, whatever is not a regular file."""
     if not stat.S_ISREG(status.st_mode):

@@ -1,6 +1,6 @@
 """What all stores across a network have in common: one client, one try a call, a deadline around it, errors by meaning.
 
-An adapter says how to get, put and delete the object with its client, and what the errors of its client mean.
+An adapter says how to get, put, delete and list objects with its client, and what the errors of its client mean.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from jqueue.adapters.storage._client import Client, SharedClient
+from jqueue.adapters.storage._listing import Told, check_prefix
 from jqueue.adapters.storage._store_clock import StoreClock
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
@@ -23,6 +25,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.ports.storage import Listed
 
 Answer = TypeVar("Answer")
 
@@ -57,7 +60,12 @@ class RemoteStorage(ABC, Generic[Client]):
     Args:
         url: names the object in errors: without secrets.
         timeout: how long one call may take, whatever the client does meanwhile.
+
+    Attributes:
+        listed_at_once: of how many objects one answer to `list_beside` may tell.
     """
+
+    listed_at_once = 1000
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url
@@ -135,6 +143,30 @@ class RemoteStorage(ABC, Generic[Client]):
         other.url += suffix
         return other
 
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """The objects whose name is this one's with a suffix that begins with `prefix`. Never called by a queue.
+
+        The store is asked once for each thousand of them, and each time it has the whole timeout.
+
+        Raises:
+            ValueError: the prefix is empty.
+            StorageError: the store failed; the subclass says how.
+        """
+        check_prefix(prefix)
+        begins = self._name + prefix
+        found: dict[str, Listed] = {}
+        page: str | None = None
+        while True:
+            told, following = await self._call("list", partial(self._list, begins=begins, page=page))
+            for name, modified, size in told:
+                if name.startswith(begins):  # whatever a store makes of the prefix: somebody may go on to remove these
+                    found[name] = Listed(name.removeprefix(self._name), modified.astimezone(UTC), size)
+            if following is None:
+                return sorted(found.values())
+            if following == page:
+                raise StorageError(f"{self.url}: the store tells the same part of its list again and again")
+            page = following
+
     # What an adapter says
 
     @abstractmethod
@@ -144,6 +176,11 @@ class RemoteStorage(ABC, Generic[Client]):
     @abstractmethod
     def _rename(self, suffix: str) -> None:
         """Be the object whose name ends in this suffix."""
+
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """What the object is called in its bucket."""
 
     @abstractmethod
     async def _get(self, client: Client, unless: str | None) -> Found | None:
@@ -158,8 +195,12 @@ class RemoteStorage(ABC, Generic[Client]):
         """Delete the object."""
 
     @abstractmethod
+    async def _list(self, client: Client, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+        """Some objects whose name begins so, and which page to ask for next; None is the first, and behind the last."""
+
+    @abstractmethod
     def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
-        """What an error of the client means while the object is read, written or deleted; and in words, with a hint."""
+        """What an error of the client means to who reads, writes, deletes or lists; and in words, with a hint."""
 
     async def _call(self, doing: str, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
         try:

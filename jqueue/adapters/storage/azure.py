@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from jqueue.adapters.storage._listing import Told
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
@@ -62,6 +63,7 @@ PERMISSIONS = {
     "read": "the role Storage Blob Data Contributor, or a token with read (r)",
     "write": "the role Storage Blob Data Contributor, or a token with read, create and write (rcw)",
     "delete": "the role Storage Blob Data Contributor, or a token with delete (d)",
+    "list": "the role Storage Blob Data Contributor, or a token for the container with list (l)",
 }
 
 
@@ -161,6 +163,10 @@ class AzureBlobStorage(RemoteStorage[Any]):
     def _rename(self, suffix: str) -> None:
         self.blob_name += suffix
 
+    @property
+    def _name(self) -> str:
+        return self.blob_name
+
     async def _get(self, client: ContainerClient, unless: str | None) -> Found | None:
         condition: dict[str, Any] = {}
         if unless is not None:
@@ -209,6 +215,14 @@ class AzureBlobStorage(RemoteStorage[Any]):
         except azure_errors.HttpResponseError as error:
             if self._meaning(error, "delete")[0] is not Meaning.MISSING:
                 raise
+
+    async def _list(self, client: ContainerClient, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+        blobs = client.list_blobs(
+            name_starts_with=begins, results_per_page=self.listed_at_once, raw_response_hook=self._hear
+        )
+        pages: Any = blobs.by_page(page)
+        told = [(blob.name, blob.last_modified, blob.size) async for blob in await anext(pages)]
+        return told, pages.continuation_token
 
     def _hear(self, answer: Any) -> None:
         """Take the date from an answer, or from the error that it has become."""

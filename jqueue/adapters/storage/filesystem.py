@@ -17,10 +17,11 @@ import os
 import pathlib
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
+from jqueue.adapters.storage._listing import check_prefix
 from jqueue.adapters.storage._posix_files import (
     as_storage_error,
     create_file,
@@ -32,6 +33,7 @@ from jqueue.adapters.storage._posix_files import (
     open_file,
     open_folder,
     read_all,
+    regular_file,
     write_all,
 )
 from jqueue.adapters.storage._threads import in_a_thread
@@ -39,6 +41,7 @@ from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import Listed
 
 _READS_WITHOUT_LOCK = 8
 _NOT_IN_A_NAME = re.compile(r"[^\w-]")
@@ -148,9 +151,45 @@ class LocalFileSystemStorage:
         Raises:
             ValueError: the suffix leads to another folder.
         """
+        self._check_beside(suffix)
+        return LocalFileSystemStorage(f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy)
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """The files in the same folder whose name is this one's with a suffix that begins with `prefix`.
+
+        Sidecars (what ends in `.lock`), temporary files, links and folders are left out. Never called by a queue.
+
+        Raises:
+            ValueError: the prefix is empty, or leads to another folder.
+            StorageFatalError: permission is refused, or something else than a folder is in the way.
+            StorageError: the system failed.
+        """
+        check_prefix(prefix)
+        self._check_beside(prefix)
+        return await in_a_thread(self._list_beside, prefix)
+
+    def _check_beside(self, suffix: str) -> None:
         if os.path.basename(suffix) != suffix:
             raise ValueError(f"a file beside {self._file!r} cannot have a name that ends in {suffix!r}")
-        return LocalFileSystemStorage(f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy)
+
+    def _list_beside(self, prefix: str) -> list[Listed]:
+        try:
+            found = []
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if self._is_beside(entry.name, prefix) and (status := regular_file(entry)) is not None:
+                        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                        found.append(Listed(entry.name.removeprefix(self._name), modified, status.st_size))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise as_storage_error(error, "list the files beside the queue file", self._folder) from error
+        return sorted(found)
+
+    def _is_beside(self, name: str, prefix: str) -> bool:
+        """Whether a name is of that kind, and no sidecar's or temporary file's, of whatever queue."""
+        temporary = name.startswith(".") and name.endswith(".tmp")
+        return name.startswith(self._name + prefix) and not name.endswith(".lock") and not temporary
 
     def _read(self) -> tuple[bytes, str | None]:
         try:

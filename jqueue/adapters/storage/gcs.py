@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from jqueue.adapters.storage._listing import Told
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageError, StorageFatalError
@@ -49,6 +50,7 @@ PERMISSIONS = {
     "read": "storage.objects.get, and storage.objects.list to be told that an object is not there",
     "write": "storage.objects.create, storage.objects.delete (to overwrite) and storage.objects.get",
     "delete": "storage.objects.delete",
+    "list": "storage.objects.list",
 }
 
 
@@ -126,6 +128,10 @@ class GCSStorage(RemoteStorage[Any]):
     def _rename(self, suffix: str) -> None:
         self.blob_name += suffix
 
+    @property
+    def _name(self) -> str:
+        return self.blob_name
+
     async def _get(self, client: Any, unless: str | None) -> Found | None:
         blob = self._blob(client)
         condition = {"if_generation_not_match": int(unless)} if unless is not None and unless.isdecimal() else {}
@@ -164,6 +170,18 @@ class GCSStorage(RemoteStorage[Any]):
         except google_errors.NotFound as error:
             if self._meaning(error, "delete")[0] is not Meaning.MISSING:
                 raise
+
+    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+        blobs = client.list_blobs(
+            self.bucket_name,
+            prefix=begins,
+            page_size=self.listed_at_once,
+            page_token=page,
+            retry=None,
+            timeout=self._timeouts(),
+        )
+        told = await asyncio.to_thread(next, blobs.pages, ())
+        return [(blob.name, blob.time_created, blob.size) for blob in told], blobs.next_page_token
 
     def _blob(self, client: Any) -> Any:
         """The object, as nobody has seen it yet: Google's own value of it remembers what it last read."""

@@ -11,9 +11,11 @@ import threading
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from jqueue.adapters.storage._listing import check_prefix
 from jqueue.adapters.system import SystemClock
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.clock import Clock
+from jqueue.ports.storage import Listed
 
 
 @dataclass(eq=False)
@@ -32,7 +34,9 @@ class InMemoryStorage:
         self._content = bytes(self.initial_content)
         self._writes = 1 if self._content else 0
         self._exists = bool(self._content)
-        self._others: dict[str, InMemoryStorage] = {}
+        self._modified = self.clock.now()
+        self._name = ""
+        self._all = {"": self}  # this object and those beside it, by name: one dict for all of them
         # A thread's lock and not asyncio's, which would bind the store to the first event loop that waits for it.
         self._guard = threading.Lock()
 
@@ -66,6 +70,7 @@ class InMemoryStorage:
                 raise CASConflictError(_describe_conflict(if_match, current))
             self._content = kept
             self._exists = True
+            self._modified = self.clock.now()
             self._writes += 1
             return str(self._writes)
 
@@ -81,8 +86,28 @@ class InMemoryStorage:
 
     def beside(self, suffix: str) -> InMemoryStorage:
         """Another object in memory, which has no name but this suffix: the same one each time."""
+        name = self._name + suffix
         with self._guard:
-            return self._others.setdefault(suffix, InMemoryStorage(clock=self.clock))
+            if name not in self._all:
+                other = InMemoryStorage(clock=self.clock)
+                other._name, other._all, other._guard = name, self._all, self._guard
+                self._all[name] = other
+            return self._all[name]
+
+    async def list_beside(self, prefix: str) -> list[Listed]:
+        """The objects made with `beside` whose suffix begins with `prefix`. Never called by a queue.
+
+        Raises:
+            ValueError: the prefix is empty.
+        """
+        check_prefix(prefix)
+        await asyncio.sleep(0)
+        with self._guard:
+            return sorted(
+                Listed(name.removeprefix(self._name), other._modified, len(other._content))
+                for name, other in self._all.items()
+                if other._exists and name.startswith(self._name + prefix)
+            )
 
     def _etag(self) -> str | None:
         return str(self._writes) if self._exists else None

@@ -21,10 +21,11 @@ from functools import cache
 from os.path import isfile
 from typing import Any
 
+from jqueue.adapters.storage._listing import Told
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.adapters.storage._threads import in_a_thread
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.errors import StorageError, StorageFatalError
 
 try:
     import aioboto3
@@ -70,6 +71,7 @@ PERMISSIONS = {
     "read": "s3:GetObject, and s3:ListBucket to be told that an object is not there",
     "write": "s3:PutObject and s3:GetObject",
     "delete": "s3:DeleteObject",
+    "list": "s3:ListBucket",
 }
 
 HINTS: dict[str, str] = {
@@ -235,6 +237,10 @@ class S3Storage(RemoteStorage[Any]):
     def _rename(self, suffix: str) -> None:
         self.key += suffix
 
+    @property
+    def _name(self) -> str:
+        return self.key
+
     async def _get(self, client: Any, unless: str | None) -> Found | None:
         condition = {} if unless is None else {"IfNoneMatch": self._named(unless)}
         try:
@@ -308,6 +314,15 @@ class S3Storage(RemoteStorage[Any]):
         except botocore_errors.ClientError as error:
             if self._meaning(error, "delete")[0] is not Meaning.MISSING:
                 raise
+
+    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+        start = {} if page is None else {"ContinuationToken": page}
+        answer = await client.list_objects_v2(Bucket=self.bucket, Prefix=begins, MaxKeys=self.listed_at_once, **start)
+        self._hear(answer)
+        following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+        if "IsTruncated" not in answer or (answer["IsTruncated"] and not following):
+            raise StorageError(f"{self.url}: the answer to the list was cut, or is not S3's")
+        return [(each["Key"], each["LastModified"], each["Size"]) for each in answer.get("Contents", ())], following
 
     def _named(self, etag: str) -> str:
         return etag.strip('"') if self._bare_etags else etag
