@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import importlib
 import json
 import re
 import socket
@@ -27,14 +26,16 @@ from datetime import UTC, datetime
 from email import message_from_bytes
 from email.message import Message
 from email.utils import formatdate
-from functools import reduce
 from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from tests.servers.crc32c import crc32c
+
 CHUNK = 256 * 1024  # what is kept of an unfinished resumable upload is a multiple of it
 _PARAMETER = re.compile(
-    "alt|fields|generation|if(G|Metag)eneration(Not)?Match|name|prefix|prettyPrint|project|projection|upload(Type|_id)"
+    "alt|fields|generation|if(G|Metag)eneration(Not)?Match|maxResults|name|pageToken|prefix|prettyPrint|project"
+    "|projection|upload(Type|_id)"
 )
 _HEADERS = {"if-match", "if-none-match", "transfer-encoding"}  # would have to be heeded, and are not
 _BUCKET = "/storage/v1/b/(?P<bucket>[^/]+)"
@@ -49,19 +50,8 @@ _ROUTES = (  # method, path, kind, and the permission that it takes
     ("GET", _BUCKET, "bucket", "buckets.get"),
     ("POST", "/storage/v1/b", "create", "buckets.create"),
 )
-_CRC_TABLE = [reduce(lambda crc, _: crc >> 1 ^ 0x82F63B78 * (crc & 1), range(8), byte) for byte in range(256)]
 
 Answer = tuple[int, bytes, dict[str, str]]  # status, body and headers
-
-
-def crc32c(data: bytes) -> int:
-    """The checksum for which Google's client has a fast library. Without it, two megabytes take a second."""
-    with suppress(ImportError):
-        return int(importlib.import_module("google_crc32c").value(data))
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
 
 
 def _base64(digest: bytes) -> str:
@@ -277,9 +267,12 @@ class GCSServer:
         return _json({"kind": "storage#bucket", "id": call.bucket, "name": call.bucket, "metageneration": "1"})
 
     def _list(self, call: Call) -> Answer:
+        most = min(_number(call.params, "maxResults") or 1000, 1000)
+        begins, behind = (call.params.get(param, "") for param in ("prefix", "pageToken"))
         objects = sorted(self._buckets[call.bucket].items())
-        items = [resource for name, (resource, _) in objects if name.startswith(call.params.get("prefix", ""))]
-        return _json({"kind": "storage#objects", "items": items})
+        found = [resource for name, (resource, _) in objects if name.startswith(begins) and name > behind]
+        more = {"nextPageToken": found[most - 1]["name"]} if len(found) > most else {}
+        return _json({"kind": "storage#objects", "items": found[:most]} | more)
 
     def _find(self, call: Call) -> tuple[dict[str, Any], bytes]:
         resource, content = self._buckets[call.bucket].get(call.name, ({}, b""))
