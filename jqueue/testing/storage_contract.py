@@ -23,7 +23,13 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.errors import CASConflictError
-from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsRelease, SupportsStoreTime
+from jqueue.ports.storage import (
+    ObjectStoragePort,
+    SupportsListing,
+    SupportsReadIfChanged,
+    SupportsRelease,
+    SupportsStoreTime,
+)
 
 StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
 
@@ -38,6 +44,7 @@ class StorageContract:
         increments: how many each of them makes.
         large_body: how many bytes the largest object has.
         overwrites: how many times an object is replaced under its readers, and writes are cancelled.
+        listed: how many objects there are to list, where the storage can do that.
         patience: seconds after which a test has hung.
     """
 
@@ -46,6 +53,7 @@ class StorageContract:
     increments = 20
     large_body = 5 * 1024 * 1024
     overwrites = 20
+    listed = 5
     patience = 120.0
 
     @pytest.fixture
@@ -242,3 +250,57 @@ class StorageContract:
             await storage.read()
             now = storage.store_time()
             assert now is None or now.utcoffset() == timedelta(0), "store_time is in UTC, and says so"
+
+    @asynccontextmanager
+    async def listing_handle(self, make_storage: StorageFactory) -> AsyncIterator[SupportsListing]:
+        """A handle that lists what is beside the object of this test; the test is skipped if it cannot."""
+        async with self.handles(make_storage) as [storage]:
+            if not isinstance(storage, SupportsListing):
+                pytest.skip("this store has no list_beside, which is optional")
+            yield storage
+
+    async def test_what_is_beside_an_object_is_listed_by_its_suffix(self, make_storage: StorageFactory) -> None:
+        suffixes = [f".list {number:03d}" for number in range(self.listed)]
+        async with self.listing_handle(make_storage) as storage:
+            assert await storage.list_beside(".list ") == [], "nothing was written yet"
+            for size, suffix in enumerate(suffixes):
+                await storage.beside(suffix).write(bytes(size + 1))
+            await storage.write(b"the object itself")
+            found = await storage.list_beside(".list ")
+            assert [each.suffix for each in found] == suffixes
+            assert [each.size for each in found] == [size + 1 for size in range(self.listed)]
+
+    async def test_only_what_begins_with_the_prefix_is_listed(self, make_storage: StorageFactory) -> None:
+        async with self.listing_handle(make_storage) as storage:
+            others = [".a*", ".a*b", ".a%2Ab", ".ab", ".b.a*b", "a*b", ".a"]
+            for suffix in others:
+                await storage.beside(suffix).write(b"x")
+            assert [each.suffix for each in await storage.list_beside(".a*")] == [".a*", ".a*b"]
+            assert [each.suffix for each in await storage.list_beside(".b")] == [".b.a*b"]
+            assert await storage.list_beside(".a*b ") == []
+            beside = storage.beside(".b")
+            assert isinstance(beside, SupportsListing)
+            assert [each.suffix for each in await beside.list_beside(".a")] == [".a*b"], "it is beside that one, too"
+            with pytest.raises(ValueError, match="prefix"):
+                await storage.list_beside("")
+
+    async def test_what_was_removed_is_not_listed(self, make_storage: StorageFactory) -> None:
+        async with self.listing_handle(make_storage) as storage:
+            for suffix in (".list 1", ".list 2", ".list 3"):
+                await storage.beside(suffix).write(b"x")
+            await storage.beside(".list 2").remove()
+            assert [each.suffix for each in await storage.list_beside(".list")] == [".list 1", ".list 3"]
+            for suffix in (".list 1", ".list 3"):
+                await storage.beside(suffix).remove()
+            assert await storage.list_beside(".list") == []
+
+    async def test_a_listing_tells_when_objects_were_written(self, make_storage: StorageFactory) -> None:
+        async with self.listing_handle(make_storage) as storage:
+            await storage.write(b"from now on the store's time is known")
+            before = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+            await storage.beside(".list").write(b"x")
+            [found] = await storage.list_beside(".list")
+            assert found.modified.utcoffset() == timedelta(0), "times are in UTC, and say so"
+            after = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+            if before is not None and after is not None:  # stores tell whole seconds, and so does HTTP
+                assert before - timedelta(seconds=5) <= found.modified <= after + timedelta(seconds=5)

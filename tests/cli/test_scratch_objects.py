@@ -1,4 +1,4 @@
-"""What the memory and the file give for trials: another object beside, and its removal."""
+"""What the memory and the file give for trials: another object beside, its removal, a list of what is there."""
 
 import os
 import stat
@@ -113,3 +113,51 @@ async def test_a_file_beside_is_in_the_same_folder_wherever_the_process_goes(tmp
 def test_a_file_beside_cannot_be_in_another_folder(path, suffix):
     with pytest.raises(ValueError, match="cannot have a name"):
         LocalFileSystemStorage(path).beside(suffix)
+
+
+async def test_a_list_of_files_has_no_sidecars_no_temporary_files_no_links_and_no_folders(path):
+    storage = LocalFileSystemStorage(path)
+    await storage.write(b"the queue")
+    await storage.beside(".staged.1").write(b"one")
+    for name in ("queue.json.staged.2.lock", ".queue.json.staged.1.0123.tmp", "another.json.staged.3"):
+        (path.parent / name).write_bytes(b"x")
+    (path.parent / "queue.json.staged.4").symlink_to(path)
+    (path.parent / "queue.json.staged.5").mkdir()
+    assert [".staged.1"] == [each.suffix for each in await storage.list_beside(".staged.")]
+
+
+async def test_the_temporary_files_of_another_queue_are_not_listed(tmp_path):
+    (tmp_path / ".queue.json.0123.tmp").write_bytes(b"what queue.json will be")
+    assert [] == await LocalFileSystemStorage(tmp_path / ".queue.json").list_beside(".")
+
+
+async def test_where_there_is_no_folder_there_is_nothing_to_list(path):
+    assert [] == await LocalFileSystemStorage(path.parent / "none" / "queue.json").list_beside(".staged.")
+    assert [] == list(path.parent.iterdir()), "and a list creates none"
+
+
+async def test_a_file_tells_when_it_was_last_written(path):
+    storage = LocalFileSystemStorage(path)
+    await storage.beside(".staged.1").write(b"one")
+    os.utime(f"{path}.staged.1", (1_800_000_000.25, 1_800_000_000.25))
+    [found] = await storage.list_beside(".staged.")
+    assert 1_800_000_000.25 == found.modified.timestamp()
+
+
+async def test_a_list_of_what_is_no_folder_says_so(path):
+    path.write_bytes(b"a file")
+    with pytest.raises(StorageFatalError, match=r"list the files .* not a folder"):
+        await LocalFileSystemStorage(path / "queue.json").list_beside(".staged.")
+
+
+@pytest.mark.parametrize("prefix", ["/../../elsewhere", "/trial", "trial/"])
+async def test_a_list_cannot_be_of_another_folder(path, prefix):
+    with pytest.raises(ValueError, match="cannot have a name"):
+        await LocalFileSystemStorage(path).list_beside(prefix)
+
+
+async def test_what_is_beside_an_object_in_memory_has_the_name_that_the_suffixes_make_together():
+    storage = InMemoryStorage()
+    await storage.beside(".a").beside(".b").write(b"x")
+    assert b"x" == (await storage.beside(".a.b").read())[0]
+    assert [".a.b"] == [each.suffix for each in await storage.beside("").list_beside(".a")]

@@ -23,7 +23,13 @@ class OnAServer:
     def make_storage(self, request):
         store = store_of(request, self.server)
         key = store.new_key()
-        return lambda: store.open(key, timeout=60)
+
+        def open_one():
+            storage = store.open(key, timeout=60)
+            storage.listed_at_once = 2  # so that a listing takes several answers
+            return storage
+
+        return open_one
 
 
 @moto

@@ -1,6 +1,7 @@
 """Every storage that needs no server keeps the storage contract; so does one with nothing but the two methods."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +9,9 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.storage import (
+    Listed,
     ObjectStoragePort,
+    SupportsListing,
     SupportsReadIfChanged,
     SupportsRelease,
     SupportsStoreTime,
@@ -47,10 +50,11 @@ def test_a_storage_is_known_by_its_methods(make):
 
 
 def test_what_is_optional_is_known_by_its_methods():
-    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsRelease)
-    assert (True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
-    assert (True, True, False) == tuple(isinstance(LocalFileSystemStorage("queue.json"), port) for port in optional)
-    assert (False, False, False) == tuple(isinstance(TwoMethods(), port) for port in optional)
+    optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsListing, SupportsRelease)
+    on_disk = LocalFileSystemStorage("queue.json")
+    assert (True, True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
+    assert (True, True, True, False) == tuple(isinstance(on_disk, port) for port in optional)
+    assert (False, False, False, False) == tuple(isinstance(TwoMethods(), port) for port in optional)
 
 
 class Careless(TwoMethods):
@@ -105,4 +109,50 @@ class Careless(TwoMethods):
 async def test_the_contract_finds_a_fault(fault, finder):
     storage = Careless(fault)
     with pytest.raises((AssertionError, CASConflictError, pytest.fail.Exception)):
+        await getattr(StorageContract(), finder)(lambda: storage)
+
+
+class CarelessLister(InMemoryStorage):
+    """A storage whose list has one of the faults that the contract has to find."""
+
+    fault = ""
+
+    async def list_beside(self, prefix):
+        if self.fault == "lists all" and not prefix:
+            return []
+        found = await super().list_beside("." if self.fault == "ignored prefix" else prefix)
+        if self.fault == "pattern":
+            found += [each for each in await super().list_beside(".") if each.suffix == ".a%2Ab"]
+        if self.fault == "removed stays" and not found:
+            found = [Listed(".list 2", self.store_time(), 1)]
+        if self.fault == "whole names":
+            found = [each._replace(suffix=f"queue.json{each.suffix}") for each in found]
+        if self.fault == "wrong size":
+            found = [each._replace(size=1) for each in found]
+        if self.fault == "local time":
+            found = [each._replace(modified=each.modified.replace(tzinfo=None)) for each in found]
+        if self.fault == "wrong time":
+            found = [each._replace(modified=each.modified - timedelta(hours=1)) for each in found]
+        return found[:3] if self.fault == "first page only" else found
+
+
+@pytest.mark.parametrize(
+    ("fault", "finder"),
+    [
+        ("first page only", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
+        ("whole names", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
+        ("wrong size", "test_what_is_beside_an_object_is_listed_by_its_suffix"),
+        ("ignored prefix", "test_only_what_begins_with_the_prefix_is_listed"),
+        ("pattern", "test_only_what_begins_with_the_prefix_is_listed"),
+        ("lists all", "test_only_what_begins_with_the_prefix_is_listed"),
+        ("removed stays", "test_what_was_removed_is_not_listed"),
+        ("local time", "test_a_listing_tells_when_objects_were_written"),
+        ("wrong time", "test_a_listing_tells_when_objects_were_written"),
+    ],
+)
+async def test_the_contract_finds_a_fault_of_a_list(fault, finder):
+    storage = CarelessLister()
+    await getattr(StorageContract(), finder)(CarelessLister)
+    storage.fault = fault
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
         await getattr(StorageContract(), finder)(lambda: storage)
