@@ -30,6 +30,7 @@ from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from tests.servers.accepting import accepting
 from tests.servers.crc32c import crc32c
 
 CHUNK = 256 * 1024  # what is kept of an unfinished resumable upload is a multiple of it
@@ -202,7 +203,7 @@ class GCSServer:
 
     async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connection, sock=listening, limit=1 << 20)
+        server = await asyncio.start_server(accepting(self._connection), sock=listening, limit=1 << 20)
         started.set()
         await self._stopping.wait()
         server.close()  # and the connections are cancelled, as this is the end

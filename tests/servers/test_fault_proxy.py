@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.servers.accepting import accepting
 from tests.servers.fault_kinds import (
     BlackHole,
     DropAnswer,
@@ -25,7 +26,7 @@ from tests.servers.tiny_http import CLOSED, RESET, SECONDS, TinyServer, answer_w
 @pytest.fixture
 async def server():
     tiny = TinyServer()
-    async with await asyncio.start_server(tiny.serve, "127.0.0.1", 0) as listener:
+    async with await asyncio.start_server(accepting(tiny.serve), "127.0.0.1", 0) as listener:
         tiny.port = listener.sockets[0].getsockname()[1]
         yield tiny
 

@@ -1,0 +1,32 @@
+"""No connection outlives the task that serves it."""
+
+import asyncio
+
+import pytest
+
+from tests.servers.accepting import accepting
+
+
+class Writer:
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_connection_is_closed_when_its_task_is_cancelled_although_it_may_not_have_begun(begins):
+    begun, writer, before = [], Writer(), asyncio.all_tasks()
+
+    async def serve(reader, writer):
+        begun.append(reader)
+        await asyncio.Event().wait()
+
+    accepting(serve)("a reader", writer)
+    [task] = asyncio.all_tasks() - before
+    if begins:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert (["a reader"] * begins, True) == (begun, writer.closed)
