@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+}
+ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
 
 def java_problem() -> str | None:
     """What is missing for Spark, in one line; None if it can run here."""
@@ -40,7 +48,7 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
     Args:
         name: of the application.
         master: where it runs.
-        settings: more of Spark's settings, with `_` for each dot: `spark_ui_enabled="true"`.
+        settings: more of Spark's settings, by their names, or with `_` for each dot: `spark_ui_enabled="true"`.
 
     Raises:
         RuntimeError: Spark cannot run here. The message says what it needs.
@@ -52,16 +60,12 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
         raise RuntimeError(problem)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must have what we have
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    wanted = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
+    defaults = DEFAULTS
+    if master.startswith("local"):  # executors elsewhere have to reach the driver
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        defaults = {**DEFAULTS, **ON_THIS_MACHINE}
     builder = SparkSession.builder.appName(name).master(master)
-    defaults = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-    }
-    for key, value in {**defaults, **{key.replace("_", "."): value for key, value in settings.items()}}.items():
+    for key, value in {**defaults, **wanted}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
