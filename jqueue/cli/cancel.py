@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
-from jqueue.cli.printing import printable, show, show_json
+from jqueue.cli.printing import show, show_json
 from jqueue.domain.errors import JobStateError
 from jqueue.domain.models import Job, JobStatus
 

@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
-from jqueue.cli.printing import instant, jobs, moment, printable, show, show_json, table
+from jqueue.cli.printing import instant, jobs, moment, show, show_json, table
 from jqueue.domain.models import Job
 
 ERROR_SHOWN = 200

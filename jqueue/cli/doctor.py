@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue._version import __version__
+from jqueue.adapters.storage.names import describe, printable
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.cli.checks import CHECKS, Finding, examine
-from jqueue.cli.printing import describe, printable
 from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge

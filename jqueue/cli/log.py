@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.logging import RichHandler
 
-from jqueue.cli.printing import printable
+from jqueue.adapters.storage.names import printable
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"

@@ -11,7 +11,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.cli.printing import describe, refusal
+from jqueue.adapters.storage.names import describe
+from jqueue.cli.printing import refusal
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobNotFoundError, JQueueError

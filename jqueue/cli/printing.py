@@ -1,4 +1,4 @@
-"""What the commands print: names without secrets, lines that do nothing to a terminal, tables that fit 80 columns."""
+"""What the commands print: lines that do nothing to a terminal, tables that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -13,32 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.adapters.storage._remote import RemoteStorage
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.adapters.storage.names import printable
 
 UNUSABLE = 2
 """What a command exits with that could not do what it was asked for."""
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
-
-
-def describe(storage: object) -> str:
-    """The name of an object as people know it, without secrets, and safe to print."""
-    if isinstance(storage, RemoteStorage):
-        name = storage.url
-    elif isinstance(storage, LocalFileSystemStorage):
-        name = str(storage.path.absolute())
-    elif isinstance(storage, InMemoryStorage):
-        name = "memory"
-    else:
-        name = repr(storage)
-    return printable(name)
-
-
-def printable(text: str) -> str:
-    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def refusal(message: str, *, as_json: bool = False) -> typer.Exit:

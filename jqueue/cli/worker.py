@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.adapters.storage.names import describe, printable
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, is_absent
-from jqueue.cli.printing import describe, printable, refusal
+from jqueue.cli.printing import refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue

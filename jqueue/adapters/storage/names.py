@@ -1,0 +1,25 @@
+"""What the object behind a storage is called, as people know it, without secrets, and safe to print."""
+
+from __future__ import annotations
+
+from jqueue.adapters.storage._remote import RemoteStorage
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+
+
+def describe(storage: object) -> str:
+    """The name of an object as people know it, without secrets, and safe to print."""
+    if isinstance(storage, RemoteStorage):
+        name = storage.url
+    elif isinstance(storage, LocalFileSystemStorage):
+        name = str(storage.path.absolute())
+    elif isinstance(storage, InMemoryStorage):
+        name = "memory"
+    else:
+        name = repr(storage)
+    return printable(name)
+
+
+def printable(text: str) -> str:
+    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
