@@ -261,6 +261,8 @@ class PlainQueue(PlainRules):
             raise Refused(ResultNotKeptError if job_id in self.finished else JobNotFoundError, job_id=job_id)
         if job["status"] == "dead":
             raise Refused(JobFailedError, job_id=job_id, error=job["error"])
+        if job["status"] == "completed" and self.is_outlived(job):  # it is still there only because nobody has changed
+            raise Refused(ResultNotKeptError, job_id=job_id)  # the queue since
         return [dict(job)] if job["status"] == "completed" else []
 
     def alter(self, job_id, **fields):
