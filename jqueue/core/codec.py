@@ -56,7 +56,17 @@ JOBS_HERE = "jobs, one on each line"
 
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
-    *("version", "queue", "critical", "commits", "evicted_through", "finished", "holds", "attempt_floor"),
+    *(
+        "version",
+        "queue",
+        "critical",
+        "commits",
+        "evicted_through",
+        "finished",
+        "holds",
+        "attempt_floor",
+        "last_sequence",
+    ),
     *("settings", "entrypoints", "recent", "schedules", "transactions"),
 )
 
@@ -148,6 +158,7 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
         "critical": list(state.critical),
         "evicted_through": state.evicted_through,
         "attempt_floor": state.attempt_floor,
+        "last_sequence": state.last_sequence,
         "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
         "holds": state.holds,
         **_said(state),

@@ -92,6 +92,7 @@ def next_header(
         finished=finished,
         holds={key: hold for key, hold in draft.holds.items() if hold.until > at},
         attempt_floor=attempt_floor,
+        last_sequence=draft.last_sequence,
         settings=draft.settings,
         entrypoints=draft.entrypoints,
         recent=_recent(draft, at),

@@ -55,6 +55,7 @@ class Draft:
         base_bytes: what jobs, and keys held after their acks, take of the blob that the draft was opened from. What
             is finished and who has committed does not count: no call could make room there.
         added_bytes: an estimate of what the jobs enqueued since then will add.
+        last_sequence: the highest sequence number that any job was given, by anybody.
         placed: jobs that were encoded before, and are in the draft as nothing but their lines. Once they are committed,
             a draft that knows them is opened from the blob.
     """
@@ -63,6 +64,7 @@ class Draft:
         state = QueueState() if state is None else state
         self.jobs = JobTable()
         self.order = Order(self.jobs)
+        self.last_sequence = 0
         self.take_header(state.model_copy(update={name: dict(getattr(state, name)) for name in TABLES}))
         self.set_aside = state.set_aside
         self.claimed: dict[str, None] = {}
@@ -72,7 +74,6 @@ class Draft:
         self.base_bytes = 0
         self.added_bytes = 0
         self.placed: tuple[PlacedJobs, ...] = ()
-        self._last_sequence = 0
         self._changed = False
         self._journal: list[tuple[MutableMapping[str, Any], str, Any]] = []
         self.load(state.jobs)
@@ -123,8 +124,8 @@ class Draft:
 
     def next_sequence(self) -> int:
         """A place behind every job there is."""
-        self._last_sequence += 1
-        return self._last_sequence
+        self.last_sequence += 1
+        return self.last_sequence
 
     def key_holder(self, key: str, now: datetime) -> str | None:
         """The id of the job that holds a unique key: a live one, or one acked while its key is kept; else None."""
@@ -197,8 +198,8 @@ class Draft:
 
     def place(self, jobs: EncodedJobs, now: datetime) -> None:
         """Add jobs that were encoded before, with places behind every job there is."""
-        placed = PlacedJobs(jobs, self._last_sequence + 1, now)
-        self._last_sequence += jobs.jobs
+        placed = PlacedJobs(jobs, self.last_sequence + 1, now)
+        self.last_sequence += jobs.jobs
         self.note(self.__dict__, "placed", (*self.placed, placed))
         self.note_added(jobs.size)
 
@@ -282,6 +283,8 @@ class Draft:
         self.finished: dict[str, int] = header.finished  # type: ignore[assignment] # ours from now on
         self.holds: dict[str, KeyHold] = header.holds  # type: ignore[assignment]
         self.attempt_floor = header.attempt_floor
+        if self.last_sequence < header.last_sequence <= PLACES:
+            self.last_sequence = header.last_sequence
         self.settings = header.settings
         self.entrypoints: dict[str, EntrypointRules] = header.entrypoints  # type: ignore[assignment]
         self.recent: dict[str, tuple[Usage, ...]] = header.recent  # type: ignore[assignment]
@@ -303,10 +306,10 @@ class Draft:
 
     def renumber(self) -> list[Job]:
         """Give all sequence numbers anew if one has become too large; returns those jobs. Cannot be undone."""
-        if self._last_sequence <= PLACES:
+        if self.last_sequence <= PLACES:
             return []
         jobs = renumbered(self.jobs.values())
-        self._last_sequence = 0
+        self.last_sequence = 0
         self.load(jobs)
         return jobs
 
@@ -322,6 +325,7 @@ class Draft:
             finished=dict(self.finished),
             holds=dict(self.holds),
             attempt_floor=self.attempt_floor,
+            last_sequence=self.last_sequence,
             settings=self.settings,
             entrypoints=dict(self.entrypoints),
             recent=dict(self.recent),
@@ -358,8 +362,8 @@ class Draft:
         if job is _ABSENT:
             self.order.changed(before, None)
             return
-        if job.sequence > self._last_sequence:
-            self._last_sequence = job.sequence
+        if job.sequence > self.last_sequence:
+            self.last_sequence = job.sequence
         if job.unique_key is not None and job.status in KEY_HOLDERS:
             self.keys[job.unique_key] = job_id
         if job.status is JobStatus.IN_PROGRESS:

@@ -259,6 +259,7 @@ class QueueState(BaseModel):
         finished: the ids of recently acked jobs, and the attempt that acked each.
         holds: unique keys kept after their job's ack.
         attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
+        last_sequence: the highest sequence number that any job was given, so that none is given twice.
         settings: what holds for the queue as a whole.
         entrypoints: what holds jobs of one entrypoint back, by its name.
         recent: the claims of entrypoints with a rate limit, as long as they count.
@@ -279,6 +280,7 @@ class QueueState(BaseModel):
     finished: Mapping[str, Count] = Field(default_factory=dict)
     holds: Mapping[str, KeyHold] = Field(default_factory=dict)
     attempt_floor: Count = 0
+    last_sequence: Count = 0
     settings: QueueSettings = QueueSettings()
     entrypoints: Mapping[str, EntrypointRules] = Field(default_factory=dict)
     recent: Mapping[str, tuple[Usage, ...]] = Field(default_factory=dict)

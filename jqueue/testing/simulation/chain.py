@@ -21,7 +21,7 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "complet
 TABLES = frozenset(
     (
         *("format", "version", "queue", "critical", "commits", "evicted_through", "finished", "holds"),
-        *("attempt_floor", "settings", "entrypoints", "recent", "schedules", "transactions"),
+        *("attempt_floor", "last_sequence", "settings", "entrypoints", "recent", "schedules", "transactions"),
     )
 )
 
