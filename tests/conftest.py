@@ -1,5 +1,7 @@
 """What all tests share: servers, each of which runs once for the whole test run."""
 
+import gc
+
 import pytest
 
 from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of
@@ -23,6 +25,12 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("loadgroup", False):
         _tell_groups(items)
     return result
+
+
+def pytest_collection_finish():
+    """Keep the garbage collector from looking through all tests again and again: each time takes it half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def _tell_groups(items):

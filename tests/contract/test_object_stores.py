@@ -6,6 +6,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.storage_contract import StorageContract
+from tests.contract.sample import sampled
 from tests.object_stores import store_of
 
 moto = pytest.mark.usefixtures("moto_s3")
@@ -18,6 +19,7 @@ class OnAServer:
     """Each test has an object of its own, and each handle a client."""
 
     server: str
+    increments = 4  # by each of the twenty writers; a longer race is marked `full`
 
     @pytest.fixture
     def make_storage(self, request):
@@ -56,17 +58,30 @@ class TestGCS(OnAServer, StorageContract):
     large_body = 9 * 1024 * 1024  # from 8 MiB on, Google's client uploads in several requests
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("server", ["seaweedfs", "azurite", "gcs_server"])
+async def test_four_hundred_increments_of_twenty_writers_are_all_counted(request, server):
+    store = store_of(request, server)
+    key = store.new_key()
+    await StorageContract().test_racing_increments_are_all_counted(lambda: store.open(key, timeout=60))
+
+
 class QueueOnAServer(OnAServer, QueueContract):
     moment = 0.5
 
 
+@sampled
+class SampleOnAServer(QueueOnAServer):
+    """As much as shows that the store carries the queue; `make test-full` runs it all."""
+
+
 @moto
-class TestDirectQueueOnMoto(QueueOnAServer):
+class TestDirectQueueOnMoto(SampleOnAServer):
     kind, server = DirectQueue, "moto_s3"
 
 
 @moto
-class TestBrokerQueueOnMoto(QueueOnAServer):
+class TestBrokerQueueOnMoto(SampleOnAServer):
     kind, server = BrokerQueue, "moto_s3"
 
 
@@ -81,20 +96,20 @@ class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
 
 
 @azurite
-class TestDirectQueueOnAzurite(QueueOnAServer):
+class TestDirectQueueOnAzurite(SampleOnAServer):
     kind, server = DirectQueue, "azurite"
 
 
 @azurite
-class TestBrokerQueueOnAzurite(QueueOnAServer):
+class TestBrokerQueueOnAzurite(SampleOnAServer):
     kind, server = BrokerQueue, "azurite"
 
 
 @gcs
-class TestDirectQueueOnGCS(QueueOnAServer):
+class TestDirectQueueOnGCS(SampleOnAServer):
     kind, server = DirectQueue, "gcs_server"
 
 
 @gcs
-class TestBrokerQueueOnGCS(QueueOnAServer):
+class TestBrokerQueueOnGCS(SampleOnAServer):
     kind, server = BrokerQueue, "gcs_server"

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import CASConflictError
 
@@ -18,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 PROCESSES = 8
 INCREMENTS = 50
 
-KILLS = 25
 KILLING_SECONDS = 10.0
 
 
@@ -94,14 +95,15 @@ def _leftovers(folder):
     return [name for name in os.listdir(folder) if name.endswith(".tmp")]
 
 
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path):
+@pytest.mark.parametrize("most", [8, pytest.param(25, marks=pytest.mark.full)])
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path, most):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
     path = tmp_path / "queue.json"
     deadline = time.monotonic() + KILLING_SECONDS
     kills, left = 0, 0
-    while kills < KILLS and time.monotonic() < deadline:
+    while kills < most and time.monotonic() < deadline:
         acknowledged = _acknowledged_before_a_kill(path, dice)
         kills += 1
         stored, etag = _read_checked(path)

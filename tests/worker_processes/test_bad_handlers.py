@@ -159,7 +159,13 @@ def test_a_process_that_never_ends_is_killed_when_its_time_is_up(after):
     assert not is_alive(int((after.folder / "endless.pid").read_text()))
 
 
-@pytest.mark.parametrize("says_itself", [True, False], ids=["the job says how often", "its handler says how often"])
+@pytest.mark.parametrize(
+    "says_itself",
+    [
+        pytest.param(True, id="the job says how often"),
+        pytest.param(False, id="its handler says how often", marks=pytest.mark.full),
+    ],
+)
 def test_a_job_that_ends_its_workers_is_dead_in_the_end_and_others_do_the_rest(tmp_path, says_itself):
     scene = Scene(tmp_path)
     killer = job_of("ends its process", "killer") if says_itself else Enqueue("ends its process", b"", job_id="killer")
