@@ -299,8 +299,14 @@ class LimitsContract(QueueContractBase):
                     for job in jobs:
                         await queue.ack(job)
 
-            await asyncio.gather(*(work(queue, size) for queue in queues for size in (1, 2)))
+            workers = [asyncio.create_task(work(queue, size)) for queue in queues for size in (1, 2)]
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            for worker in workers:  # those that wait for more jobs would do so for long
+                worker.cancel()
+            for outcome in await asyncio.gather(*workers, return_exceptions=True):
+                assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
             times.sort()
+            assert len(times) == count
             for first, last in zip(times, times[rate:], strict=False):
                 assert last - first >= per, f"more than {rate} claims within {per}"
 
