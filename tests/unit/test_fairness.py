@@ -88,7 +88,7 @@ def brokers(latencies, seconds, in_flight=25):
     return run(main())
 
 
-@pytest.mark.parametrize(("latency", "seconds"), [(0.005, 5), (0.05, 5), (0.1, 10)])
+@pytest.mark.parametrize(("latency", "seconds"), [(0.005, 2), (0.05, 5), (0.1, 10)])
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_brokers_that_begin_together_share_a_far_store_from_the_first_second(count, latency, seconds):
     [(alone, _, commits)] = brokers([latency], seconds)
