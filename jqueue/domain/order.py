@@ -213,7 +213,7 @@ class Order:
             if entry is None:
                 continue
             if self._through is not None and entry[1] > self._through:
-                self._later.append((heap, entry))
+                self._pass_over(heap, entry)
                 continue
             job = self.jobs[entry[-1]]
             if self._is_free(job):
@@ -228,13 +228,23 @@ class Order:
                 continue
             if self._through is not None and entry[1] > self._through:
                 heap.pop()
-                self._later.append((heap, entry))
+                self._pass_over(heap, entry)
                 continue
             if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
                 return entry
             heap.pop()
             self._park(job, entry)
         return None
+
+    def _pass_over(self, heap: LazyHeap, entry: Entry) -> None:
+        """A job came too late for whoever asks: one like it that is parked, and came before, is looked at instead."""
+        self._later.append((heap, entry))
+        if self._parked and (job := self.jobs[entry[-1]]).concurrency_key is not None:
+            kinds = self._parked.get(job.concurrency_key, {})
+            parked = kinds.get((job.concurrency_limit or 1, job.entrypoint))
+            if parked is not None and (other := parked.pop()) is not None:
+                self._parked_ids.discard(other[-1])
+                self._push(other)
 
     def _is_free(self, job: Job) -> bool:
         key = job.concurrency_key

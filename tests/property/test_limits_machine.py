@@ -110,10 +110,11 @@ class PlainLimits:
             return False
         return job.key is None or self.running(key=job.key) < job.limit
 
-    def claim(self, names, count):
+    def claim(self, names, count, among=None):
         claimed: list[Record] = []
         while len(claimed) < count:
-            found = [job for job in self.jobs if names is None or job.entrypoint in names]
+            found = [job for job in self.jobs if among is None or job.id in among]
+            found = [job for job in found if names is None or job.entrypoint in names]
             found = [job for job in found if self.is_claimable(job)]
             if not found:
                 break
@@ -191,6 +192,17 @@ class LimitsMachine(RuleBasedStateMachine):
         self.plain.now += passes
         claimed = self.do(Dequeue(names, batch_size=count))
         assert self.plain.claim(names, count) == [(job.id, job.attempt) for job in claimed]
+
+    @rule(names=sought, count=st.integers(0, 4), passes=passing, place=places, again=st.integers(0, 3))
+    def dequeue_through(self, names, count, passes, place, again):
+        """Only jobs up to some place are claimed; then whatever there is, in the order that it always had."""
+        self.plain.now += passes
+        job = self.pick(place, "queued", "running", "dead")
+        through = 0 if job is None else self.draft.jobs[job.id].sequence
+        among = {job.id for job in self.draft.jobs.values() if job.sequence <= through}
+        claimed = self.do(Dequeue(names, batch_size=count, through=through))
+        assert self.plain.claim(names, count, among) == [(job.id, job.attempt) for job in claimed]
+        self.dequeue(names, again, 0)
 
     @precondition(lambda self: self.has("running"))
     @rule(place=places, way=st.sampled_from(["ack", "nack", "dead", "hand back", "unharmed", "revoke"]), delay=delays)
@@ -335,6 +347,7 @@ class LimitsMachine(RuleBasedStateMachine):
         claims = [Claim(job.id, job.attempt) for job in self.plain.jobs if job.status == "running"]
         operations = st.one_of(
             st.builds(Dequeue, sought, batch_size=st.integers(1, 9)),
+            st.builds(Dequeue, sought, batch_size=st.integers(1, 9), through=places),
             st.builds(Pause, names),
             st.builds(Resume, names),
             st.builds(SetLimits, names, running=ceilings),
