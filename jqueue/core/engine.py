@@ -96,11 +96,11 @@ class CommitEngine:
         Which queue it is, and that it was there, is not forgotten.
         """
         self.life = object()
+        self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self.tries = OpenTries()
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
-        self.watch = StaleWatch(self.claim_timeout)
         self.cycle = CycleTime()
         self.turns = Turns(self.clock)
         self.pace = WritePace(self.clock, self.entropy)
@@ -110,6 +110,7 @@ class CommitEngine:
         self.draft = self.blob.draft
         self.etag: str | None = None
         self.loaded = False
+        self.watch.lost_sight()
 
     def now(self) -> datetime:
         """The time by the store's clock, if it has one; else by our own."""
@@ -191,8 +192,7 @@ class CommitEngine:
             raise
         self.go_on(life)
         self.cycle.read(self.clock.monotonic() - started)
-        moved = found is not None and await self._adopt(*found)
-        if moved:
+        if moved := found is not None and await self._adopt(*found):
             self.pace.moved()
         self.turns.read(self.draft.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())

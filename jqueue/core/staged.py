@@ -1,8 +1,9 @@
 """Staged jobs: what a task of a bulk enqueue writes into an object of its own, and what its commit makes of it.
 
-The first line is a JSON object; then come the lines of the jobs as they will stand in the blob, but for their places,
-which the commit knows. So it adds a hundred thousand jobs without looking at one of them. Jobs with a unique key, which
-may be taken, are kept as the arguments of an `Enqueue`, in the first line.
+The first line is a JSON object with a checksum of all that follows, the second one says what that is; then come the
+lines of the jobs as they will stand in the blob, but for their places, which the commit knows. So it adds a hundred
+thousand jobs without looking at one of them. Jobs with a unique key, which may be taken, are kept as the arguments of
+an `Enqueue`, in the second line.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ MARK = b"\x00"
 
 PLACE_BYTES = len(', "sequence": 1234567, "created_at": "2026-01-01T00:00:00.000000+00:00"') + len(SEPARATOR)
 """About what its place adds to a line."""
+
+RUN_AT_BYTES = len(', "run_at": "2026-01-01T00:00:00.000000+00:00"')
+"""What it adds if the job is to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class StagedWriter:
         self.jobs = 0
         self.bytes = 0
         self._lines: list[bytes] = []
+        self._line_bytes = 0
         self._delays: list[tuple[int, float | None]] = []
         self._keyed: list[dict[str, Any]] = []
 
@@ -109,18 +114,17 @@ class StagedWriter:
             headers=headers,
             max_attempts=max_attempts,
         )
+        seconds = None if delay is None else to_seconds("delay", delay)
         self.jobs += 1
         if unique_key is None:
-            self.bytes += self._line(
-                encode_unplaced(new.values, MARK), None if delay is None else to_seconds("delay", delay)
-            )
+            self._add_lines([encode_unplaced(new.values, MARK)], seconds)
             return
         self.bytes += new.stored_bytes()
         row = {
             "entrypoint": entrypoint,
             "payload": b64encode(new.values["payload"]).decode(),
             "priority": priority,
-            "delay": None if delay is None else to_seconds("delay", delay),
+            "delay": seconds,
             "run_at": None if run_at is None else new.values["run_at"].isoformat(),
             "unique_key": unique_key,
             "headers": None if headers is None else dict(headers),
@@ -140,30 +144,27 @@ class StagedWriter:
             if payload.__class__ is not bytes or len(payload) > most:
                 check_payload(payload, self.limits)
         lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK)
-        self._lines += lines
-        self.jobs += len(lines)
-        self.bytes += sum(map(len, lines)) + PLACE_BYTES * len(lines)
-        self._delay(len(lines), None)
+        if lines:
+            self.jobs += len(lines)
+            self._add_lines(lines, None)
 
     def finish(self) -> bytes:
         """The content of the staged object."""
-        body = SEPARATOR.join(self._lines)
-        head = {
-            "staged": FORMAT,
+        said = {
             "lines": len(self._lines),
-            "bytes": self.bytes,
-            "crc": zlib.crc32(body),
+            "bytes": self._line_bytes,
             "delays": self._delays,
             "keyed": self._keyed,
         }
-        return dump_ascii(head).encode() + b"\n" + body
+        rest = dump_ascii(said).encode() + b"\n" + SEPARATOR.join(self._lines)
+        return b"%b\n%b" % (dump_ascii({"staged": FORMAT, "crc": zlib.crc32(rest)}).encode(), rest)
 
-    def _line(self, line: bytes, delay: float | None) -> int:
-        self._lines.append(line)
-        self._delay(1, delay)
-        return len(line) + PLACE_BYTES
-
-    def _delay(self, jobs: int, delay: float | None) -> None:
+    def _add_lines(self, lines: list[bytes], delay: float | None) -> None:
+        jobs = len(lines)
+        self._lines += lines
+        size = sum(map(len, lines)) + jobs * (PLACE_BYTES + (0 if delay is None else RUN_AT_BYTES))
+        self._line_bytes += size
+        self.bytes += size
         if self._delays and self._delays[-1][1] == delay:
             jobs += self._delays.pop()[0]
         self._delays.append((jobs, delay))
@@ -175,19 +176,21 @@ def read_staged(content: bytes) -> StagedJobs:
     Raises:
         InvalidBlobError: it is damaged, or no staged object.
     """
-    head, _, body = content.partition(b"\n")
+    damaged = f"staged jobs ({len(content)} bytes) are damaged or cut off: write them again"
+    head, _, rest = content.partition(b"\n")
     try:
-        said = from_json(head)
-        if said["staged"] != FORMAT:
+        told = from_json(head)
+        if told["staged"] != FORMAT:
             raise InvalidBlobError("the staged jobs were written by another version of jqueue: use the same everywhere")
-        keyed = [_arguments(row) for row in said["keyed"]]
-        delays = [(jobs, delay) for jobs, delay in said["delays"]]
-        lines = StagedLines(said["lines"], said["bytes"], body, delays)
-        whole = said["crc"] == zlib.crc32(body) and lines.jobs == sum(jobs for jobs, _ in delays)
+        if told["crc"] != zlib.crc32(rest):
+            raise InvalidBlobError(damaged)
+        said, _, body = rest.partition(b"\n")
+        found = from_json(said)
+        delays = [(jobs, delay) for jobs, delay in found["delays"]]
+        lines = StagedLines(found["lines"], found["bytes"], body, delays)
+        keyed = [_arguments(row) for row in found["keyed"]]
     except (ValueError, TypeError, LookupError):
-        whole = False
-    if not whole:
-        raise InvalidBlobError(f"staged jobs ({len(content)} bytes) are damaged or cut off: write them again")
+        raise InvalidBlobError(damaged) from None
     return StagedJobs(lines, keyed)
 
 

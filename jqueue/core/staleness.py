@@ -33,8 +33,13 @@ class StaleWatch:
         self._watched = 0.0
         self._last_success: float | None = None
         self._unbroken = False
+        self._saw_all = True
         self._seen: dict[str, tuple[Sight, float]] = {}
         self._due: list[tuple[float, str]] = []
+
+    def lost_sight(self) -> None:
+        """The next draft does not say what has changed since the last one: claims that are not in it have ended."""
+        self._saw_all = False
 
     def failed(self) -> None:
         """A read or a write failed: the time until the next success does not count."""
@@ -53,6 +58,9 @@ class StaleWatch:
         if self._unbroken:
             self._watched += gap
         self._last_success, self._unbroken = monotonic, True
+        if not self._saw_all:
+            self._saw_all = True
+            self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in draft.claimed}
         for job_id in draft.claims_moved:
             if job_id not in draft.claimed:
                 self._seen.pop(job_id, None)

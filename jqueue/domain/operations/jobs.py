@@ -27,7 +27,7 @@ from jqueue.domain.transitions import Verb
 OnConflict = Literal["return", "raise", "replace"]
 """What an enqueue does when its unique key is taken."""
 
-_ON_CONFLICT = get_args(OnConflict)
+CONFLICTS = get_args(OnConflict)
 
 LINE_BYTES = 240
 """About what a job takes in the blob besides its texts and its payload."""
@@ -133,8 +133,8 @@ def new_job(
     limits = preparation.limits
     if delay is not None and run_at is not None:
         raise InvalidJobError("give either delay or run_at, not both")
-    if on_conflict not in _ON_CONFLICT:
-        raise InvalidJobError(f"on_conflict must be one of {_ON_CONFLICT}, got {shown(on_conflict)}")
+    if on_conflict not in CONFLICTS:
+        raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(on_conflict)}")
     if unique_for is not None and unique_key is None:
         raise InvalidJobError("unique_for needs a unique_key")
     if concurrency_limit is not None and concurrency_key is None:

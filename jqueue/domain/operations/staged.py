@@ -6,18 +6,18 @@ of which application it was stands in the blob, so that repeating the whole adds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, QueueFullError, shown
 from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, TransactionRecord
+from jqueue.domain.models import LARGEST, QueueState, TransactionRecord
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.operations.jobs import NewJob, OnConflict, drop_outlived, new_job
+from jqueue.domain.operations.jobs import CONFLICTS, NewJob, OnConflict, drop_outlived, new_job
 from jqueue.domain.places import EncodedJobs
 
 TRANSACTION_KEPT = timedelta(days=30)
@@ -82,6 +82,8 @@ class StagedReceipt:
 class EnqueueStaged(Operation):
     """Add staged jobs, all or none. Its result is a `StagedReceipt`.
 
+    They can be claimed, and are seen by other operations, from the next commit on: not by operations beside it.
+
     Attributes:
         staged: the jobs, by task.
         transaction: which write this is; a repeated one adds nothing. None: it is not remembered.
@@ -97,27 +99,31 @@ class EnqueueStaged(Operation):
 
     def prepared(self, preparation: Preparation) -> EnqueueStaged:
         """Checked, with everything that has a unique key ready to be tried."""
-        transaction = None
-        if self.transaction is not None:
-            given = Transaction(*self.transaction)
-            transaction = Transaction(
-                check_name("transaction's app_id", given.app_id, preparation.limits),
-                check_integer("transaction's version", given.version, 0, LARGEST),
-                to_seconds("transaction's keep", given.keep),
-            )
-        if not all(isinstance(staged, StagedJobs) for staged in self.staged):
-            raise InvalidJobError("EnqueueStaged takes a sequence of StagedJobs")
+        several: object = self.staged
+        given = tuple(several) if isinstance(several, Iterable) else (several,)
+        if given == (several,) or not all(isinstance(staged, StagedJobs) for staged in given):
+            raise InvalidJobError("EnqueueStaged takes a sequence of StagedJobs, as read_staged gives them")
+        if self.on_conflict not in CONFLICTS:
+            raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(self.on_conflict)}")
         return replace(
             self,
-            staged=tuple(self.staged),
-            transaction=transaction,
+            staged=given,
+            transaction=None if self.transaction is None else _checked(self.transaction, preparation.limits),
             new_jobs=tuple(
                 new_job(preparation, **values, on_conflict=self.on_conflict)
-                for staged in self.staged
+                for staged in given
                 for values in staged.keyed
             ),
             enqueue_bytes=preparation.limits.enqueue_bytes,
         )
+
+    def apply(self, state: QueueState, now: datetime) -> NoReturn:
+        """Not on values: jobs that are lines already have their place in a blob, and in no state.
+
+        Raises:
+            InvalidJobError: always.
+        """
+        raise InvalidJobError("staged jobs are added by a queue, and not to a state")
 
     def change(self, draft: Draft, now: datetime) -> StagedReceipt:
         """Add the jobs, unless the transaction says that they were added."""
@@ -155,7 +161,23 @@ class LastTransaction(Operation):
 
     app_id: str
 
+    def prepared(self, preparation: Preparation) -> LastTransaction:
+        """Checked."""
+        check_name("transaction's app_id", self.app_id, preparation.limits)
+        return self
+
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Nothing is changed."""
         record = draft.transactions.get(self.app_id)
         return None if record is None else record.version
+
+
+def _checked(transaction: object, limits: Limits) -> Transaction:
+    if not isinstance(transaction, tuple) or len(transaction) not in (2, 3):
+        raise InvalidJobError(f"a transaction is Transaction(app_id, version), got {type(transaction).__name__}")
+    given = Transaction(*transaction)
+    return Transaction(
+        check_name("transaction's app_id", given.app_id, limits),
+        check_integer("transaction's version", given.version, 0, LARGEST),
+        to_seconds("transaction's keep", given.keep),
+    )
