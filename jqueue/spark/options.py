@@ -1,0 +1,140 @@
+"""Options of `format("jqueue")`: what Spark hands over as texts, checked and converted.
+
+Spark keeps the names of options without regard to case, and adds some of its own. A name that nobody knows is refused,
+since a typo would otherwise change what happens in silence. What is wrong is said in one line, without the values of
+options that may hold secrets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.domain.durations import LONGEST
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
+
+OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+"""What Spark puts among the options, and who needs it knows where to find it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an option takes.
+
+    Attributes:
+        words: what it takes, in words.
+        convert: its text into its value; ValueError if it cannot be.
+        secret: whether a wrong value is kept out of the error.
+    """
+
+    words: str
+    convert: Callable[[str], Any]
+    secret: bool = False
+
+
+def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any]:
+    """The options that were given, converted, by the names under which they are known.
+
+    Args:
+        options: as Spark hands them over.
+        known: the options that there are, in camelCase, and what each takes.
+
+    Raises:
+        InvalidJobError: there is one that nobody knows, or a value that cannot be converted.
+    """
+    names = {name.lower(): name for name in known}
+    taken: dict[str, Any] = {}
+    for given, text in options.items():
+        name = names.get(given.lower())
+        if name is None:
+            if given.lower() in OF_SPARK:
+                continue
+            raise InvalidJobError(f"there is no option {shown(given)}: there are {', '.join(sorted(known))}")
+        taken[name] = _converted(name, known[name], text)
+    return taken
+
+
+def url_of(options: Mapping[str, str]) -> str:
+    """The URL of the queue: what was given to `load`, `save` or `start`, or as the option `path`.
+
+    Raises:
+        InvalidURLError: there is none.
+    """
+    for given, text in options.items():
+        if given.lower() == "path" and text.strip():
+            return text
+    raise InvalidURLError(
+        'the URL of the queue is missing: give it to load, save or start, as in load("s3://bucket/queue.json")'
+    )
+
+
+def _converted(name: str, kind: Kind, text: str) -> Any:
+    try:
+        return kind.convert(text)
+    except ValueError:
+        got = "" if kind.secret else f", got {shown(text)}"
+    raise InvalidJobError(f"option {name} takes {kind.words}{got}")
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("empty")
+    return text
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and 0 <= seconds <= LONGEST):
+        raise ValueError("not a duration")
+    return seconds
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[_one_of(("true", "false"))(text)]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("an empty name")
+    return names
+
+
+def _within(low: int, high: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        number = int(text)
+        if not low <= number <= high:
+            raise ValueError("out of range")
+        return number
+
+    return convert
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    by_name = {choice.lower(): choice for choice in choices}
+
+    def convert(text: str) -> str:
+        if text.strip().lower() not in by_name:
+            raise ValueError("not one of them")
+        return by_name[text.strip().lower()]
+
+    return convert
+
+
+TEXT = Kind("a text that is not empty", _text)
+URL = Kind("a URL", _text, secret=True)
+SECONDS = Kind("a number of seconds from 0 on", _seconds)
+BOOLEAN = Kind("true or false", _boolean)
+NAMES = Kind("names with commas between them", _names)
+
+
+def INTEGER(low: int, high: int) -> Kind:
+    """A whole number from `low` to `high`."""
+    return Kind(f"a whole number from {low} to {high}", _within(low, high))
+
+
+def ONE_OF(*choices: str) -> Kind:
+    """One of these words, in capitals or not."""
+    return Kind(" or ".join(choices), _one_of(choices))

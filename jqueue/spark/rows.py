@@ -1,0 +1,172 @@
+"""Jobs as rows: the columns of a job in a DataFrame, and jobs as batches of Arrow that match them exactly.
+
+Spark compares the schema of a batch with the one that it was told, field by field, so both come from one place. Whole
+numbers are `long`: a blob that another program wrote may hold priorities and counts beyond 32 bits, and one such job
+must not make a table of a million others unreadable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.models import Job
+from jqueue.spark.fleet import is_fleet
+
+QUEUE = "queue"
+"""The column that says from which queue a row is, where several are read."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+"""A result as text."""
+
+_KINDS: dict[str, DataType] = {
+    "id": StringType(),
+    "entrypoint": StringType(),
+    "payload": BinaryType(),
+    "status": StringType(),
+    "priority": LongType(),
+    "attempt": LongType(),
+    "failures": LongType(),
+    "max_attempts": LongType(),
+    "created_at": TimestampType(),
+    "run_at": TimestampType(),
+    "expires_at": TimestampType(),
+    "heartbeat_at": TimestampType(),
+    "finished_at": TimestampType(),
+    "dead_at": TimestampType(),
+    "error": StringType(),
+    "headers": MapType(StringType(), StringType()),
+    "unique_key": StringType(),
+    "concurrency_key": StringType(),
+    "result": StringType(),
+    "holder": StringType(),
+    "sequence": LongType(),
+    "claim_timeout": DoubleType(),
+    QUEUE: StringType(),
+}
+"""Every column that there is."""
+
+
+def _schema(names: Iterable[str]) -> StructType:
+    return StructType([StructField(name, _KINDS[name]) for name in names])
+
+
+SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in ("claim_timeout", QUEUE))
+"""The columns of a job in a snapshot of one queue."""
+
+FLEET_SCHEMA = _schema([*SNAPSHOT_SCHEMA.names, QUEUE])
+"""The columns of a job in a snapshot of several queues."""
+
+STREAM_SCHEMA = _schema(
+    ("id", "entrypoint", "payload", "priority", "attempt", "created_at", "run_at", "headers", "unique_key")
+    + ("claim_timeout",)
+)
+"""What a job is claimed with."""
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The columns of what is read with these options.
+
+    Raises:
+        InvalidURLError: they name no queue.
+    """
+    return FLEET_SCHEMA if is_fleet(options) else SNAPSHOT_SCHEMA
+
+
+def check_schema(schema: StructType, offered: StructType) -> None:
+    """Columns that somebody asked for are some of those that there are, with their types.
+
+    Raises:
+        InvalidJobError: they are not.
+    """
+    kinds = {field.name: field.dataType for field in offered}
+    for field in schema:
+        if field.name not in kinds:
+            raise InvalidJobError(
+                f"a job has no column {shown(field.name)} here: there are {', '.join(kinds)}"
+            )
+        if field.dataType != kinds[field.name]:
+            ours, theirs = kinds[field.name].simpleString(), field.dataType.simpleString()
+            raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")
+
+
+def micros(moment: datetime) -> int:
+    """A time as Arrow has it: in microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _time(moment: datetime | None) -> int | None:
+    return None if moment is None else micros(moment)
+
+
+def _result(result: Any) -> str | None:
+    return None if result is None else json_text(result)
+
+
+_CELLS: dict[str, Callable[[Any], Any]] = {
+    **{name: _time for name, kind in _KINDS.items() if isinstance(kind, TimestampType)},
+    "result": _result,
+    "status": str,
+}
+"""How a value of a job becomes what stands in its column, if it isn't that already."""
+
+
+def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) -> pa.RecordBatch:
+    """Jobs as one batch.
+
+    Args:
+        jobs: in the order of their rows.
+        schema: of the columns that there are, some or all.
+        queue: what stands in the column `queue`.
+    """
+    values = [job.__dict__ for job in jobs]
+    cells: dict[str, Sequence[Any]] = {}
+    for name in schema.names:
+        if name == QUEUE:
+            cells[name] = [queue] * len(values)
+        elif name in _CELLS:
+            convert = _CELLS[name]
+            cells[name] = [convert(each[name]) for each in values]
+        else:
+            cells[name] = [each[name] for each in values]
+    return batch_of(cells, len(values), to_arrow_schema(schema, timezone="UTC"))
+
+
+def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch from what stands in its columns.
+
+    Args:
+        cells: by column; times in microseconds, a result as JSON, headers as a mapping. A column that is not there
+            is empty.
+        rows: how many.
+        schema: of the batch.
+    """
+    columns = []
+    for field in schema:
+        if field.name not in cells:
+            columns.append(pa.nulls(rows, field.type))
+        elif pa.types.is_map(field.type):
+            columns.append(pa.array([list(each.items()) for each in cells[field.name]], field.type))
+        else:
+            columns.append(pa.array(cells[field.name], field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
