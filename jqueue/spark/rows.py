@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -32,9 +31,6 @@ from jqueue.spark.fleet import is_fleet
 
 QUEUE = "queue"
 """The column that says from which queue a row is, where several are read."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """A result as text."""
@@ -65,6 +61,9 @@ _KINDS: dict[str, DataType] = {
     QUEUE: StringType(),
 }
 """Every column that there is."""
+
+
+_NO_PAIRS: list[tuple[str, str]] = []
 
 
 def _schema(names: Iterable[str]) -> StructType:
@@ -110,24 +109,11 @@ def check_schema(schema: StructType, offered: StructType) -> None:
             raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")
 
 
-def micros(moment: datetime) -> int:
-    """A time as Arrow has it: in microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _time(moment: datetime | None) -> int | None:
-    return None if moment is None else micros(moment)
-
-
 def _result(result: Any) -> str | None:
     return None if result is None else json_text(result)
 
 
-_CELLS: dict[str, Callable[[Any], Any]] = {
-    **{name: _time for name, kind in _KINDS.items() if isinstance(kind, TimestampType)},
-    "result": _result,
-    "status": str,
-}
+_CELLS: dict[str, Callable[[Any], Any]] = {"result": _result, "status": str}
 """How a value of a job becomes what stands in its column, if it isn't that already."""
 
 
@@ -156,8 +142,7 @@ def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -
     """A batch from what stands in its columns.
 
     Args:
-        cells: by column; times in microseconds, a result as JSON, headers as a mapping. A column that is not there
-            is empty.
+        cells: by column; a result as JSON, headers as a mapping. A column that is not there is empty.
         rows: how many.
         schema: of the batch.
     """
@@ -166,7 +151,8 @@ def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -
         if field.name not in cells:
             columns.append(pa.nulls(rows, field.type))
         elif pa.types.is_map(field.type):
-            columns.append(pa.array([list(each.items()) for each in cells[field.name]], field.type))
+            pairs = [list(each.items()) if each else _NO_PAIRS for each in cells[field.name]]
+            columns.append(pa.array(pairs, field.type))
         else:
             columns.append(pa.array(cells[field.name], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,232 @@
+"""Whatever is in a blob, however it was written or edited: its rows are the jobs that the queue sees in it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jqueue import DirectQueue, InMemoryStorage, JobStatus
+from jqueue.core import codec
+from jqueue.core.slices import exhaust
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.spark.blob_lines import Wanted, job_lines
+from jqueue.spark.line_rows import Readings, batches_of
+from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
+from jqueue.spark.snapshot import cut
+from tests.fuzz.choices import Choices
+from tests.fuzz.edits import edit
+from tests.fuzz.oracles import is_deep
+from tests.fuzz.seeds import blobs, corpus
+from tests.property.blob_edits import EDITS
+from tests.property.test_layout_properties import any_jobs, states
+
+SOME = settings(max_examples=100, deadline=None)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rows_of(data, wanted=Wanted(), parts=3):
+    """The rows of a blob, as a snapshot makes them, and how many lines are none."""
+    lines, readings = job_lines(data, wanted), Readings()
+    found = []
+    for part in cut([("q", lines.text)], parts):
+        for _, text in part:
+            for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings):
+                found += batch.to_pylist()
+    return [undated(row) for row in found], lines.set_aside + readings.set_aside
+
+
+def undated(row):
+    """A job that came without a date is dated when it is read: today says nothing."""
+    today = abs(datetime.now(UTC) - row["created_at"]) < timedelta(minutes=10)
+    return {**row, "created_at": EPOCH} if today else row
+
+
+def expected(jobs):
+    return [undated(row) for row in arrow_of(jobs, SNAPSHOT_SCHEMA).to_pylist()]
+
+
+def seen_by_the_queue(data):
+    async def look():
+        async with DirectQueue(InMemoryStorage(data)) as queue:
+            return await queue.read_state()
+
+    return asyncio.run(look())
+
+
+def check(data):
+    """The rows are the jobs of the codec, in their order, and those that a queue sees."""
+    if is_deep(data):
+        return None
+    try:
+        state = exhaust(codec.reading_state(codec.parse_blob(data)))
+    except InvalidBlobError as error:
+        with pytest.raises(InvalidBlobError) as caught:
+            rows_of(data)
+        assert str(error) == str(caught.value)
+        return None
+    rows, set_aside = rows_of(data)
+    assert expected(state.jobs) == rows
+    assert len(state.set_aside) == set_aside
+    seen = {row["id"]: row for row in expected(seen_by_the_queue(data).jobs)}
+    assert len(seen) == len(rows)
+    assert rows == [seen[row["id"]] for row in rows]
+    return state
+
+
+@SOME
+@given(states)
+def test_a_blob_as_we_write_it(state):
+    assert check(codec.encode(state)) is not None
+
+
+@SOME
+@given(states, st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 999)), max_size=6))
+def test_a_blob_that_other_writers_and_people_have_edited(state, edits):
+    data = codec.encode(state)
+    for change, number in edits:
+        data = change(data, number)
+    check(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(blobs()), st.integers(0, 5), st.binary(min_size=8, max_size=64))
+def test_a_blob_that_broken_tools_have_edited(data, edits, decisions):
+    choices = Choices(decisions)
+    for _ in range(edits):
+        data = edit(data, choices)
+    check(data)
+
+
+@pytest.mark.full
+@settings(max_examples=20_000, deadline=None)
+@given(st.sampled_from(blobs()), st.integers(1, 5), st.binary(min_size=8, max_size=64))
+def test_many_blobs_that_broken_tools_have_edited(data, edits, decisions):
+    choices = Choices(decisions)
+    for _ in range(edits):
+        data = edit(data, choices)
+    check(data)
+
+
+@pytest.mark.parametrize("number", range(len(corpus("decode"))))
+def test_every_blob_that_fuzzing_has_found(number):
+    for part in corpus("decode")[number].split(b"\n\0\0\n"):
+        check(part)
+
+
+@SOME
+@given(st.lists(any_jobs, min_size=1, max_size=6, unique_by=lambda job: job.id), st.data())
+def test_only_the_jobs_that_are_wanted(jobs, data):
+    state = codec.QueueState(jobs=tuple(jobs), version=3, queue="q")
+    names = data.draw(st.none() | st.lists(st.sampled_from([job.entrypoint for job in jobs] + ["other"]), min_size=1))
+    statuses = data.draw(st.none() | st.lists(st.sampled_from([status.value for status in JobStatus]), min_size=1))
+    content = codec.encode(state)
+    if data.draw(st.booleans()):
+        content = content.replace(b",\n", b" ,\n")  # another layout
+    kept = [
+        job
+        for job in codec.decode(content).jobs
+        if (names is None or job.entrypoint in names) and (statuses is None or job.status in statuses)
+    ]
+    assert expected(kept) == rows_of(content, Wanted(names, statuses))[0]
+
+
+HEADER = b'{"format": 2, "version": 1, "queue": "q", "jobs": {\n'
+
+
+def job_line(name, more=b"", sequence=b"1"):
+    at = b'"created_at": "2026-01-02T03:04:05+00:00"'
+    return b'"%b": {"entrypoint": "x", "payload": "", "sequence": %b, %b%b}' % (name, sequence, at, more)
+
+
+HAND_MADE = {
+    "one id twice": [job_line(b"a"), job_line(b"a", sequence=b"2")],
+    "one id twice, once with an escape": [job_line(b"a"), job_line(b"\\u0061")],
+    "one id twice, the first one unreadable": [job_line(b"a").replace(b'"x"', b"7"), job_line(b"a")],
+    "no place": [job_line(b"a"), job_line(b"b").replace(b'"sequence": 1, ', b"")],
+    "place 0": [job_line(b"a"), job_line(b"b", sequence=b"0")],
+    "a place as a text": [job_line(b"a"), job_line(b"b", sequence=b'"7"')],
+    "a place as true": [job_line(b"a"), job_line(b"b", sequence=b"true")],
+    "a place that is too large": [job_line(b"a"), job_line(b"b", sequence=b"4503599627370497")],
+    "a line that ends within an object, and another that ends it": [
+        b'"a": {"x": {}',
+        job_line(b"b") + b'}, "b": ' + job_line(b"c")[5:],
+    ],
+    "the same, with no object more than jobs": [
+        b'"a": {"entrypoint": "x", "payload": "}',
+        b'", "sequence": 1}',
+    ],
+    "two on a line": [job_line(b"a") + b", " + job_line(b"b", sequence=b"2")],
+    "one on two lines": [job_line(b"a", b', "headers": {}').replace(b', "headers"', b',\n"headers"')],
+    "one on two lines, of which each looks like one": [b'"a": {"x": {}', job_line(b"b")[:-1] + b"}}"],
+    "objects in a text": [job_line(b"a", b', "error": "{\\"a\\": {}}"'), job_line(b"b", sequence=b"2")],
+    "an object in a text, and one that it ends": [
+        job_line(b"a", b', "error": "}", "headers": {"a": "b"')[:-1] + b"}",
+        job_line(b"b", b', "error": "{"}', b"2"),
+    ],
+    "a name twice": [job_line(b"a", b', "error": "e", "error": "f"')],
+    "a name twice, and a name in a text": [job_line(b"a", b', "error": "\\": ", "priority": 1, "priority": 2')],
+    "a name twice, with a space behind it": [job_line(b"a", b', "error" : "e", "error" : "f"')],
+    "a name twice in a result": [
+        job_line(b"a", b', "status": "completed", "keep_result": 9, "finished_at": "2026-01-01", "result": {"a": 1, "a": 2}')
+    ],
+    "a job in progress that nobody has claimed": [job_line(b"a", b', "status": "in_progress"')],
+    "a result that is not kept": [job_line(b"a", b', "status": "completed", "result": 7')],
+    "an attempt that is out of range": [job_line(b"a", b', "attempt": 9007199254740993')],
+    "a field that nobody knows": [job_line(b"a", b', "colour": {"red": 7}'), job_line(b"b", sequence=b"2")],
+    "an id in the fields": [job_line(b"a", b', "id": "b"')],
+    "no date": [job_line(b"a").replace(b', "created_at": "2026-01-02T03:04:05+00:00"', b"")],
+    "null where nothing is meant": [job_line(b"a", b', "run_at": null, "error": null')],
+    "null where something must be": [job_line(b"a", b', "priority": null')],
+    "a number as a text": [job_line(b"a", b', "priority": "7", "max_attempts": 5.0')],
+    "a payload that is no base64": [job_line(b"a").replace(b'"payload": ""', b'"payload": "eA="')],
+    "a payload in other letters": [job_line(b"a").replace(b'"payload": ""', b'"payload": "_-8="')],
+    "a payload with a line break": [job_line(b"a").replace(b'"payload": ""', b'"payload": "eA==\\n"')],
+    "a time without a zone": [job_line(b"a", b', "run_at": "2026-01-02"')],
+    "a time before all times": [job_line(b"a", b', "run_at": "0001-01-01T00:00:00+14:00"')],
+    "a time as a number": [job_line(b"a", b', "run_at": 1767225600')],
+    "a number that is no JSON": [job_line(b"a", b', "priority": NaN')],
+    "a number without an end": [job_line(b"a", b', "claim_timeout": 1e999')],
+    "a result without an end": [
+        job_line(b"a", b', "status": "completed", "keep_result": 9, "finished_at": "2026-01-01", "result": 1e999')
+    ],
+    "a value that is no job": [b'"a": 7', job_line(b"b")],
+    "an id that is empty": [job_line(b""), job_line(b"b")],
+    "headers that are none": [job_line(b"a", b', "headers": {"a": 7}'), job_line(b"b", b', "headers": []', b"2")],
+    "bytes that are no text": [job_line(b"\xed\xa0\x80"), job_line(b"b", sequence=b"2")],
+    "a text that is half a character": [job_line(b"a", b', "error": "\\ud800"')],
+    "a NUL in a text": [job_line(b"a", b', "error": "\\u0000"')],
+    "a status that there is not": [job_line(b"a", b', "status": "scheduled"')],
+}
+
+
+@pytest.mark.parametrize("name", HAND_MADE)
+@pytest.mark.parametrize("also", [(), (job_line(b"other", sequence=b"99"),)])
+def test_what_can_go_wrong_in_a_line(name, also):
+    assert check(HEADER + b",\n".join([*also, *HAND_MADE[name]]) + b"\n}}\n") is not None
+
+
+READ_IN_BULK = ("objects in a text", "a number as a text", "a time without a zone", "null where nothing is meant")
+
+
+@pytest.mark.parametrize("name", READ_IN_BULK)
+def test_what_is_rare_and_plain_is_read_in_bulk_too(name):
+    lines, readings = job_lines(HEADER + b",\n".join(HAND_MADE[name]) + b"\n}}\n", Wanted()), Readings()
+    assert len(HAND_MADE[name]) == sum(batch.num_rows for batch in batches_of(lines.text, SNAPSHOT_SCHEMA, None, readings))
+    assert 0 == readings.one_by_one
+
+
+@SOME
+@given(states)
+def test_what_we_write_goes_out_as_it_stands_and_is_read_in_bulk(state):
+    """Or a snapshot would be right, and ten times slower."""
+    data = codec.encode(state)
+    parsed = codec.parse_blob(data)
+    text, readings = job_lines(data, Wanted()).text, Readings()
+    assert data[parsed.first : parsed.end] == text
+    assert len(state.jobs) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings))
+    assert 0 == readings.one_by_one
