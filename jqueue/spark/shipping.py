@@ -1,0 +1,64 @@
+"""Rows on their way to the tasks: what was read once goes along with the partitions, and no task looks at the store.
+
+Two looks would see two versions of a queue, so that jobs would be missing, or there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from jqueue.domain.models import Job
+
+PARTITION_BYTES = 2 << 20
+FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 8
+
+
+class ShippedRows(InputPartition):
+    """One partition, with its rows.
+
+    Args:
+        content: as an Arrow stream.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __repr__(self) -> str:
+        return f"ShippedRows(<{len(self.content)} bytes>)"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        with pa.ipc.open_stream(self.content) as stream:
+            yield from stream
+
+
+def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = None) -> list[ShippedRows]:
+    """Jobs as rows, in partitions of about the same number of rows.
+
+    Args:
+        jobs: in the order of their rows.
+        schema: of the rows.
+        partitions: how many; there are fewer if there are fewer jobs. None: as many as the size asks for.
+    """
+    from jqueue.spark.rows import arrow_of
+
+    rows = arrow_of(jobs, schema)
+    if partitions is None:
+        partitions = min(MOST_PARTITIONS, max(FEWEST_PARTITIONS, -(-rows.nbytes // PARTITION_BYTES)))
+    size = max(1, -(-rows.num_rows // partitions))
+    return [ShippedRows(_written(rows.slice(first, size))) for first in range(0, rows.num_rows, size)]
+
+
+def _written(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

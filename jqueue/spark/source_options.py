@@ -1,0 +1,76 @@
+"""What can be said of a streaming query on a queue, read from Spark's options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.domain.durations import LONGEST
+from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.spark.fleet import is_fleet
+from jqueue.spark.options import INTEGER, NAMES, SECONDS, Kind, take, url_of
+
+MOST_JOBS = 100_000
+"""The most jobs in one batch, whoever asks for more: their rows go through the driver."""
+
+MOST_PARTITIONS = 1000
+SHORTEST_TIMEOUT = 1.0
+
+
+def _timeout(text: str) -> float:
+    seconds = float(text)
+    if not SHORTEST_TIMEOUT <= seconds <= LONGEST:
+        raise ValueError("too short, or no duration")
+    return seconds
+
+
+KNOWN = {
+    "entrypoint": NAMES,
+    "maxJobsPerTrigger": INTEGER(1, MOST_JOBS),
+    "pollInterval": SECONDS,
+    "claimTimeout": Kind(f"a number of seconds from {SHORTEST_TIMEOUT:g} on", _timeout),
+    "numPartitions": INTEGER(1, MOST_PARTITIONS),
+}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The settings of one streaming query.
+
+    Attributes:
+        url: of the queue.
+        entrypoints: whose jobs it takes; None for all.
+        most_jobs: how many in a batch.
+        poll_interval: seconds between two looks for jobs, unless the last one found as many as it may take.
+        claim_timeout: seconds without a heartbeat after which its jobs may go to others.
+        partitions: how many tasks work on a batch; None: as many as its size asks for.
+    """
+
+    url: str
+    entrypoints: tuple[str, ...] | None = None
+    most_jobs: int = 10_000
+    poll_interval: float = 1.0
+    claim_timeout: float = DEFAULT_CLAIM_TIMEOUT.total_seconds()
+    partitions: int | None = None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
+        """From the options of `readStream`.
+
+        Raises:
+            InvalidJobError: there is one that nobody knows, or a value is wrong.
+            InvalidURLError: the URL is missing, or there are several.
+        """
+        if is_fleet(options):
+            raise InvalidURLError("a stream reads one queue, by its URL: for several, start a query for each")
+        given: dict[str, Any] = take(options, KNOWN)
+        names = {
+            "entrypoint": "entrypoints",
+            "maxJobsPerTrigger": "most_jobs",
+            "pollInterval": "poll_interval",
+            "claimTimeout": "claim_timeout",
+            "numPartitions": "partitions",
+        }
+        return cls(url_of(options), **{names[name]: value for name, value in given.items()})
