@@ -5,12 +5,13 @@ after the server has committed.
 """
 
 import asyncio
+import copy
 from urllib.parse import urlsplit
 
 import pytest
 
 from jqueue import Ack, BrokerQueue, DirectQueue, Enqueue, JobStatus
-from tests.object_stores import Store, store_of
+from tests.object_stores import store_of
 from tests.servers.fault_kinds import (
     BlackHole,
     DropAnswer,
@@ -102,7 +103,7 @@ def every_combination():
                 yield pytest.param(server, kind, fault, id=f"{server}-{kind.__name__}-{name}", marks=marks)
 
 
-@pytest.mark.parametrize(("server", "kind", "fault"), every_combination())
+@pytest.mark.parametrize(("server", "kind", "fault"), list(every_combination()))
 async def test_each_call_is_done_once_and_returns_what_landed(request, server, kind, fault):
     store = store_of(request, server)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -114,7 +115,8 @@ async def try_operation(operation, honest, kind, fault):
     """One call, whose first write meets the fault, on a queue of its own."""
     address, key = urlsplit(honest.address), honest.new_key()
     async with FaultProxy(address.hostname, address.port) as proxy:
-        broken = Store(honest.name, honest.server, proxy.url)
+        broken = copy.copy(honest)
+        broken.url = proxy.url
         async with (
             DirectQueue(honest.open(key)) as witness,
             kind(broken.open(key, timeout=CALL_TIMEOUT), call_timeout=CALL_TIMEOUT) as queue,
