@@ -46,6 +46,8 @@ class Capabilities:
         retention: `configure(dead_retention=)`.
         results: `keep_result`, the `result` of an ack, and waiting for it.
         schedules: cron entries.
+        staged: jobs encoded elsewhere are added in transactions: `EnqueueStaged`, `LastTransaction`.
+        holders: a claim may name its holder, and be bounded by a place: `Dequeue(holder=, through=)`.
     """
 
     priority: bool = True
@@ -69,6 +71,8 @@ class Capabilities:
     retention: bool = True
     results: bool = True
     schedules: bool = True
+    staged: bool = True
+    holders: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:

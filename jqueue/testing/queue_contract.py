@@ -30,6 +30,7 @@ from jqueue.testing._queue_contract.changes import ChangesContract  # noqa: E402
 from jqueue.testing._queue_contract.claims import ClaimsContract  # noqa: E402
 from jqueue.testing._queue_contract.concurrency import ConcurrencyContract  # noqa: E402
 from jqueue.testing._queue_contract.content import ContentContract  # noqa: E402
+from jqueue.testing._queue_contract.holders import HoldersContract  # noqa: E402
 from jqueue.testing._queue_contract.keys import KeysContract  # noqa: E402
 from jqueue.testing._queue_contract.limits import LimitsContract  # noqa: E402
 from jqueue.testing._queue_contract.order import OrderContract  # noqa: E402
@@ -37,6 +38,7 @@ from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  #
 from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
 from jqueue.testing._queue_contract.retries import RetriesContract  # noqa: E402
 from jqueue.testing._queue_contract.schedules import SchedulesContract  # noqa: E402
+from jqueue.testing._queue_contract.staged import StagedContract  # noqa: E402
 from jqueue.testing._queue_contract.stopping import StoppingContract  # noqa: E402
 from jqueue.testing._queue_contract.timing import TimingContract  # noqa: E402
 from jqueue.testing._queue_contract.together import TogetherContract  # noqa: E402
@@ -57,6 +59,8 @@ class QueueContract(
     SchedulesContract,
     ResultsContract,
     StoppingContract,
+    StagedContract,
+    HoldersContract,
     ChangesContract,
     RefusedRulesContract,
     ContentContract,

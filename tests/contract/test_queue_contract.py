@@ -103,6 +103,8 @@ class PlainQueue(DirectQueue):
         retention=False,
         results=False,
         schedules=False,
+        staged=False,
+        holders=False,
     )
 
     def _require(self, **asked):

@@ -26,6 +26,7 @@ from jqueue.domain.order import Order
 from jqueue.testing.simulation import Settings
 from jqueue.testing.simulation.network import HonestStore
 from tests.simulation import planted_orders as orders
+from tests.simulation import planted_staging as staging
 
 
 def no_commit_id(patch):
@@ -286,6 +287,10 @@ MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
 """The same, and every seed makes use of limits, cron entries and results."""
 
 
+STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0)
+"""The same, and every seed enqueues in transactions and claims under names."""
+
+
 @dataclass(frozen=True)
 class Planted:
     """One planted bug.
@@ -350,4 +355,12 @@ PLANTED = [
     Planted(orders.result_told_too_early, {2, 3, 12}, 500, MODERN),
     Planted(orders.stopped_job_queued_again, {1}, 500, MODERN),
     Planted(orders.holder_not_told_to_stop, {3}, 200, MODERN),
+    Planted(staging.transaction_in_a_commit_of_its_own, {13}, 50, STAGED),
+    Planted(staging.same_version_added_again, {13}, 50, STAGED),
+    Planted(staging.placed_lines_kept_by_an_undo, {0, 1, 2, 13}, 50, STAGED),
+    Planted(staging.draft_kept_after_placed_lines, {1}, 50, STAGED),
+    Planted(staging.transactions_not_written, {13}, 50, STAGED),
+    Planted(staging.holder_kept_after_the_claim, {12, 14}, 50, STAGED),
+    Planted(staging.bound_ignored, {14}, 50, STAGED),
+    Planted(staging.passed_over_and_lost, {0, 3}, 100, STAGED),
 ]

@@ -34,6 +34,8 @@ def test_every_fault_fires_and_everything_happens():
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
     assert events <= set(report.events)
     assert {"cron entry fired", "result kept", "result gone"} <= set(report.events)
+    staged = {"transaction landed", "transaction repeated", "claimed with a holder", "claim gone on with"}
+    assert staged <= set(report.events)
     assert report.recognised > 50
     errors = {"ok", "ClaimLostError", "DeadlineExceededError", "UnknownOutcomeError", "InvalidJobError"}
     assert errors <= set(report.outcomes)

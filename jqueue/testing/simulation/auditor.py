@@ -28,6 +28,7 @@ from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.limits_audit import LimitsAudit
 from jqueue.testing.simulation.people import OLD_PROGRAM
 from jqueue.testing.simulation.results_audit import ResultsAudit
+from jqueue.testing.simulation.staged_audit import StagedAudit
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 """What a revoked job says. Written out here: a queue that says something else is another queue."""
@@ -47,7 +48,7 @@ NEVER_CHANGED = (
 ORDERED = {"priority": "reprioritise", "run_at": "reschedule"}
 """What may change while a job is queued, and the verb for it."""
 
-CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout"})
+CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout", "holder"})
 UNSAID = {"priority": 0}
 """What a field means that is not there."""
 
@@ -69,7 +70,7 @@ class Auditor:
         ended: where each claim ended, in whatever way.
         by_hand: the jobs that a person has touched.
         doubtful: claims that were acked, or lost their job in another way in that very moment.
-        limits, cron, results: check what their names say.
+        limits, cron, results, staged: check what their names say.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -88,6 +89,7 @@ class Auditor:
         self.by_hand: set[str] = set()
         self.doubtful: set[Claim] = set()
         self.limits, self.cron, self.results = LimitsAudit(calls), CronAudit(calls), ResultsAudit(calls)
+        self.staged = StagedAudit(calls)
 
     def check(self) -> None:
         """Check every step.
@@ -105,7 +107,7 @@ class Auditor:
 
     def modern_events(self) -> Counter[str]:
         """How often happened what only happens where limits, cron entries and the like are made use of."""
-        return +Counter({"cron entry fired": len(self.cron.added), **self.results.seen})
+        return +Counter({"cron entry fired": len(self.cron.added), **self.results.seen, **self.staged.seen})
 
     # Steps
 
@@ -155,7 +157,7 @@ class Auditor:
             raise Violation(0, "two jobs have one place", version=after)
         for job_id, job in claimed:
             self._check_claim(job_id, job, before, after)
-        for audit in (self.limits, self.cron, self.results):
+        for audit in (self.limits, self.cron, self.results, self.staged):
             audit.check_step(before, after, claimed)
 
     def _check_removal(self, job_id: str, job: Fields, before: Version, after: Version) -> None:
@@ -194,7 +196,7 @@ class Auditor:
         self.added[job_id].append(after)
         if status_of(job) in (DEAD, COMPLETED):
             raise Violation(4, f"{job_id} appeared as {status_of(job)}", version=after)
-        callers = self.calls.adding[job_id]
+        callers = self.calls.adding[job_id] or self.staged.asking(job)
         if is_of_cron(job_id):
             self.cron.note_addition(job_id, job, after)
         elif not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):
@@ -382,7 +384,7 @@ class Auditor:
         for other_id, other in after.jobs.items():
             if (
                 before.jobs.get(other_id) is other
-                and other.get("sequence")
+                and 0 < other.get("sequence", 0) <= call.through
                 and comes_first(other, job, after)
                 and is_free(other, after, call.entrypoint)
             ):

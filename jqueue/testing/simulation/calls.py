@@ -14,7 +14,8 @@ class Violation(AssertionError):
     """A rule was broken.
 
     Attributes:
-        rule: its number in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries, 12 for results.
+        rule: its number in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries, 12 for results, 13 for
+            transactions, 14 for holders.
         index: the place in the chain of the version at which it shows; None if it shows in none.
         call: the call that it is about; None if it is about none.
     """
@@ -43,7 +44,7 @@ class Calls:
             self.by_verb[call.verb].append(call)
             if call.tag is not None:
                 self.by_tag[call.tag] = call
-            if call.verb in ("enqueue", "enqueue_many", "apply"):
+            if call.verb in ("enqueue", "enqueue_many", "enqueue_staged", "apply"):
                 for job_id in call.job_ids:
                     self.adding[job_id].append(call)
             if call.verb in ("ack", "ack_many", "apply") and not call.certain:

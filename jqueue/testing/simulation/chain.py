@@ -48,6 +48,8 @@ class Version:
         settings: what holds for the queue as a whole.
         rules: what holds jobs of an entrypoint back, by its name.
         schedules: the cron entries, by name.
+        transactions: the last version of each application that adds jobs in transactions.
+        twins: ids that stand there twice.
         clock: when it was written, by the clock of its writer, in seconds since 1970.
         old: whether it has the shape of jqueue 1.0.0.
     """
@@ -67,6 +69,8 @@ class Version:
     settings: Fields = field(default_factory=dict)
     rules: dict[str, Fields] = field(default_factory=dict)
     schedules: dict[str, Fields] = field(default_factory=dict)
+    transactions: Fields = field(default_factory=dict)
+    twins: frozenset[str] = frozenset()
     clock: float = 0.0
 
 
@@ -106,6 +110,7 @@ def read_chain(landings: Iterable[Landing]) -> list[Version]:
 def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> Version:
     header, _, body = landing.content.partition(b"\n")
     entries: dict[str, Any]
+    twins: set[str] = set()
     if header.endswith(b'"jobs": {') and body.endswith(b"}}\n"):
         content = from_json(header + b"}}")
         entries = {}
@@ -114,19 +119,22 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
                 known = lines.get(line)
                 if known is None:
                     ((key, job),) = from_json(b"{" + line.removesuffix(b",") + b"}").items()
-                    known = lines[line] = key, {**DEFAULTS, **job}
+                    known = lines[line] = key, _fields_of(job)
+                if known[0] in entries:
+                    twins.add(known[0])
                 entries[known[0]] = known[1]
     else:
         content = json.loads(landing.content)
         jobs = content["jobs"]
         entries = jobs if isinstance(jobs, dict) else {job["id"]: job for job in reversed(jobs)}
-        entries = {key: {**DEFAULTS, **job} for key, job in entries.items()}
+        entries = {key: _fields_of(job) for key, job in entries.items()}
     version = Version(index, landing.at, landing.by, content["version"], entries)
     version.forgotten = content.get("evicted_through", 0)
     version.old = isinstance(content["jobs"], list)
     version.queue, version.floor = content.get("queue", ""), content.get("attempt_floor", 0)
     version.holds = content.get("holds", {})
     version.settings, version.rules = content.get("settings", {}), content.get("entrypoints", {})
+    version.transactions, version.twins = content.get("transactions", {}), frozenset(twins)
     version.schedules = content.get("schedules", {})
     version.clock = max(
         (record[2] for record in content.get("commits", {}).values() if record[1] == version.number), default=0.0
@@ -137,6 +145,11 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
     if not content.keys() <= TABLES | {"jobs"}:
         version.notes = {name: value for name, value in content.items() if name not in TABLES and name != "jobs"}
     return version
+
+
+def _fields_of(job: Any) -> Fields:
+    """What a job says; of what is none, nothing that can be read: a second line of an id stands there as a list."""
+    return {**DEFAULTS, **job} if isinstance(job, dict) else {**DEFAULTS, "entrypoint": None, "line": job}
 
 
 def status_of(job: Fields) -> str:

@@ -86,6 +86,9 @@ def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
 def _changes(before: Version, after: Version) -> list[str]:
     """What one version changed: limits, the times of cron entries, and job by job. Payloads are not shown."""
     decided = [f"settings: {after.settings}"] if before.settings != after.settings else []
+    for name in sorted(after.transactions):
+        if before.transactions.get(name) != after.transactions[name]:
+            decided.append(f"transaction of {name}: {after.transactions[name]}")
     for name in sorted(before.rules.keys() | after.rules.keys()):
         if before.rules.get(name) != after.rules.get(name):
             decided.append(f"rules of {name}: {after.rules.get(name, 'none')}")

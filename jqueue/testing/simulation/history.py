@@ -29,6 +29,10 @@ class Call:
         entrypoint: whose jobs were asked for.
         key: the unique key of the job that it was to make.
         name: the cron entry that it was about.
+        transaction: the application and the version of a bulk enqueue.
+        keyed: what tells those of its jobs whose ids nobody knew before.
+        holder: the name under which it was to claim.
+        through: the last place of a job that it was to claim.
         results: what its acks say, by claim.
         running: whether it was to stop a job in progress, too.
         earliest: the least that the clock of its process showed meanwhile, in seconds since 1970.
@@ -59,6 +63,10 @@ class Call:
     entrypoint: str | None = None
     key: str | None = None
     name: str | None = None
+    transaction: tuple[str, int] | None = None
+    keyed: tuple[str, ...] = ()
+    holder: str | None = None
+    through: float = NEVER
     results: dict[Claim, Any] = field(default_factory=dict)
     running: bool = False
     earliest: float | None = None

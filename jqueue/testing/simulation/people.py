@@ -50,7 +50,7 @@ class Person:
 
 def _of_status(content: Content, dice: random.Random, status: str) -> str | None:
     """One of the jobs that have it."""
-    found = [job_id for job_id, job in content["jobs"].items() if job.get("status") == status]
+    found = [job_id for job_id, job in content["jobs"].items() if isinstance(job, dict) and job.get("status") == status]
     return dice.choice(found) if found else None
 
 

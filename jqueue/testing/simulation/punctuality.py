@@ -64,7 +64,7 @@ class Punctuality:
             raise Violation(0, f"{process} took {gone - left:.1f} s of {limit:.1f} s to leave")
         for call in self.calls.all:
             late = call.process == process and call.started < gone and call.ended > gone + LATE
-            if late and call.verb not in ("work", "resolve", "stats", "read_state", "schedules"):
+            if late and call.verb not in ("work", "resolve", "resolve_staged", "stats", "read_state", "schedules"):
                 raise Violation(0, "was not answered when its queue had been left", call=call)
 
     def _check_length(self, call: Call) -> None:
@@ -88,7 +88,11 @@ class Punctuality:
         took = call.ended - call.started
         if self._leaving(call) or call.process == "drain":
             return
-        if isinstance(call.error, DeadlineExceededError) and call.verb != "resolve" and took < call.limit - EARLY:
+        if (
+            isinstance(call.error, DeadlineExceededError)
+            and not call.verb.startswith("resolve")
+            and took < call.limit - EARLY
+        ):
             raise Violation(0, f"gave up after {took:.1f} s of {call.limit:.1f} s", call=call)
         if call.succeeded and call.wait and not call.result and took < call.wait - EARLY:
             raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)

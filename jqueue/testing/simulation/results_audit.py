@@ -26,7 +26,7 @@ LOOKS_EVERY = 5.0
 
 LATE = 2.5
 ENDS_WITH_IT = {
-    *("status", "payload", "heartbeat_at", "claim_timeout", "cancel_requested", "result", "finished_at"),
+    *("status", "payload", "heartbeat_at", "claim_timeout", "cancel_requested", "result", "finished_at", "holder"),
 }
 
 

@@ -24,6 +24,7 @@ from jqueue.testing.simulation.orders import Ruler, Waiter
 from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
+from jqueue.testing.simulation.staging import Holder, Stager
 from jqueue.testing.simulation.testimony import Testimony
 from jqueue.testing.simulation.workload import Actor, Client, World
 
@@ -55,6 +56,7 @@ class Settings:
         short_table: the share of seeds in which a commit table keeps nobody for being recent: a clock that is ahead
             makes everybody forget, and what is forgotten must never be guessed.
         modern: the share of seeds in which limits, cron entries, results and the like are made use of.
+        staged: the share of these in which jobs are enqueued in transactions, and claimed under a name.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -68,6 +70,7 @@ class Settings:
     make_storage: Callable[[], HonestStore | ObjectStoragePort] = HonestStore
     short_table: float = 0.5
     modern: float = 0.6
+    staged: float = 0.3
     left_out: frozenset[str] = frozenset()
 
 
@@ -154,6 +157,7 @@ class Simulation:
         timeline = Timeline(self.versions)
         auditor.cron.check_calls(timeline, calm=calm)
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)
+        auditor.staged.check_calls(timeline)
         Punctuality(auditor, pauses, self.world.exits, calm=calm).check()
         if left:
             raise Violation(0, f"{', '.join(left)} could not be had {DRAIN_SECONDS:.0f} s after the last fault")
@@ -171,6 +175,7 @@ class Simulation:
         self.world = World(network, self.schedule, tells_time=dice.random() < 0.5)
         use = self.schedule.dice("what is made use of")
         self.world.modern, self.world.keyed = use.random() < settings.modern, use.choice([0.2, 0.5, 0.95])
+        self.world.staged = self.world.modern and use.random() < settings.staged
         if dice.random() < settings.contention:
             network.rate = 0.0
             self.report.events["contention"] += 1
@@ -221,6 +226,8 @@ class Simulation:
         pause = dice.choice(PAUSES)
         if self.world.modern:
             roles += [Ruler] * dice.choice([0, 1, 1]) + [Waiter] * dice.choice([0, 1, 1])
+        if self.world.staged:
+            roles += [Stager] * dice.choice([0, 1, 2]) + [Holder] * dice.choice([0, 1, 1])
         actors: list[Actor] = []
         for number, role in enumerate(roles, 1):
             steps = dice.randint(1, self.settings.steps) * (2 if role in (Ruler, Waiter) else 1)
@@ -269,6 +276,7 @@ class Simulation:
     def _count(self, calls: list[Call]) -> None:
         report, network = self.report, self.world.network
         report.calls = len(calls)
+        report.events += +Counter({"claim gone on with": self.world.adopted})
         report.operations = sum(call.operations for call in calls)
         report.requests = network.requests
         report.commits = len(network.landings)

@@ -31,6 +31,7 @@ from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import Call, is_of_the_store
 from jqueue.testing.simulation.orders_testimony import OrdersTestimony, is_there
 from jqueue.testing.simulation.punctuality import Exits
+from jqueue.testing.simulation.staged_audit import VERBS
 from jqueue.testing.simulation.workload import DEADLINE
 
 
@@ -83,8 +84,7 @@ class Testimony:
             "apply_each": self._check_apply_each,
             **self._orders.checks(),
             "read_state": self._check_read_state,
-            "stats": None,
-            "work": None,
+            **dict.fromkeys(("stats", "work", *VERBS)),
             "redrive": self._check_redrive,
             "purge": self._check_redrive,
             "requeue_stale": None,
@@ -383,7 +383,9 @@ class Testimony:
         return self._timeline.between(call.started, call.ended)
 
     def _has_ready(self, version: Version, call: Call) -> bool:
-        return any(is_free(job, version, call.entrypoint) for job in version.jobs.values())
+        unseen = self.auditor.staged.added_beside(call, version)
+        jobs = [job for i, job in version.jobs.items() if i not in unseen and job.get("sequence", 0) <= call.through]
+        return any(is_free(job, version, call.entrypoint) for job in jobs)
 
 
 def _holds(version: Version, claim: Claim) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
+from jqueue.testing.simulation.applications import Applications
 from jqueue.testing.simulation.history import NEVER, Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
 from jqueue.testing.simulation.network import Network
@@ -102,8 +103,11 @@ class World:
         made: ids of jobs that somebody wanted to enqueue.
         modern: whether actors do what jqueue can do since it has limits, cron entries and results.
         keyed: the share of jobs with a concurrency key, if they do.
+        staged: whether jobs are enqueued in transactions, and claimed under a name.
         kept: ids of jobs whose results are to be kept.
         claimed: ids of jobs that somebody was given.
+        applications: those that add jobs in transactions.
+        adopted: how many claims were gone on with by their holder's name.
         exits: when each process that left in peace began to, and when it had left.
         errors: what left a process that should not have.
     """
@@ -116,8 +120,11 @@ class World:
     made: list[str] = field(default_factory=list)
     modern: bool = False
     keyed: float = 0.0
+    staged: bool = False
     kept: list[str] = field(default_factory=list)
     claimed: list[str] = field(default_factory=list)
+    applications: Applications = field(default_factory=Applications)
+    adopted: int = 0
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
 

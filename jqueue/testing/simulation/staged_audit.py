@@ -1,0 +1,165 @@
+"""Checks bulk enqueues: the jobs of a transaction are added by the version that records it, all of them, once.
+
+And claims with a name: who holds a job is said by the claim, as long as it lasts.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections import Counter, defaultdict
+
+from jqueue.domain.errors import DeadlineExceededError
+from jqueue.testing.simulation.applications import KEYED
+from jqueue.testing.simulation.calls import Calls, Violation, may_carry
+from jqueue.testing.simulation.chain import IN_PROGRESS, Fields, Timeline, Version, status_of
+from jqueue.testing.simulation.history import Call
+
+TRANSACTION, HOLDER = 13, 14
+"""The numbers of the rules."""
+
+VERBS = ("enqueue_staged", "resolve_staged", "last_transaction")
+
+
+class StagedAudit:
+    """Checks transactions and holders in every step.
+
+    Args:
+        calls: the history.
+
+    Attributes:
+        added: which version added each staged job, by its id, or by what tells it if it has a key.
+        seen: how often something happened.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.added: dict[str, Version] = {}
+        self.seen: Counter[str] = Counter()
+        self._adding: dict[str, list[Call]] = defaultdict(list)
+        for call in calls.by_verb["enqueue_staged"]:
+            for name in (*call.job_ids, *call.keyed):
+                self._adding[name].append(call)
+
+    def asking(self, job: Fields) -> list[Call]:
+        """The calls that may have added a job with a key, by what it carries."""
+        return self._adding.get(_name_of("", job), [])
+
+    def added_beside(self, call: Call, version: Version) -> set[str]:
+        """The jobs that a version added beside a call that it may carry, too: that call did not see them."""
+        if call.process != version.by:
+            return set()
+        return {job_id for job_id in version.jobs if self.added.get(job_id) is version}
+
+    def check_step(self, before: Version, after: Version, claimed: list[tuple[str, Fields]]) -> None:
+        """Check one step."""
+        if after.twins - before.twins:
+            raise Violation(TRANSACTION, f"{sorted(after.twins - before.twins)} stand there twice", version=after)
+        for job_id, job in after.jobs.items():
+            if job.get("holder") is not None and status_of(job) != IN_PROGRESS and before.jobs.get(job_id) != job:
+                raise Violation(HOLDER, f"{job_id} is {status_of(job)}, and has a holder", version=after)
+        for job_id, job in claimed:
+            self._check_claim(job_id, job, after)
+        if self._adding:
+            names = {_name_of(job_id, after.jobs[job_id]) for job_id in after.jobs.keys() - before.jobs.keys()}
+            new = names & self._adding.keys()
+            self._check_records(before, after, new)
+            self._check_additions(before, after, new)
+
+    def _check_claim(self, job_id: str, job: Fields, after: Version) -> None:
+        call = self.calls.by_tag[job.get("claim_timeout")]  # the auditor has seen that there is one
+        if job.get("holder") != call.holder:
+            raise Violation(HOLDER, f"{job_id} was claimed, and its holder is another", call=call, version=after)
+        if job["sequence"] > call.through:
+            raise Violation(HOLDER, f"{job_id} was claimed, and came too late for that", call=call, version=after)
+        self.seen["claimed with a holder"] += call.holder is not None
+
+    def _check_records(self, before: Version, after: Version, new: set[str]) -> None:
+        for app, record in before.transactions.items():
+            if after.transactions.get(app, [-1])[0] < record[0]:
+                raise Violation(TRANSACTION, f"the transaction of {app} was forgotten, or fell", version=after)
+        for app, record in after.transactions.items():
+            transaction = app, record[0]
+            if record[0] == _last(before, app):
+                continue
+            calls = [
+                call
+                for call in self.calls.by_verb["enqueue_staged"]
+                if call.transaction == transaction and may_carry(after, call)
+            ]
+            if not any(new.issuperset(call.job_ids) for call in calls):
+                raise Violation(TRANSACTION, f"{transaction} was recorded without its jobs", version=after)
+            self.seen["transaction landed"] += 1
+
+    def _check_additions(self, before: Version, after: Version, new: set[str]) -> None:
+        for name in new:
+            if name in self.added:
+                raise Violation(TRANSACTION, f"{name} was added a second time", version=after)
+            self.added[name] = after
+            if not any(self._is_whole(call, before, after, new) for call in self._adding[name]):
+                what = "without its transaction, or without the others of it"
+                raise Violation(TRANSACTION, f"{name} was added {what}", version=after)
+
+    def _is_whole(self, call: Call, before: Version, after: Version, new: set[str]) -> bool:
+        """Whether a version may carry a call, with all its jobs, and the record of its transaction."""
+        if not may_carry(after, call) or not new.issuperset(call.job_ids):
+            return False
+        if call.transaction is None:
+            return True
+        app, version = call.transaction
+        return _last(before, app) < version <= _last(after, app)  # one commit may carry several
+
+    # What callers were told
+
+    def check_calls(self, timeline: Timeline) -> None:
+        """Check everybody who staged jobs, or asked for the last transaction."""
+        for call in self.calls.by_verb["last_transaction"]:
+            if call.succeeded:
+                seen = timeline.between(call.started, call.ended)
+                told = -1 if call.result is None else call.result
+                if told not in {_last(version, call.name or "") for version in seen}:
+                    raise Violation(3, f"was told {call.result}, which was not the last one then", call=call)
+        for call in (*self.calls.by_verb["enqueue_staged"], *self.calls.by_verb["resolve_staged"]):
+            if call.succeeded:
+                self._check_done(call, timeline)
+            alone = all(len(self._adding[job_id]) == 1 for job_id in call.job_ids)
+            if call.verb == "resolve_staged" and isinstance(call.error, DeadlineExceededError) and alone:
+                self._check_not_done(call)
+        for call in self.calls.by_verb["dequeue"]:
+            if call.succeeded and any(job.holder != call.holder for job in call.result):
+                raise Violation(HOLDER, "returned jobs with another holder", call=call)
+
+    def _check_done(self, call: Call, timeline: Timeline) -> None:
+        [receipt] = call.result
+        if receipt.repeated:
+            self.seen["transaction repeated"] += 1
+            assert call.transaction is not None
+            app, least = call.transaction
+            if not any(_last(version, app) >= least for version in timeline.between(call.started, call.ended)):
+                raise Violation(TRANSACTION, "was told that it was done before, and it was not", call=call)
+            if receipt.added:
+                raise Violation(TRANSACTION, "was done before, and added jobs", call=call)
+            return
+        versions = {self.added[job_id].index for job_id in call.job_ids if job_id in self.added}
+        whole = all(job_id in self.added and self.added[job_id].at <= call.ended for job_id in call.job_ids)
+        if not whole or len(versions) != 1:
+            raise Violation(2, "returned, and its jobs were not added", call=call)
+        if receipt.added + receipt.taken != len(call.job_ids) + len(call.keyed) or receipt.added < len(call.job_ids):
+            raise Violation(2, f"was told of {receipt}, and staged others", call=call)
+        keyed = sum(name in self.added for name in call.keyed)  # one may have been replaced by the same commit
+        if keyed > receipt.added - len(call.job_ids):
+            raise Violation(2, f"was told of {receipt}, and more were added", call=call)
+
+    def _check_not_done(self, call: Call) -> None:
+        if any(job_id in self.added for job_id in call.job_ids):
+            raise Violation(2, "resolved as not done, and its jobs were added", call=call)
+
+
+def _last(version: Version, app: str) -> int:
+    last: int = version.transactions.get(app, [-1])[0]
+    return last
+
+
+def _name_of(job_id: str, job: Fields) -> str:
+    """What tells a staged job: its id, or what it carries if it has a key."""
+    payload = b64decode(job.get("payload", "")) if job.get("unique_key") is not None else b""
+    return payload.removeprefix(KEYED).decode() if payload.startswith(KEYED) else job_id

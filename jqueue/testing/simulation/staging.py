@@ -1,0 +1,150 @@
+"""The actors of bulk enqueues: who stages jobs and adds them in transactions, and who claims under a name.
+
+An application goes on where it was, in whatever process: a version of its writes is repeated until somebody was told
+that it is done, sometimes with the very same jobs, sometimes with new ones that mean the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jqueue.core.staged import StagedWriter, read_staged
+from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
+from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.operations import Dequeue, EnqueueStaged, LastTransaction, StagedReceipt
+from jqueue.testing.simulation.actors import CLAIM_TIMEOUTS, Consumer
+from jqueue.testing.simulation.applications import APPS, KEYED, STAGED, Content
+from jqueue.testing.simulation.history import NEVER
+from jqueue.testing.simulation.workload import DEADLINE, Actor
+
+HOLDERS = ("holder 1", "holder 2")
+
+
+class Stager(Actor):
+    """Stages jobs and adds them, again and again until it is done, as the driver of a stream does."""
+
+    async def step(self) -> None:
+        """Do one thing."""
+        await self.pick((30, self._add_version), (6, self._add_an_old_version), (8, self._add), (8, self._ask))()
+
+    async def _add_version(self) -> None:
+        app = self.dice.choice(APPS)
+        for _ in range(self.dice.choice([1, 2, 3])):
+            version = self.world.applications.versions[app]
+            if await self._add_transaction(app, version):
+                return
+
+    async def _add_an_old_version(self) -> None:
+        """Somebody who does not know that he was replaced goes on."""
+        app = self.dice.choice(APPS)
+        await self._add_transaction(app, max(0, self.world.applications.versions[app] - self.dice.choice([1, 1, 3])))
+
+    async def _add_transaction(self, app: str, version: int) -> bool:
+        """Try once; returns whether it is known to be done."""
+        applications = self.world.applications
+        made = applications.contents[app, version]
+        if made and self.dice.random() < 0.5:
+            content = self.dice.choice(made)
+        else:
+            content = self._stage()
+            made.append(content)
+        receipt = await self._enqueue(content, (app, version))
+        if receipt is not None:
+            applications.versions[app] = max(applications.versions[app], version + 1)
+        return receipt is not None
+
+    async def _add(self) -> None:
+        """Jobs that nobody repeats."""
+        await self._enqueue(self._stage(), None)
+
+    async def _ask(self) -> None:
+        app = self.dice.choice(APPS)
+        await self.call("last_transaction", self._last(app), name=app)
+
+    async def _last(self, app: str) -> int | None:
+        [last] = await self.queue.apply(LastTransaction(app))
+        version: int | None = last
+        return version
+
+    async def _enqueue(self, content: Content, transaction: tuple[str, int] | None) -> StagedReceipt | None:
+        raises = self.dice.random() < 0.2
+        operation = EnqueueStaged(content.staged, transaction=transaction, on_conflict="raise" if raises else "return")
+        details: dict[str, Any] = {"job_ids": content.ids, "keyed": content.keyed, "transaction": transaction}
+        operations = len(content.ids) + len(content.keyed)
+        found = await self.call(
+            "enqueue_staged",
+            self.queue.apply(operation),
+            operations=operations,
+            expected=(DuplicateJobError,),
+            **details,
+        )
+        if isinstance(found, UnknownOutcomeError) and self.dice.random() < 0.3:
+            found = await self.call("resolve_staged", found.resolve(timeout=DEADLINE), **details)
+        return found[0] if isinstance(found, list) else None
+
+    def _stage(self) -> Content:
+        dice, ids, keyed, blocks = self.dice, [], [], []
+        moment = f"{STAGED}{self.moment}/{self.world.tag()}"
+        for task in range(dice.choice([1, 1, 2, 3])):
+            writer = StagedWriter()
+            plain = [f"{moment}-{task}-{number}" for number in range(dice.choice([0, 1, 4]))]
+            writer.add_plain(plain, self.entrypoint(), [b"for " + job_id.encode() for job_id in plain])
+            job_id = f"{moment}-{task}-details"
+            delay = dice.choice([None, None, None, 5.0])
+            details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}\x00"}}
+            writer.add(job_id, self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), delay=delay, **details)
+            ids += [*plain, job_id]
+            if dice.random() < 0.3:
+                keyed.append(f"{moment}-{task}")
+                payload = KEYED + keyed[-1].encode()
+                writer.add("another", self.entrypoint(), payload, unique_key=dice.choice(["key 1", "key 2"]))
+            blocks.append(read_staged(writer.finish()))
+        return Content(tuple(blocks), tuple(ids), tuple(keyed))
+
+
+class Holder(Consumer):
+    """Claims under a name, and finds by it what it had claimed in an earlier life."""
+
+    async def step(self) -> None:
+        """Go on with what is there, or claim."""
+        name = self.dice.choice(HOLDERS)
+        state = await self.call("read_state", self.queue.read_state()) if self.dice.random() < 0.6 else None
+        if isinstance(state, QueueState):
+            mine = [job for job in state.jobs if job.holder == name and job.status is JobStatus.IN_PROGRESS]
+            if mine and self.dice.random() < 0.7:
+                self.world.adopted += len(mine)
+                await self._go_on_with(mine)
+                return
+        await self._claim(name, state)
+
+    async def _go_on_with(self, jobs: list[Job]) -> None:
+        claims = tuple(job.claim for job in jobs)
+        await self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
+        await self._finish(jobs)
+
+    async def _claim(self, name: str, state: object) -> None:
+        dice = self.dice
+        through: float = NEVER
+        if isinstance(state, QueueState) and dice.random() < 0.7:
+            places = sorted(job.sequence for job in state.jobs)
+            through = dice.choice(places[len(places) // 2 :]) if places else 0
+        tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
+        entrypoint, batch = dice.choice(["a", "b", None]), dice.choice([1, 4, 12])
+        bound = None if through == NEVER else int(through)
+        operation = Dequeue(entrypoint, batch_size=batch, claim_timeout=tag, holder=name, through=bound)
+        jobs = await self.call(
+            "dequeue",
+            self._jobs_of(operation),
+            tag=tag,
+            entrypoint=entrypoint,
+            batch=batch,
+            holder=name,
+            through=through,
+        )
+        if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # else left to whoever has the name
+            await self._finish(jobs)
+
+    async def _jobs_of(self, operation: Dequeue) -> list[Job]:
+        [jobs] = await self.queue.apply(operation)
+        found: list[Job] = jobs
+        return found

@@ -1,0 +1,110 @@
+"""Planted bugs of bulk enqueues and of claims with a name: see `tests.simulation.planted_bugs`."""
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from jqueue.core.engine import CommitEngine
+from jqueue.domain.draft import Draft
+from jqueue.domain.models import TransactionRecord
+from jqueue.domain.operations import EnqueueStaged
+from jqueue.domain.operations.claims import NO_CLAIM
+from jqueue.domain.operations.staged import Transaction
+from jqueue.domain.order import Order
+from jqueue.domain.places import PlacedJobs
+
+
+def transaction_in_a_commit_of_its_own(patch):
+    """The version of a bulk enqueue is recorded by the commit after that of its jobs"""
+    change, apply = EnqueueStaged.change, CommitEngine._apply
+    owed: WeakKeyDictionary = WeakKeyDictionary()
+
+    def later(self, draft, now):
+        if self.transaction is None:
+            return change(self, draft, now)
+        app, version, _ = Transaction(*self.transaction)
+        record = draft.transactions.get(app)
+        if record is not None and record.version >= version:
+            return change(self, draft, now)
+        owed.setdefault(asyncio.get_running_loop(), {})[app] = version
+        return change(replace(self, transaction=None), draft, now)
+
+    async def with_debts(self, pending):
+        for app, version in owed.pop(asyncio.get_running_loop(), {}).items():
+            self.draft.note(self.draft.transactions, app, TransactionRecord(version, 4e9))
+        return await apply(self, pending)
+
+    patch.setattr(EnqueueStaged, "change", later)
+    patch.setattr(CommitEngine, "_apply", with_debts)
+
+
+def same_version_added_again(patch):
+    """A version that equals the last one is taken for a new one"""
+    change = EnqueueStaged.change
+
+    def careless(self, draft, now):
+        if self.transaction is not None:
+            app, version, _ = Transaction(*self.transaction)
+            record = draft.transactions.get(app)
+            if record is not None and record.version == version:
+                draft.note(draft.transactions, app, record._replace(version=version - 1))
+        return change(self, draft, now)
+
+    patch.setattr(EnqueueStaged, "change", careless)
+
+
+def placed_lines_kept_by_an_undo(patch):
+    """Lines placed by a write that did not land are written a second time by the next try"""
+
+    def for_good(self, jobs, now):
+        placed = PlacedJobs(jobs, self._last_sequence + 1, now)
+        self._last_sequence += jobs.jobs
+        self.placed = (*self.placed, placed)
+        self.touch()
+        self.note_added(jobs.size)
+
+    patch.setattr(Draft, "place", for_good)
+
+
+def draft_kept_after_placed_lines(patch):
+    """Who has placed lines goes on with a draft that does not know their jobs"""
+    settle = Draft.settle
+
+    def unaware(self):
+        settle(self)
+        self.placed = ()
+
+    patch.setattr(Draft, "settle", unaware)
+
+
+def transactions_not_written(patch):
+    """The next commit of anybody else forgets the transactions"""
+    take_header = Draft.take_header
+
+    def forgetful(self, header):
+        take_header(self, header)
+        self.transactions = {}
+
+    patch.setattr(Draft, "take_header", forgetful)
+
+
+def holder_kept_after_the_claim(patch):
+    """A job that nobody holds any more still names its last holder"""
+    patch.delitem(NO_CLAIM, "holder")
+
+
+def bound_ignored(patch):
+    """A dequeue up to a place takes what came later, too"""
+    patch.setattr(Order, "only_through", lambda self, sequence: nullcontext())
+
+
+def passed_over_and_lost(patch):
+    """What a dequeue up to a place has passed over is not put back"""
+    only_through = Order.only_through
+
+    def leaky(self, sequence):
+        self._later = type("Leaky", (list,), {"append": lambda self, entry: None})()
+        return only_through(self, sequence)
+
+    patch.setattr(Order, "only_through", leaky)
