@@ -1,0 +1,93 @@
+"""The streaming source in Spark itself."""
+
+import asyncio
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.operations import Enqueue
+
+
+class Jobs:
+    """A queue in a file, seen from the driver program."""
+
+    def __init__(self, folder):
+        self.url = str(folder / "queue.json")
+        self.checkpoint = str(folder / "checkpoint")
+        self.batches: dict[int, list[str]] = {}
+
+    def have(self, work):
+        async def do():
+            async with DirectQueue(LocalFileSystemStorage(self.url)) as queue:
+                return await work(queue)
+
+        return asyncio.run(do())
+
+    def enqueue(self, count):
+        return [job.id for job in self.have(lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * count))]
+
+    @property
+    def left(self):
+        return list(self.have(lambda queue: queue.read_state()).jobs)
+
+    def keep(self, frame, batch):
+        """A sink that has each batch once."""
+        self.batches.setdefault(batch, [row.id for row in frame.select("id").collect()])
+
+    def start(self, spark, *, sink=None, **options):
+        """The query, which drains what is there."""
+        frame = spark.readStream.format("jqueue").options(**options).load(self.url)
+        writer = frame.writeStream.foreachBatch(sink or self.keep).option("checkpointLocation", self.checkpoint)
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, spark, **how):
+        query = self.start(spark, **how)
+        query.awaitTermination()
+        return query
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    return Jobs(tmp_path)
+
+
+def test_what_is_there_is_drained_and_a_restart_from_the_checkpoint_goes_on(spark, jobs):
+    ids = jobs.enqueue(300)
+    jobs.run(spark, maxJobsPerTrigger=100)
+    assert [0, 100, 100, 100] == [len(jobs.batches[batch]) for batch in sorted(jobs.batches)]
+    assert [] == jobs.left
+    ids += jobs.enqueue(50)
+    jobs.run(spark, maxJobsPerTrigger=100)
+    assert 50 == len(jobs.batches[max(jobs.batches)])
+    assert ids == [job_id for batch in sorted(jobs.batches) for job_id in jobs.batches[batch]]
+    assert [] == jobs.left
+
+
+def test_a_wrong_option_is_told_in_one_line(spark, jobs):
+    with pytest.raises(StreamingQueryException) as raised:
+        jobs.run(spark, maxJobsPerTrigger=0)
+    lines = [line for line in str(raised.value).splitlines() if "Error:" in line]
+    assert ["jqueue.domain.errors.InvalidJobError: option maxJobsPerTrigger takes a whole number from 1 to 100000, got '0'"
+            ] == lines  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_batch_that_fails_is_repeated_with_the_same_jobs_and_only_then_acked(spark, jobs):
+    ids = jobs.enqueue(250)
+    seen = []
+
+    def failing(frame, batch):
+        seen.append((batch, [row.id for row in frame.select("id").collect()]))
+        if batch == 2 and len(seen) == 3:
+            raise RuntimeError("the sink is full")
+
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        jobs.run(spark, sink=failing, maxJobsPerTrigger=100)
+    assert 150 == len(jobs.left)
+    jobs.run(spark, sink=failing, maxJobsPerTrigger=100)
+    assert [0, 1, 2, 2, 3] == [batch for batch, _ in seen]
+    assert seen[2] == seen[3]
+    assert sorted(ids) == sorted(job_id for _, batch in seen[:2] + seen[3:] for job_id in batch)
+    assert [] == jobs.left
