@@ -1,0 +1,129 @@
+"""The columns of a report, and its rows as Python has them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
+
+
+class Standing(NamedTuple):
+    """The jobs of one entrypoint in one queue, in figures; or those of a queue, or all.
+
+    Ages and times are in seconds. A job is due at its `run_at`, or when it was enqueued if it has none.
+
+    Attributes:
+        queue: its name; None for all queues.
+        entrypoint: None for all of them.
+        jobs: how many there are.
+        ready: of them, to be claimed now.
+        scheduled: not to be claimed yet.
+        in_progress: claimed.
+        dead: out of attempts.
+        completed: finished, with a result that is kept.
+        expired: outlived their time in the queue, and removed with the next commit.
+        oldest_age: since the first of the ready jobs was due; None if none is ready.
+        median_age: half of the ready jobs have been due for longer.
+        p95_age: one in twenty has been due for longer.
+        next_at: when the first scheduled job is due.
+        stale: claims without a heartbeat for longer than they last, by the clock of who asks.
+        tried: jobs that were claimed at least once.
+        mean_attempts: of those, how often on the average.
+        most_attempts: how often at most.
+        failing: jobs whose last failure was recorded, whatever became of them since.
+        median_turnaround: half of the completed jobs took longer, from when they were due until they were acked.
+        p95_turnaround: one in twenty took longer.
+        longest_turnaround: none took longer.
+    """
+
+    queue: str | None
+    entrypoint: str | None
+    jobs: int = 0
+    ready: int = 0
+    scheduled: int = 0
+    in_progress: int = 0
+    dead: int = 0
+    completed: int = 0
+    expired: int = 0
+    oldest_age: float | None = None
+    median_age: float | None = None
+    p95_age: float | None = None
+    next_at: datetime | None = None
+    stale: int = 0
+    tried: int = 0
+    mean_attempts: float | None = None
+    most_attempts: int | None = None
+    failing: int = 0
+    median_turnaround: float | None = None
+    p95_turnaround: float | None = None
+    longest_turnaround: float | None = None
+
+
+class Failure(NamedTuple):
+    """Jobs whose last failure was of one class.
+
+    Attributes:
+        queue: where they are.
+        entrypoint: of the jobs.
+        error: the class of the exception; "stale claim" if their worker was not heard of any more; "other" if the
+            text does not tell a class.
+        jobs: how many.
+        dead: of them, given up.
+        waiting: queued or claimed again.
+        completed: finished all the same.
+    """
+
+    queue: str
+    entrypoint: str
+    error: str
+    jobs: int
+    dead: int
+    waiting: int
+    completed: int
+
+
+class Share(NamedTuple):
+    """One column of a histogram: jobs with a value from one bound up to the next.
+
+    Attributes:
+        queue: where they are.
+        entrypoint: of the jobs.
+        at_least: the lower bound, which belongs to it: seconds, or attempts.
+        below: the upper one, which does not; None if there is none.
+        jobs: how many.
+    """
+
+    queue: str
+    entrypoint: str
+    at_least: float
+    below: float | None
+    jobs: int
+
+
+_KINDS = {
+    **dict.fromkeys(("queue", "entrypoint", "error"), StringType()),
+    **dict.fromkeys(("at_least", "below", "mean_attempts"), DoubleType()),
+    **dict.fromkeys(("oldest_age", "median_age", "p95_age"), DoubleType()),
+    **dict.fromkeys(("median_turnaround", "p95_turnaround", "longest_turnaround"), DoubleType()),
+    "next_at": TimestampType(),
+}
+
+
+def _schema(names: tuple[str, ...]) -> StructType:
+    return StructType([StructField(name, _KINDS.get(name, LongType())) for name in names])
+
+
+STANDING_SCHEMA = _schema(Standing._fields)
+FAILURE_SCHEMA = _schema(Failure._fields)
+SHARE_SCHEMA = _schema(Share._fields)
+
+AGES = (0.0, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
+"""The lower bounds of the histograms of ages and turnarounds, in seconds."""
+
+AGE_NAMES = ("< 1 s", "1–10 s", "10–60 s", "1–10 min", "10–60 min", "1–6 h", "6–24 h", "1–7 d", "≥ 7 d")  # noqa: RUF001
+
+ATTEMPTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+"""The lower bounds of the histogram of attempts. None is a job that nobody has claimed yet."""
+
+ATTEMPT_NAMES = ("none", "1", "2", "3", "4", "5–9", "10–19", "≥ 20")  # noqa: RUF001

@@ -1,0 +1,155 @@
+"""What a snapshot comes to, by Spark SQL: pure functions from DataFrames to DataFrames.
+
+None of them runs a job or asks for a schema, so that they also serve in a declarative pipeline, which allows neither
+where it defines its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, JobStatus
+from jqueue.domain.operations.operator import STALE_ERROR
+from jqueue.spark.report.columns import AGES, ATTEMPTS
+
+READ = (
+    "entrypoint string, status string, attempt long, created_at timestamp, run_at timestamp, expires_at timestamp, "
+    "heartbeat_at timestamp, finished_at timestamp, claim_timeout double, error string"
+)
+"""The columns of a snapshot that are looked at, besides `queue`."""
+
+STALE_CLAIM, OTHER = "stale claim", "other"
+
+ERROR_CLASS = r"^(\p{Lu}[\p{L}\p{N}_]{0,99}|[\p{Ll}_][\p{L}\p{N}_]{0,94}[Ee]rror): "
+"""How a stored error begins that is a class and its message. A lower-case word is one only if it ends as errors do:
+"password: …" is a text of somebody's own."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+STATES = ("ready", "scheduled", "in_progress", "dead", "completed", "expired")
+
+
+class Frames(NamedTuple):
+    """The figures of a snapshot.
+
+    Attributes:
+        standings: one row for each queue and entrypoint, each queue, and all; see `Standing`. The column `level` is 0
+            for the first, 1 for the second and 3 for the last.
+        counts: how many jobs of an entrypoint are in which part of which histogram, or failed with which error:
+            `queue, entrypoint, state, kind, part, jobs`.
+    """
+
+    standings: DataFrame
+    counts: DataFrame
+
+
+def figures_of(facts: DataFrame) -> Frames:
+    """The figures of all jobs; they are gone through twice, so keep them at hand."""
+    return Frames(
+        facts.rollup("queue", "entrypoint").agg(F.grouping_id().alias("level"), *standing_columns()),
+        counts_of(facts),
+    )
+
+
+def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
+    """What the figures are made of, one row for each job: small, and without anything that is nobody's business.
+
+    Args:
+        snapshot: with the columns `READ` and `queue`.
+        now: what ages are measured from.
+    """
+    at = F.lit((now - EPOCH) // _MICROSECOND)
+    due = _micros(F.coalesce("run_at", "created_at"))
+    status = F.col("status")
+    state = (
+        F.when(status != JobStatus.QUEUED.value, status)
+        .when(_micros(F.col("run_at")) > at, "scheduled")
+        .when(_micros(F.col("expires_at")) <= at, "expired")
+        .otherwise("ready")
+    )
+    lasts = F.coalesce("claim_timeout", F.lit(DEFAULT_CLAIM_TIMEOUT.total_seconds()))
+    silent = _seconds(at - _micros(F.col("heartbeat_at")))
+    taken = (status == JobStatus.IN_PROGRESS.value) & F.coalesce(silent > lasts, F.lit(True))
+    finished = F.when(status == JobStatus.COMPLETED.value, _micros(F.col("finished_at")))
+    return snapshot.select(
+        "queue",
+        "entrypoint",
+        state.alias("state"),
+        F.when(state == "ready", _from_zero(_seconds(at - due))).alias("age"),
+        F.when(state == "scheduled", F.col("run_at")).alias("next_at"),
+        F.coalesce(taken, F.lit(False)).alias("stale"),
+        F.col("attempt"),
+        _from_zero(_seconds(finished - due)).alias("turnaround"),
+        _error_class(F.col("error")).alias("error"),
+    )
+
+
+def standing_columns() -> list[Column]:
+    """How facts become the figures of a `Standing`."""
+    ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
+    tried = F.when(F.col("attempt") > 0, F.col("attempt"))
+    return [
+        F.count("*").alias("jobs"),
+        *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
+        F.max("age").alias("oldest_age"),
+        F.get(ages, 0).alias("median_age"),
+        F.get(ages, 1).alias("p95_age"),
+        F.min("next_at").alias("next_at"),
+        F.count_if("stale").alias("stale"),
+        F.count(tried).alias("tried"),
+        F.avg(tried).alias("mean_attempts"),
+        F.max(tried).alias("most_attempts"),
+        F.count("error").alias("failing"),
+        F.get(turnarounds, 0).alias("median_turnaround"),
+        F.get(turnarounds, 1).alias("p95_turnaround"),
+        F.max("turnaround").alias("longest_turnaround"),
+    ]
+
+
+def counts_of(facts: DataFrame) -> DataFrame:
+    """How many jobs are in which part of which histogram, and which errors there are, in one pass."""
+    parts = [
+        _part("age", _bucket(F.col("age"), AGES)),
+        _part("turnaround", _bucket(F.col("turnaround"), AGES)),
+        _part("attempts", _bucket(F.col("attempt"), ATTEMPTS)),
+        _part("error", F.col("error")),
+    ]
+    each = facts.select("queue", "entrypoint", "state", F.inline(F.array(*parts)))
+    known = each.where(F.col("part").isNotNull())
+    return known.groupBy("queue", "entrypoint", "state", "kind", "part").agg(F.count("*").alias("jobs"))
+
+
+def _part(kind: str, part: Column) -> Column:
+    return F.struct(F.lit(kind).alias("kind"), part.alias("part"))
+
+
+def _bucket(value: Column, bounds: Sequence[float]) -> Column:
+    """The number of the part that a value belongs to, as text; null if there is no value."""
+    passed = (F.when(value >= bound, 1).otherwise(0) for bound in bounds[1:])
+    return F.when(value.isNotNull(), reduce(Column.__add__, passed).cast("string"))
+
+
+def _error_class(error: Column) -> Column:
+    found = F.regexp_extract(error, ERROR_CLASS, 1)
+    named = F.when(error == STALE_ERROR, STALE_CLAIM).when(found != "", found).otherwise(OTHER)
+    return F.when(error.isNotNull(), named)
+
+
+def _micros(moment: Column) -> Column:
+    return F.unix_micros(moment)
+
+
+def _from_zero(seconds: Column) -> Column:
+    """Clocks disagree: nothing takes less than no time. What is null stays so."""
+    return F.when(seconds < 0, 0.0).otherwise(seconds)
+
+
+def _seconds(micros: Column) -> Column:
+    return micros / F.lit(1e6)

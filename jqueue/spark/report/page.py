@@ -1,0 +1,95 @@
+"""The page: how it begins, and how it is put together. How it looks is in `templates/`.
+
+It needs nothing else: no script, no font, no file from anywhere, and its own policy forbids them. Names and classes of
+errors come from whoever enqueues jobs; the template escapes everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jqueue._version import __version__
+from jqueue.adapters.storage.names import printable
+from jqueue.spark.report import plots
+from jqueue.spark.report.columns import Failure
+from jqueue.spark.report.figures import OTHER
+from jqueue.spark.report.sections import sections_of
+from jqueue.spark.report.words import counted, duration, moment, number, short_names
+
+try:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+except ImportError as error:
+    raise ImportError('the page of a report needs Jinja: pip install "jqueue[report]"') from error
+
+if TYPE_CHECKING:
+    from jqueue.spark.report.reading import Report
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure at the top."""
+
+    name: str
+    value: str
+    kind: str = ""
+
+
+def page_of(report: Report) -> str:
+    """The page, as HTML."""
+    environment = Environment(
+        loader=PackageLoader("jqueue.spark.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["printable"] = printable
+    short = short_names(report.queues)
+    several = len(short) > 1
+    return environment.get_template("page.html.jinja").render(
+        version=__version__,
+        of=counted(len(short), "queue") if several else report.queues[0],
+        queues=report.queues,
+        several=several,
+        moment=moment(report.now),
+        instant=report.now.isoformat(),
+        tiles=_tiles(report),
+        notes=_notes(report),
+        sections=sections_of(report, short),
+    )
+
+
+def _tiles(report: Report) -> list[Tile]:
+    total = report.totals[None]
+    tiles = [Tile(words, number(getattr(total, field)), field) for field, words in plots.STATES if field != "expired"]
+    tiles.append(Tile("oldest ready job", duration(total.oldest_age) or "none"))
+    tiles.append(Tile("stale claims", number(total.stale), "stale" if total.stale else ""))
+    return tiles
+
+
+def _notes(report: Report) -> list[str]:
+    """What somebody should know who reads nothing else."""
+    total = report.totals[None]
+    notes = []
+    if not total.jobs:
+        notes.append("There are no jobs.")
+    if total.dead:
+        notes.append(f"{counted(total.dead, 'job is', 'jobs are')} dead{_most_deadly(report.failures)}.")
+    if total.stale:
+        notes.append(
+            f"{counted(total.stale, 'claim looks', 'claims look')} stale: no heartbeat for longer than the claim "
+            "lasts, by the clock of this report. Somebody else gets the job with one of the next claims."
+        )
+    if total.expired:
+        notes.append(f"{counted(total.expired, 'job has', 'jobs have')} expired, and are removed with the next commit.")
+    return notes
+
+
+def _most_deadly(failures: Sequence[Failure]) -> str:
+    worst = max(plots.by_class(failures), key=lambda each: each.dead, default=None)
+    if worst is None or not worst.dead:
+        return ""
+    error = "an error of no known class" if worst.error == OTHER else worst.error
+    return f", most often because of {error} ({number(worst.dead)})"

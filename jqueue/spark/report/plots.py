@@ -1,0 +1,178 @@
+"""The plots of the page, as numbers: how long each bar is, and where each mark stands. The template draws them.
+
+Lengths and places are shares of a hundred, so that a plot fits any screen, and its words keep their size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from jqueue.spark.report.columns import Failure, Share, Standing
+from jqueue.spark.report.words import duration, number
+
+MOST_BARS = 15
+"""So many entrypoints are in a plot: those that have most to show."""
+
+STATES = (
+    ("ready", "ready"),
+    ("scheduled", "scheduled"),
+    ("in_progress", "in progress"),
+    ("dead", "dead"),
+    ("completed", "finished"),
+    ("expired", "expired"),
+)
+"""The states of jobs, and what the report calls them."""
+
+MOST_RANGES = 8
+"""A plot of ranges has fewer, as it stands beside a histogram."""
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+MARKS = {
+    **{0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s", 10.0: "10 s"},
+    **{_MINUTE: "1 min", 10 * _MINUTE: "10 min", _HOUR: "1 h", 6 * _HOUR: "6 h"},
+    **{_DAY: "1 d", 7 * _DAY: "7 d", 70 * _DAY: "70 d", 700 * _DAY: "700 d"},
+}
+"""Where an axis of durations may have a mark, in seconds, and what it says."""
+
+MARKS_APART = 20
+"""So far apart are the marks of an axis at least, in hundredths of it: their words have to fit between."""
+
+
+class Piece(NamedTuple):
+    """A part of a bar: from where, how long, and of which kind."""
+
+    start: float
+    length: float
+    kind: str
+
+
+class Bar(NamedTuple):
+    """One line of a plot: its name, its parts, and what it comes to."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    value: str
+
+
+class Column(NamedTuple):
+    """One column of a histogram: its name, how high it is, and how many jobs that are."""
+
+    name: str
+    height: float
+    value: str
+
+
+class Times(NamedTuple):
+    """The durations of an entrypoint, in seconds."""
+
+    name: str
+    median: float
+    p95: float
+    longest: float
+
+
+class Range(NamedTuple):
+    """From the median over the 95th percentile to the most, on a logarithmic axis; and the same in words."""
+
+    name: str
+    middle: float
+    high: float
+    most: float
+    told: str
+
+
+class Ranges(NamedTuple):
+    """Ranges, and the marks of their axis: where, and what they say."""
+
+    rows: tuple[Range, ...]
+    marks: tuple[tuple[float, str], ...]
+
+
+def label(each: Standing, short: Mapping[str, str]) -> str:
+    """The name of a line: entrypoints of several queues are told apart by their queue."""
+    return f"{each.entrypoint} · {short[each.queue or '']}" if len(short) > 1 else str(each.entrypoint)
+
+
+def standing_bars(standings: Iterable[Standing], short: Mapping[str, str]) -> tuple[Bar, ...]:
+    """The jobs of each entrypoint, by state; the largest first."""
+    rows = sorted(standings, key=lambda each: each.jobs, reverse=True)[:MOST_BARS]
+    whole = max((each.jobs for each in rows), default=0)
+    bars = []
+    for each in rows:
+        start, pieces = 0.0, []
+        for field, _ in STATES:
+            length = 100 * getattr(each, field) / whole
+            if length:
+                pieces.append(Piece(round(start, 3), round(length, 3), field))
+            start += length
+        bars.append(Bar(label(each, short), tuple(pieces), number(each.jobs)))
+    return tuple(bars)
+
+
+def failure_bars(failures: Iterable[Failure]) -> tuple[Bar, ...]:
+    """The classes of errors, each over all entrypoints, and what became of the jobs; the most frequent first."""
+    rows = by_class(failures)[:MOST_BARS]
+    whole = max((each.jobs for each in rows), default=0)
+    bars = []
+    for each in rows:
+        start, pieces = 0.0, []
+        for count, kind in ((each.dead, "dead"), (each.waiting, "ready"), (each.completed, "completed")):
+            length = 100 * count / whole
+            if length:
+                pieces.append(Piece(round(start, 3), round(length, 3), kind))
+            start += length
+        bars.append(Bar(each.error, tuple(pieces), number(each.jobs)))
+    return tuple(bars)
+
+
+def by_class(failures: Iterable[Failure]) -> list[Failure]:
+    """The failures of each class, with the queue and the entrypoint that have most of them."""
+    found: dict[str, Failure] = {}
+    for each in failures:  # the most frequent first
+        seen = found.get(each.error)
+        if seen is None:
+            found[each.error] = each
+            continue
+        sums = (seen.jobs + each.jobs, seen.dead + each.dead, seen.waiting + each.waiting)
+        found[each.error] = Failure(*seen[:3], *sums, seen.completed + each.completed)
+    return sorted(found.values(), key=lambda each: (-each.jobs, each.error))
+
+
+def columns(shares: Iterable[Share], bounds: Sequence[float], names: Sequence[str]) -> tuple[Column, ...]:
+    """A histogram over all entrypoints; none if there is nothing in it."""
+    counts = dict.fromkeys(bounds, 0)
+    for share in shares:
+        counts[share.at_least] += share.jobs
+    whole = max(counts.values())
+    if not whole:
+        return ()
+    return tuple(
+        Column(name, round(100 * count / whole, 3), number(count))
+        for name, count in zip(names, counts.values(), strict=True)
+    )
+
+
+def ranges(times: Sequence[Times]) -> Ranges | None:
+    """Durations of entrypoints, those with the longest first; None if there are none."""
+    kept = sorted(times, key=lambda each: (-each.longest, each.name))[:MOST_RANGES]
+    if not kept:
+        return None
+    shortest, longest = min(each.median for each in kept), max(each.longest for each in kept)
+    first = max((mark for mark in MARKS if mark <= shortest), default=min(MARKS))
+    last = min((mark for mark in MARKS if mark > max(first, longest)), default=10 * longest)
+
+    def place(seconds: float) -> float:
+        return round(100 * math.log(max(seconds, first) / first) / math.log(last / first), 3)
+
+    marks: list[tuple[float, str]] = []
+    for mark, words in MARKS.items():
+        if first <= mark <= last and (not marks or place(mark) - marks[-1][0] >= MARKS_APART):
+            marks.append((place(mark), words))
+    rows = []
+    for each in kept:
+        middle, high, most = map(place, each[1:])
+        rows.append(Range(each.name, middle, high, most, ", ".join(map(duration, each[1:]))))
+    return Ranges(tuple(rows), tuple(marks))

@@ -1,0 +1,201 @@
+"""`report(spark, urls)`: one version of each queue, read once, and all figures from it.
+
+The figures of a queue are few, however many jobs it has. So they are brought to the driver where the report is made,
+and tables, page and DataFrames show the same ones, however the queues go on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from jqueue.adapters.storage.names import describe
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.connect import connect
+from jqueue.domain.errors import InvalidJobError
+from jqueue.spark.fleet import queues_of
+from jqueue.spark.report.columns import (
+    AGES,
+    ATTEMPTS,
+    FAILURE_SCHEMA,
+    SHARE_SCHEMA,
+    STANDING_SCHEMA,
+    Failure,
+    Share,
+    Standing,
+)
+from jqueue.spark.report.figures import EPOCH, READ, facts_of, figures_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EACH, QUEUES, ALL = 0, 1, 3
+"""What a row of the figures is of, as Spark numbers it."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was in the queues.
+
+    Attributes:
+        now: what ages are measured from.
+        queues: the names of all queues that were read, those without jobs too.
+        standings: the figures of each entrypoint in each queue, in their order.
+        totals: those of each queue, by its name, and of all queues, by None.
+        failures: the classes of errors, the most frequent first.
+        ages: how long ready jobs have been due, as a histogram; `turnarounds`: how long finished jobs took;
+            `attempts`: how often jobs were claimed.
+    """
+
+    spark: SparkSession = field(repr=False)
+    now: datetime
+    queues: tuple[str, ...]
+    standings: tuple[Standing, ...] = field(repr=False)
+    totals: dict[str | None, Standing] = field(repr=False)
+    failures: tuple[Failure, ...] = field(repr=False)
+    ages: tuple[Share, ...] = field(repr=False)
+    turnarounds: tuple[Share, ...] = field(repr=False)
+    attempts: tuple[Share, ...] = field(repr=False)
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row for each queue and entrypoint; the columns are those of `Standing`."""
+        return self.spark.createDataFrame(list(self.standings), STANDING_SCHEMA)
+
+    @property
+    def failure_frame(self) -> DataFrame:
+        """One row for each queue, entrypoint and class of errors; see `Failure`."""
+        return self.spark.createDataFrame(list(self.failures), FAILURE_SCHEMA)
+
+    @property
+    def histogram_frame(self) -> DataFrame:
+        """The histograms, told apart by the column `histogram`: ages, turnarounds, attempts; see `Share`."""
+        kinds = {"ages": self.ages, "turnarounds": self.turnarounds, "attempts": self.attempts}
+        frames = [
+            self.spark.createDataFrame(list(shares), SHARE_SCHEMA).withColumn("histogram", F.lit(kind))
+            for kind, shares in kinds.items()
+        ]
+        return frames[0].union(frames[1]).union(frames[2])
+
+    def print(self, console: Console | None = None) -> None:
+        """Show it in the terminal, in tables of 80 columns.
+
+        Raises:
+            ImportError: rich is not installed. The message says how to get it.
+        """
+        from jqueue.spark.report.tables import show
+
+        show(self, console)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write it as a page: one file, with plots, that needs nothing else. Returns where it is.
+
+        Raises:
+            ImportError: Jinja is not installed. The message says how to get it.
+        """
+        from jqueue.spark.report.page import page_of
+
+        place = Path(path)
+        place.write_text(page_of(self), encoding="utf-8")
+        return place
+
+
+def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | None = None) -> Report:
+    """What is in queues, how old it is, and how it went. It only reads, and each queue once.
+
+    Args:
+        spark: runs the queries.
+        urls: a queue, or several: a URL, a list of them with commas between, a sequence, with wildcards or without.
+        now: what ages are measured from; aware. The machine's clock says it if nobody does.
+
+    Raises:
+        InvalidURLError: there is no queue whose name fits, or a URL is wrong.
+        StorageError: a store could not tell which queues there are.
+    """
+    if now is not None and now.tzinfo is None:
+        raise InvalidJobError("now must be aware of its time zone, as in datetime.now(UTC)")
+    found = queues_of(urls if isinstance(urls, str) else ",".join(urls))
+    names = tuple(sorted({describe(connect(url)) for url in found}))
+    reader = spark.read.format("jqueue")
+    if len(found) == 1:
+        snapshot = reader.schema(READ).load(found[0]).withColumn("queue", F.lit(names[0]))
+    else:
+        snapshot = reader.schema(f"{READ}, queue string").load(found)
+    return report_of(snapshot, names, now or SystemClock().now())
+
+
+def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Report:
+    """The report of a snapshot, which is read once.
+
+    Args:
+        snapshot: the jobs; see `figures_of`.
+        queues: the names of the queues that it is of.
+        now: what ages are measured from.
+    """
+    own = F.lit(SystemEntropy().new_id())  # Spark shares what is kept of equal queries, and two reports would be
+    facts = facts_of(snapshot, now).withColumn("report", own).persist()
+    try:
+        frames = figures_of(facts)
+        next_at = F.unix_micros("next_at")  # a time that is collected has lost its zone
+        standings = frames.standings.withColumn("next_at", next_at).collect()
+        counts = frames.counts.collect()
+    finally:
+        facts.unpersist()
+    by_level: dict[int, list[Standing]] = {EACH: [], QUEUES: [], ALL: []}
+    for row in standings:
+        by_level[row["level"]].append(_standing(row))
+    return Report(
+        spark=snapshot.sparkSession,
+        now=now.astimezone(UTC),
+        queues=tuple(queues),
+        standings=tuple(sorted(by_level[EACH], key=lambda each: (each.queue, each.entrypoint))),
+        totals={
+            **{name: Standing(name, None) for name in (None, *queues)},
+            **{each.queue: each for each in (*by_level[QUEUES], *by_level[ALL])},
+        },
+        failures=_failures(counts),
+        ages=_shares(counts, "age", AGES),
+        turnarounds=_shares(counts, "turnaround", AGES),
+        attempts=_shares(counts, "attempts", ATTEMPTS),
+    )
+
+
+def _standing(row: Row) -> Standing:
+    values = {name: row[name] for name in Standing._fields}
+    if values["next_at"] is not None:
+        values["next_at"] = EPOCH + timedelta(microseconds=values["next_at"])
+    return Standing(**values)
+
+
+def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
+    """The classes of errors, the most frequent first."""
+    found: dict[tuple[str, str, str], Counter[str]] = {}
+    for row in counts:
+        if row["kind"] == "error":
+            key = (row["queue"], row["entrypoint"], row["part"])
+            found.setdefault(key, Counter())[row["state"]] += row["jobs"]
+    made = []
+    for key, states in found.items():
+        dead, completed = states["dead"], states["completed"]
+        made.append(Failure(*key, states.total(), dead, states.total() - dead - completed, completed))
+    return tuple(sorted(made, key=lambda each: (-each.jobs, each)))
+
+
+def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[Share, ...]:
+    """One histogram, its columns in order. Those without jobs are left out."""
+    found: Counter[tuple[str, str, int]] = Counter()
+    for row in counts:
+        if row["kind"] == kind:
+            found[row["queue"], row["entrypoint"], int(row["part"])] += row["jobs"]
+    below = (*bounds[1:], None)
+    return tuple(
+        Share(queue, entrypoint, bounds[part], below[part], jobs)
+        for (queue, entrypoint, part), jobs in sorted(found.items())
+    )

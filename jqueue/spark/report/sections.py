@@ -1,0 +1,236 @@
+"""What the page says, section by section: one question each, with its plots and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jqueue.spark.report import plots
+from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS, Share, Standing
+from jqueue.spark.report.words import ahead, counted, duration, mean, number
+
+if TYPE_CHECKING:
+    from jqueue.spark.report.reading import Report
+
+MOST_ROWS = 1000
+"""So many rows a table of the page has; the DataFrame has all."""
+
+OPEN_ROWS = 30
+"""A table of more rows is folded up at first."""
+
+Cells = Callable[[Standing], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot, and the same in words for those who do not see it.
+
+    Attributes:
+        kind: what draws it: bars, columns or ranges.
+        title: what is in it.
+        data: of `jqueue.spark.report.plots`.
+        told: it, in words.
+        legend: kinds of pieces, and what they are called.
+        note: what it leaves out.
+    """
+
+    kind: str
+    title: str
+    data: Sequence[plots.Bar] | Sequence[plots.Column] | plots.Ranges
+    told: str
+    legend: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: of what.
+        names: the headings of the columns that are names.
+        numbers: and of those that are figures.
+        rows: their cells.
+        total: the last row; empty if there is none.
+        more: so many rows are left out.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    numbers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    total: tuple[str, ...] = ()
+    more: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is shown at first."""
+        return len(self.rows) <= OPEN_ROWS
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question, its plots, and its table."""
+
+    title: str
+    about: str
+    plots: tuple[Plot, ...]
+    tables: tuple[Table, ...]
+
+
+def sections_of(report: Report, short: Mapping[str, str]) -> list[Section]:
+    """The sections that have something to tell.
+
+    Args:
+        report: what they are about.
+        short: a short name for each queue.
+    """
+    telling = _Telling(report, short)
+    sections = (telling.where(), telling.waiting(), telling.finished(), telling.attempts(), telling.failed())
+    return [section for section in sections if section.tables[-1].rows]
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """A report, told."""
+
+    report: Report
+    short: Mapping[str, str]
+
+    def where(self) -> Section:
+        bars = plots.standing_bars(self.report.standings, self.short)
+        total = self.report.totals[None]
+        columns = (*(words for _, words in plots.STATES), "stale", "all")
+
+        def cells(each: Standing) -> tuple[str, ...]:
+            states = (number(getattr(each, field)) for field, _ in plots.STATES)
+            return (*states, number(each.stale), number(each.jobs))
+
+        legend = tuple((field, words) for field, words in plots.STATES if getattr(total, field))
+        more = len(self.report.standings) - plots.MOST_BARS
+        note = f"{counted(more, 'entrypoint')} with fewer jobs: in the table only." if more > 0 else ""
+        told = _told("Bar chart of jobs by entrypoint", ((bar.name, bar.value) for bar in bars))
+        tables = [self._table("Entrypoints", columns, self.report.standings, cells)]
+        if len(self.short) > 1:
+            rows = [(name, *cells(self.report.totals[name])) for name in self.report.queues]
+            tables.insert(0, Table("Queues", ("queue",), columns, rows, ("all", *cells(total))))
+        return Section(
+            "Where jobs stand",
+            "Ready jobs can be claimed now, scheduled ones not yet. A job in progress is stale if its worker has not "
+            "been heard of for longer than its claim lasts. Finished jobs are counted as long as their results are "
+            "kept.",
+            (Plot("bars", "Jobs by entrypoint", bars, told, legend, note),),
+            tuple(tables),
+        )
+
+    def waiting(self) -> Section:
+        def cells(each: Standing) -> tuple[str, ...]:
+            ages = map(duration, (each.oldest_age, each.median_age, each.p95_age))
+            return (number(each.ready), *ages, number(each.scheduled), ahead(each.next_at, self.report.now))
+
+        return Section(
+            "How long ready jobs have waited",
+            "Since they were due: since their time has come, or since they were enqueued if they were given none. A "
+            "job that was given back is as old as before, unless it was told to wait.",
+            (
+                *_histogram("Ages of ready jobs", self.report.ages, AGES, AGE_NAMES),
+                *self._ranges("Ages by entrypoint", lambda each: (each.median_age, each.p95_age, each.oldest_age)),
+            ),
+            (
+                self._table(
+                    "Waiting",
+                    ("ready", "oldest", "median", "p95", "scheduled", "next"),
+                    [each for each in self.report.standings if each.ready or each.scheduled],
+                    cells,
+                ),
+            ),
+        )
+
+    def finished(self) -> Section:
+        def times(each: Standing) -> tuple[float | None, ...]:
+            return each.median_turnaround, each.p95_turnaround, each.longest_turnaround
+
+        def cells(each: Standing) -> tuple[str, ...]:
+            return (number(each.completed), *map(duration, times(each)))
+
+        rows = [each for each in self.report.standings if each.completed]
+        return Section(
+            "How long finished jobs took",
+            "From when they were due until they were acked, waiting and work together; for a job that was tried again "
+            "after a pause, since the end of that pause. Only jobs whose results are kept are known.",
+            (
+                *_histogram("Times of finished jobs", self.report.turnarounds, AGES, AGE_NAMES),
+                *self._ranges("Times by entrypoint", times),
+            ),
+            (self._table("Finished", ("finished", "median", "p95", "longest"), rows, cells),),
+        )
+
+    def attempts(self) -> Section:
+        def cells(each: Standing) -> tuple[str, ...]:
+            most = number(each.most_attempts or 0)
+            return (number(each.tried), mean(each.mean_attempts), most, number(each.failing))
+
+        rows = [each for each in self.report.standings if each.tried]
+        return Section(
+            "How often jobs were tried",
+            "An attempt is a claim. Mean and most are over the jobs that were claimed at all; failed are those whose "
+            "last failure was recorded, whatever became of them since.",
+            _histogram("Jobs by attempts", self.report.attempts, ATTEMPTS, ATTEMPT_NAMES),
+            (self._table("Attempts", ("tried", "mean", "most", "failed"), rows, cells),),
+        )
+
+    def failed(self) -> Section:
+        title = "Jobs by the class of their last error"
+        bars = plots.failure_bars(self.report.failures)
+        told = _told(f"Bar chart of {title[0].lower()}{title[1:]}", ((bar.name, bar.value) for bar in bars))
+        legend = (("dead", "dead"), ("ready", "waiting or in progress"), ("completed", "finished after all"))
+        names = ("error", "entrypoint", "queue") if len(self.short) > 1 else ("error", "entrypoint")
+        rows = [
+            (
+                *(each.error, each.entrypoint, self.short[each.queue])[: len(names)],
+                *map(number, (each.jobs, each.dead, each.waiting, each.completed)),
+            )
+            for each in self.report.failures
+        ]
+        columns = ("jobs", "dead", "waiting", "finished")
+        return Section(
+            "What failed",
+            "The class of the last error of each job; what it says beyond that is not in this report. Texts that name "
+            "no class are other, and a stale claim is a worker that was not heard of any more.",
+            (Plot("bars", title, bars, told, legend),),
+            (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
+        )
+
+    def _ranges(self, title: str, times: Callable[[Standing], tuple[float | None, ...]]) -> tuple[Plot, ...]:
+        known = []
+        for each in self.report.standings:
+            median, p95, longest = times(each)
+            if median is not None and p95 is not None and longest is not None:
+                known.append(plots.Times(plots.label(each, self.short), median, p95, longest))
+        made = plots.ranges(known)
+        if made is None:
+            return ()
+        about = "Median, 95th percentile and longest, on a logarithmic axis"
+        return (Plot("ranges", title, made, _told(about, ((row.name, row.told) for row in made.rows))),)
+
+    def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[Standing], cells: Cells) -> Table:
+        """A table of entrypoints, with their queue if there are several; those with most jobs if they are too many."""
+        names = ("entrypoint", "queue") if len(self.short) > 1 else ("entrypoint",)
+        kept = sorted(rows, key=lambda each: each.jobs, reverse=True)[:MOST_ROWS]
+        kept.sort(key=lambda each: (each.entrypoint or "", each.queue or ""))
+        made = [(*(each.entrypoint or "", self.short[each.queue or ""])[: len(names)], *cells(each)) for each in kept]
+        whole = ("all", *[""] * (len(names) - 1), *cells(self.report.totals[None]))
+        return Table(title, names, columns, made, whole if len(rows) > 1 else (), len(rows) - len(kept))
+
+
+def _histogram(title: str, shares: Sequence[Share], bounds: Sequence[float], names: Sequence[str]) -> tuple[Plot, ...]:
+    columns = plots.columns(shares, bounds, names)
+    if not columns:
+        return ()
+    return (Plot("columns", title, columns, _told("Histogram", ((each.name, each.value) for each in columns))),)
+
+
+def _told(what: str, values: Iterable[tuple[str, str]]) -> str:
+    """A plot in words."""
+    return f"{what}. {'; '.join(f'{name}: {value}' for name, value in values)}."

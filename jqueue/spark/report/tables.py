@@ -1,0 +1,170 @@
+"""A report in the terminal: tables that fit 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from jqueue.spark.report.columns import Standing
+from jqueue.spark.report.plots import by_class
+from jqueue.spark.report.words import ahead, counted, duration, mean, moment, name, number, short_names
+
+try:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+except ImportError as error:
+    raise ImportError('the tables of a report need rich: pip install "jqueue[report]"') from error
+
+if TYPE_CHECKING:
+    from jqueue.spark.report.reading import Report
+
+MOST_ROWS = 40
+"""So many rows a table has; the DataFrame and the page have all."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One table.
+
+    Attributes:
+        title: what it is of.
+        columns: besides the name.
+        cells: the figures of an entrypoint in these columns.
+        weight: what makes a row worth its place; 0 if it has nothing to tell.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    cells: Callable[[Standing], tuple[Text | str, ...]]
+    weight: Callable[[Standing], int]
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    """Print it."""
+    out = console or Console(highlight=False)
+    total = report.totals[None]
+    several = len(report.queues) > 1
+    short = short_names(report.queues) if several else {}
+    of = counted(len(report.queues), "queue") if several else name(report.queues[0])
+    out.print(Text.assemble((of, "bold"), f"  {counted(total.jobs, 'job')}, {moment(report.now)}"))
+    if several:
+        queues = [report.totals[queue] for queue in report.queues]
+        _print(out, _table("queue", JOBS, queues, total, {}), len(queues))
+    views = _views(report)
+    for view in views:
+        rows = [each for each in report.standings if view.weight(each)]
+        if rows:
+            _print(out, _table(view.title, view, rows, total, short), len(rows))
+    if report.failures:
+        _print(out, *_failures(report))
+    if not total.jobs:
+        out.print("no jobs")
+
+
+def _views(report: Report) -> tuple[View, ...]:
+    def waits(each: Standing) -> tuple[Text | str, ...]:
+        return (
+            *_durations(each.oldest_age, each.median_age, each.p95_age),
+            number(each.scheduled) if each.scheduled else "",
+            ahead(each.next_at, report.now),
+        )
+
+    return (
+        JOBS,
+        View(
+            "waiting",
+            ("oldest", "median", "p95", "scheduled", "next"),
+            waits,
+            lambda each: each.ready + each.scheduled,
+        ),
+        FINISHED,
+        ATTEMPTS,
+    )
+
+
+def _jobs(each: Standing) -> tuple[Text | str, ...]:
+    plain = [_count(each.ready), _count(each.scheduled), _count(each.in_progress)]
+    return (*plain, _count(each.stale, "yellow"), _count(each.dead, "red"), _count(each.completed))
+
+
+def _finished(each: Standing) -> tuple[Text | str, ...]:
+    times = _durations(each.median_turnaround, each.p95_turnaround, each.longest_turnaround)
+    return (number(each.completed), *times)
+
+
+def _attempts(each: Standing) -> tuple[Text | str, ...]:
+    most = number(each.most_attempts or 0)
+    return (number(each.tried), mean(each.mean_attempts), most, _count(each.failing))
+
+
+JOBS = View(
+    "entrypoint",
+    ("ready", "scheduled", "running", "stale", "dead", "finished"),
+    _jobs,
+    lambda each: each.jobs,
+)
+FINISHED = View("finished", ("jobs", "median", "p95", "longest"), _finished, lambda each: each.completed)
+ATTEMPTS = View("attempts", ("jobs", "mean", "most", "failed"), _attempts, lambda each: each.tried)
+
+
+def _table(title: str, view: View, rows: Sequence[Standing], total: Standing, short: Mapping[str, str]) -> Table:
+    """The rows of one table: those that have most to tell if they are too many, in the order of their names.
+
+    Args:
+        title: of the first column.
+        view: what is in the others.
+        rows: entrypoints, or queues.
+        total: the figures of all.
+        short: the names of queues, under which their entrypoints stand; none if there is one queue.
+    """
+    made = _empty(title, view.columns)
+    kept = sorted(rows, key=view.weight, reverse=True)[:MOST_ROWS]
+    kept.sort(key=lambda each: (each.queue or "", each.entrypoint or ""))
+    for queue, group in groupby(kept, key=lambda each: each.queue or ""):
+        if short:
+            made.add_row(Text(name(short[queue]), "dim"))
+        for each in group:
+            label = name(queue) if each.entrypoint is None else name(each.entrypoint)
+            made.add_row(Text(f"  {label}" if short else label), *view.cells(each))
+    if len(rows) > 1:
+        made.add_section()
+        made.add_row(Text("all", "bold"), *view.cells(total))
+    return made
+
+
+def _failures(report: Report) -> tuple[Table, int]:
+    """The classes of errors, each over all entrypoints; and how many there are."""
+    made = _empty("error", ("jobs", "dead", "waiting", "finished"), "most of them in")
+    classes = by_class(report.failures)
+    for each in classes[:MOST_ROWS]:
+        counts = (number(each.jobs), _count(each.dead, "red"), _count(each.waiting), _count(each.completed))
+        made.add_row(Text(name(each.error)), Text(name(each.entrypoint)), *counts)
+    return made, len(classes)
+
+
+def _empty(title: str, columns: Sequence[str], *texts: str) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for text in (title, *texts):
+        made.add_column(text, overflow="fold")
+    for column in columns:
+        made.add_column(column, justify="right", no_wrap=True)
+    return made
+
+
+def _print(out: Console, table: Table, rows: int) -> None:
+    out.print("", table, sep="\n")
+    if rows > MOST_ROWS:
+        out.print(Text(f"and {number(rows - MOST_ROWS)} more", "dim"))
+
+
+def _durations(*seconds: float | None) -> tuple[str, ...]:
+    return tuple(map(duration, seconds))
+
+
+def _count(count: int, style: str = "") -> Text:
+    """A number that stands back if there is nothing to see."""
+    return Text(number(count), style if count else "dim")

@@ -1,0 +1,75 @@
+"""Figures in words: the same ones in the terminal and on the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from jqueue.adapters.storage.names import printable
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60))
+
+LONGEST_NAME = 40
+"""So many characters of a name stand in a table of the terminal."""
+
+
+def duration(seconds: float | None) -> str:
+    """About how long it is, in two or three digits; nothing if nobody knows."""
+    if seconds is None:
+        return ""
+    for name, unit in UNITS:
+        if seconds >= 2 * unit:
+            return f"{_digits(seconds / unit)} {name}"
+    return f"{_digits(seconds)} s" if seconds >= 1 or not seconds else f"{max(1, round(seconds * 1000))} ms"
+
+
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")
+
+
+def number(count: int) -> str:
+    """A number, its thousands apart."""
+    return f"{count:,}"
+
+
+def mean(value: float | None) -> str:
+    """A mean, to two places at most."""
+    return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def moment(time: datetime) -> str:
+    """A time in UTC, to the second."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ahead(time: datetime | None, now: datetime) -> str:
+    """How far away a time is."""
+    return "" if time is None else f"in {duration(max(0.0, (time - now).total_seconds()))}"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """So many of something."""
+    return f"1 {one}" if count == 1 else f"{number(count)} {many or one + 's'}"
+
+
+def name(text: str, longest: int = LONGEST_NAME) -> str:
+    """A name that does nothing to a terminal, without its middle if it is long."""
+    shown = printable(text)
+    if len(shown) <= longest:
+        return shown
+    tail = longest // 3
+    return f"{shown[: longest - tail - 1]}…{shown[-tail:]}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Each of several names by its last parts: by as many as tell it from all others."""
+    parts = {each: each.split("/") for each in names}
+    found: dict[str, str] = {}
+    for size in range(1, max(map(len, parts.values()), default=0) + 1):
+        ends = {each: "/".join(of[-size:]) for each, of in parts.items()}
+        often = Counter(ends.values())
+        for each, end in ends.items():
+            if often[end] == 1 and end:
+                found.setdefault(each, end)
+    return {each: found.get(each, each) for each in parts}
