@@ -1,0 +1,65 @@
+"""What a batch came to, in numbers, and the error of one that could not be brought to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jqueue.domain.errors import JQueueError
+
+_SAID = {
+    "done": "done",
+    "retried": "to be tried again",
+    "dead": "dead",
+    "snoozed": "put off",
+    "handed_back": "handed back",
+    "lost": "lost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """What became of the jobs that a batch claimed. Each of them counts once in what follows, and in `claimed`.
+
+    Attributes:
+        claimed: how many jobs were claimed.
+        done: finished, and acked.
+        retried: failed, and to be tried again.
+        dead: failed for the last time, or discarded.
+        snoozed: put off by their handler.
+        handed_back: given back unharmed, as they were not done.
+        lost: not ours any more when the batch ended: others have them, or somebody removed them.
+        killed: those among `retried` and `dead` whose handler ended its process, or did not stop.
+        seconds: from the first call of the queue to the last.
+    """
+
+    claimed: int = 0
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    handed_back: int = 0
+    lost: int = 0
+    killed: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.claimed:
+            return "no jobs were ready"
+        counts = [f"{getattr(self, name):,} {words}" for name, words in _SAID.items() if getattr(self, name)]
+        killed = f" ({self.killed:,} ended their process)" if self.killed else ""
+        jobs = "1 job" if self.claimed == 1 else f"{self.claimed:,} jobs"
+        return f"{jobs} in {self.seconds:.3g} s: {', '.join(counts)}{killed}"
+
+
+class BatchFailedError(JQueueError):
+    """A batch could not be brought to its end. Jobs that were done are acked, the others are handed back unharmed.
+
+    Attributes:
+        report: what became of the jobs.
+        cause: what ended it.
+    """
+
+    def __init__(self, why: str, report: BatchReport, cause: BaseException | None = None) -> None:
+        super().__init__(f"{why} ({report})")
+        self.report = report
+        self.cause = cause
