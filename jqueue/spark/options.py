@@ -70,6 +70,13 @@ def url_of(options: Mapping[str, str]) -> str:
     )
 
 
+def in_options(text: str) -> str:
+    """What an error of the queue says, in the words of who writes with Spark."""
+    for setting, option in _SETTINGS.items():
+        text = text.replace(setting, option)
+    return text
+
+
 def _converted(name: str, kind: Kind, text: str) -> Any:
     try:
         return kind.convert(text)
@@ -122,6 +129,11 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
     return convert
 
+
+_SETTINGS = {
+    "Limits(blob_bytes=...)": "the option maxBlobBytes",
+    "Limits(payload_bytes=...)": "the option maxPayloadBytes",
+}
 
 TEXT = Kind("a text that is not empty", _text)
 URL = Kind("a URL", _text, secret=True)

@@ -1,0 +1,245 @@
+"""Staged objects: what tasks leave for the commit, beside the queue or in a folder of their own.
+
+Every attempt of a task writes an object of its own, so that no two ever meet, and one that nobody asks for any more is
+only litter. It goes with its write if the store can list, and by age at the latest. Here is known how they are called,
+written, read and removed; what becomes of them is decided in `jqueue.spark.committing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self, TypeVar
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.connect import connect
+from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.errors import (
+    CASConflictError,
+    InvalidURLError,
+    JQueueError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.storage import SupportsListing, SupportsRelease, SupportsScratch, SupportsStoreTime
+
+logger = logging.getLogger("jqueue")
+
+Answer = TypeVar("Answer")
+
+PREFIX = ".staged-"
+"""What the names of staged objects begin with, behind the name of the queue."""
+
+AT_ONCE = 16
+"""So many staged objects are read or removed at a time."""
+
+CLEANING = 10.0
+"""Seconds that cleaning up may repeat a request: the write is done, and somebody waits for the answer."""
+
+RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
+"""Seconds before a request that failed is repeated, at the most: the first time, if it came too soon, and ever."""
+
+
+def open_store(url: str) -> SupportsScratch:
+    """The store of a URL that all processes of Spark can reach.
+
+    Raises:
+        InvalidURLError: it names none.
+    """
+    storage = connect(url)
+    if isinstance(storage, InMemoryStorage):
+        raise InvalidURLError(
+            "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"
+        )
+    if not isinstance(storage, SupportsScratch):
+        raise InvalidURLError("this store has no room for staged jobs beside the queue: it lacks beside() and remove()")
+    return storage
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Where staged objects are, and how to get at them. It may be pickled.
+
+    Attributes:
+        url: of the queue; or, as a name for nothing, in the folder that was given for them.
+        retention: seconds after which nobody can want one any more.
+        deadline: seconds that a request may take with its repetitions.
+        clock: where the time comes from, if the store doesn't tell it.
+        entropy: where the ends of names and jitter come from.
+        open_storage: makes the storage of a URL.
+    """
+
+    url: str = field(repr=False)
+    retention: float
+    deadline: float
+    clock: Clock = field(default_factory=SystemClock, repr=False)
+    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
+    open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
+
+    def name(self, write_id: str, partition: int, attempt: int) -> str:
+        """A name for what an attempt of a task stages: no other object ever has it."""
+        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}"
+
+    def opened(self, storage: SupportsScratch | None = None) -> StagedObjects:
+        """What is staged, for as long as a block lasts.
+
+        Args:
+            storage: of the URL, if there is one already: a client is shared.
+        """
+        return StagedObjects(self, self.open_storage(self.url) if storage is None else storage)
+
+
+class StagedObjects:
+    """The objects that are staged in one place. A block of it ends with the release of the store.
+
+    Args:
+        staging: what is told of them.
+        anchor: what they are beside.
+    """
+
+    def __init__(self, staging: Staging, anchor: SupportsScratch) -> None:
+        self._staging = staging
+        self._anchor = anchor
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if isinstance(self._anchor, SupportsRelease):
+            await self._anchor.release()
+
+    async def write(self, name: str, content: bytes) -> None:
+        """Stage this content.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+
+        async def create() -> None:
+            with suppress(CASConflictError):  # the name is nobody else's: a try of ours landed, its answer was lost
+                await self._anchor.beside(name).write(content)
+
+        await self._persist(create)
+
+    async def read(self, names: Sequence[str]) -> list[bytes | None]:
+        """The contents of staged objects, in order; None for each that is not there.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+
+        async def one(name: str) -> bytes | None:
+            content, etag = await self._persist(self._anchor.beside(name).read)
+            return None if etag is None else content
+
+        return await _at_once(one, names)
+
+    async def of_write(self, write_id: str) -> list[str] | None:
+        """The names of all objects that a write has staged; None if the store cannot list them.
+
+        Raises:
+            StorageError: the store failed until the deadline.
+        """
+        listed = await self._listed(f"{PREFIX}{write_id}-")
+        return None if listed is None else [name for name, _ in listed]
+
+    async def clean(self, write_id: str, names: Iterable[str] = ()) -> None:
+        """Remove what a write has staged, and what any write has left that is old. What fails stays, and ages.
+
+        Args:
+            write_id: the write that has come to its end.
+            names: objects of it that are known, in case that the store cannot list.
+        """
+        unwanted = set(names)
+        try:
+            for name, age in await self._listed(PREFIX, most=CLEANING) or ():
+                if name.startswith(f"{PREFIX}{write_id}-") or age > self._staging.retention:
+                    unwanted.add(name)
+        except JQueueError as error:
+            logger.warning("Staged jobs could not be listed; what is left of them is removed later: %s", error)
+        try:
+            await _at_once(lambda name: self._persist(self._anchor.beside(name).remove, CLEANING), sorted(unwanted))
+        except JQueueError as error:
+            logger.warning("Staged jobs could not be removed; that is done later: %s", error)
+
+    async def _listed(self, prefix: str, most: float = math.inf) -> list[tuple[str, float]] | None:
+        """Names with their ages in seconds; None if the store cannot list."""
+        if not isinstance(self._anchor, SupportsListing):
+            return None
+        anchor = self._anchor
+        found = await self._persist(lambda: anchor.list_beside(prefix), most)
+        now = anchor.store_time() if isinstance(anchor, SupportsStoreTime) else None
+        if now is None:
+            now = self._staging.clock.now()
+        return [(entry.suffix, (now - entry.modified) / timedelta(seconds=1)) for entry in found]
+
+    async def _persist(self, request: Callable[[], Awaitable[Answer]], most: float = math.inf) -> Answer:
+        """Send a request until it is answered, or for as long as it may take: no more than `most` seconds."""
+        until = self._staging.clock.monotonic() + min(self._staging.deadline, most)
+        failures = 0
+        while True:
+            try:
+                return await request()
+            except StorageFatalError:
+                raise
+            except StorageError as error:
+                failures += 1
+                base = THROTTLED_BASE if isinstance(error, StorageThrottledError) else RETRY_BASE
+                wait = self._staging.entropy.jitter(exponential_bound(failures, base, RETRY_CAP))
+                if self._staging.clock.monotonic() + wait > until:
+                    raise
+                await asyncio.sleep(wait)
+
+
+async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str]) -> list[Answer]:
+    """Call it for each name, some at a time, and give the answers in order. All have ended when it returns."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> Answer:
+        async with room:
+            return await call(name)
+
+    tasks = [asyncio.create_task(one(name)) for name in names]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
+
+
+def absolute(url: str) -> str:
+    """The URL as every process understands it, wherever it runs: a path begins at the root.
+
+    Raises:
+        InvalidURLError: it names no store that all processes can reach.
+    """
+    open_store(url)
+    return url if "://" in url else os.path.abspath(url)
+
+
+def url_in_folder(folder: str, queue_url: str) -> str:
+    """What staged objects of a queue are beside, if they have a folder of their own.
+
+    Args:
+        folder: its URL, with the options of the store behind a question mark.
+        queue_url: of the queue. Queues may share a folder, and each finds its own.
+    """
+    place, mark, options = folder.partition("?") if "://" in folder else (folder, "", "")
+    named = hashlib.sha256(_without_secrets(queue_url).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{place.rstrip('/')}/jqueue-{named}{mark}{options}"
+
+
+def _without_secrets(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    authority, slash, name = rest.partition("?")[0].partition("/")
+    login, at, place = authority.rpartition("@")
+    return f"{scheme}{mark}{login.partition(':')[0]}{at}{place}{slash}{name}"

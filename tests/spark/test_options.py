@@ -1,0 +1,80 @@
+"""Options of the data source: converted, or refused in one line that says what would be right."""
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.spark.options import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, take, url_of
+
+KNOWN = {
+    "entrypoint": TEXT,
+    "numPartitions": INTEGER(1, 10),
+    "pollInterval": SECONDS,
+    "quick": BOOLEAN,
+    "status": NAMES,
+    "onConflict": ONE_OF("return", "raise"),
+    "stagingPath": URL,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("entrypoint", " a b ", " a b "),
+        ("numPartitions", "10", 10),
+        ("pollInterval", "0.5", 0.5),
+        ("quick", "True", True),
+        ("quick", "false", False),
+        ("status", "queued, dead", ("queued", "dead")),
+        ("onConflict", "RAISE", "raise"),
+        ("stagingPath", "s3://b/k", "s3://b/k"),
+    ],
+)
+def test_an_option_is_converted(name, text, value):
+    assert {name: value} == take({name: text}, KNOWN)
+
+
+def test_the_case_of_a_name_means_nothing_whatever_map_it_comes_in():
+    assert {"numPartitions": 3} == take(CaseInsensitiveDict({"NUMpartitions": "3"}), KNOWN)
+    assert {"numPartitions": 3} == take({"NUMPARTITIONS": "3"}, KNOWN)
+
+
+def test_options_of_spark_itself_are_left_alone():
+    assert {} == take({"path": "queue.json", "checkpointLocation": "/c", "queryName": "q"}, KNOWN)
+
+
+def test_an_unknown_option_is_refused_with_the_names_that_there_are():
+    with pytest.raises(InvalidJobError) as caught:
+        take({"entripoint": "a"}, KNOWN)
+    assert (
+        "there is no option 'entripoint': there are entrypoint, numPartitions, onConflict, pollInterval, quick, "
+        "stagingPath, status" == str(caught.value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("entrypoint", " ", "option entrypoint takes a text that is not empty, got ' '"),
+        ("numPartitions", "0", "option numPartitions takes a whole number from 1 to 10, got '0'"),
+        ("numPartitions", "many", "option numPartitions takes a whole number from 1 to 10, got 'many'"),
+        ("pollInterval", "-1", "option pollInterval takes a number of seconds from 0 on, got '-1'"),
+        ("pollInterval", "nan", "option pollInterval takes a number of seconds from 0 on, got 'nan'"),
+        ("quick", "yes", "option quick takes true or false, got 'yes'"),
+        ("status", "a,,b", "option status takes names with commas between them, got 'a,,b'"),
+        ("onConflict", "replace", "option onConflict takes return or raise, got 'replace'"),
+        ("stagingPath", "", "option stagingPath takes a URL"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(name, text, words):
+    with pytest.raises(InvalidJobError) as caught:
+        take({name: text}, KNOWN)
+    assert words == str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_queue_without_a_url_is_refused():
+    assert "queue.json" == url_of(CaseInsensitiveDict({"path": "queue.json"}))
+    for options in ({}, {"path": " "}):
+        with pytest.raises(InvalidURLError, match="the URL of the queue is missing"):
+            url_of(options)
