@@ -34,10 +34,13 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-full test-all simulate kill soak fuzz bench lint format check constraints clean
+.PHONY: help run pipeline setup test test-full test-all simulate kill soak fuzz bench lint format check constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+pipeline: $(STAMP) ## set up and run the data pipeline on Spark, on the files of a folder; needs Java 17
+	@$(BIN)/python examples/pipeline.py $(ARGS)
 
 run: $(STAMP) ## set up and run the example: checksums of a folder, by several workers, one of them killed
 	@$(BIN)/python examples/checksums.py $(ARGS)
@@ -118,12 +121,12 @@ $(STAMP): pyproject.toml constraints.txt
 	    "$$python" -m venv --clear $(VENV); \
 	fi
 	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines]"
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,fuzz,bench]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report,fuzz,bench]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt

@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of
+from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark
 
-__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs"]
+__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark"]
 
 
 def pytest_configure(config):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jqueue.spark.batch import run_batch
 from shared import ENTRYPOINT, arguments, report
 
 from jqueue import DirectQueue, Limits, LocalFileSystemStorage
+from jqueue.spark.batch import run_batch
 from jqueue.spark.session import local_session
 from jqueue.worker import Worker
 

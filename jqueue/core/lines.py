@@ -90,11 +90,12 @@ def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
 
 
 def encode_unplaced_plain(
-    job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], mark: bytes
+    job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], mark: bytes, keep_result: float | None = None
 ) -> list[bytes]:
     """As `encode_unplaced`, for many jobs that say nothing else. The ids need no escapes."""
     middle, last = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "', f'", "status": "{JobStatus.QUEUED}"'
-    before, after = middle.encode(), last.encode() + mark + b"}"
+    rest = b"}" if keep_result is None else f', "keep_result": {keep_result!r}}}'.encode()
+    before, after = middle.encode(), last.encode() + mark + rest
     return [
         b'"%b%b%b%b' % (job_id.encode(), before, b2a_base64(payload, newline=False), after)
         for job_id, payload in zip(job_ids, payloads, strict=True)

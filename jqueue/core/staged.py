@@ -95,6 +95,7 @@ class StagedWriter:
         unique_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
+        keep_result: float | None = None,
     ) -> None:
         """Add a job. A delay counts from the commit. A job with a unique key gets another id.
 
@@ -113,6 +114,7 @@ class StagedWriter:
             unique_key=unique_key,
             headers=headers,
             max_attempts=max_attempts,
+            keep_result=keep_result,
         )
         seconds = None if delay is None else to_seconds("delay", delay)
         self.jobs += 1
@@ -129,10 +131,13 @@ class StagedWriter:
             "unique_key": unique_key,
             "headers": None if headers is None else dict(headers),
             "max_attempts": max_attempts,
+            "keep_result": new.values["keep_result"],
         }
         self._keyed.append({name: value for name, value in row.items() if value is not None})
 
-    def add_plain(self, job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes]) -> None:
+    def add_plain(
+        self, job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], keep_result: float | None = None
+    ) -> None:
         """Add many jobs of one entrypoint that say nothing else. The ids are those of an `Entropy`.
 
         Raises:
@@ -143,7 +148,8 @@ class StagedWriter:
         for payload in payloads:
             if payload.__class__ is not bytes or len(payload) > most:
                 check_payload(payload, self.limits)
-        lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK)
+        kept = None if keep_result is None else to_seconds("keep_result", keep_result)
+        lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK, kept)
         if lines:
             self.jobs += len(lines)
             self._add_lines(lines, None)

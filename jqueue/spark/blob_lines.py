@@ -9,7 +9,7 @@ jobs are written again, as our next commit would do it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
 def _placed(entries: list[dict[str, Any]]) -> bool:
     """Whether all jobs have places that they may keep."""
     places = [fields.get("sequence") for fields in entries]
-    return set(map(type, places)) == {int} and 0 < min(places) and max(places) <= PLACES  # type: ignore[type-var]
+    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= PLACES  # type: ignore[type-var]
 
 
 def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:

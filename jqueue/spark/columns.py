@@ -10,6 +10,7 @@
 | `unique_key` | string | |
 | `headers` | map of string to string | |
 | `max_attempts` | whole number | or the option |
+| `keep_result` | number of seconds, or interval | or the option |
 
 Besides a `payload`, a column that is none of these is refused: a name with a typo must not lose data.
 """
@@ -166,5 +167,6 @@ _EXPECTED: dict[str, tuple[str, Callable[[sql.DataType], bool]]] = {
     "unique_key": ("string", _is(*TEXTS)),
     "headers": ("map<string,string>", _is_text_map),
     "max_attempts": ("a whole number", _is(sql.IntegralType)),
+    "keep_result": ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
 }
 """The columns that there may be: what each must be, in words, and the test of it."""

@@ -26,7 +26,7 @@ from jqueue.spark.options import in_options
 
 Convert = Callable[[Any], Any]
 
-SPECIAL = ("priority", "delay", "run_at", "unique_key", "headers", "max_attempts")
+SPECIAL = ("priority", "delay", "run_at", "unique_key", "headers", "max_attempts", "keep_result")
 """What makes a job more than a plain one."""
 
 
@@ -60,9 +60,10 @@ class RowEncoder:
         entrypoints = self._entrypoints(batch)
         payloads = self._payloads(batch)
         special = {name: self._values(name, batch) for name in SPECIAL}
+        kept: float | None = self._columns.constants.get("keep_result")
         job_ids = [self._entropy.new_id() for _ in range(batch.num_rows)]
-        if all(values is None for values in special.values()):
-            self._add_plain(job_ids, entrypoints, payloads)
+        if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
+            self._add_plain(job_ids, entrypoints, payloads, kept)
         else:
             self._add_each(job_ids, entrypoints, payloads, special)
         self._rows += batch.num_rows
@@ -73,7 +74,9 @@ class RowEncoder:
                 f"rows, and the queue takes {most}: write fewer at a time, or raise the option maxBlobBytes"
             )
 
-    def _add_plain(self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes]) -> None:
+    def _add_plain(
+        self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes], kept: float | None
+    ) -> None:
         if isinstance(entrypoints, str):
             runs: Iterable[tuple[str, range]] = [(entrypoints, range(len(payloads)))]
         else:
@@ -82,7 +85,7 @@ class RowEncoder:
         for entrypoint, rows in runs:
             ids, texts = job_ids[rows.start : rows.stop], payloads[rows.start : rows.stop]
             try:
-                self.staged.add_plain(ids, entrypoint, texts)
+                self.staged.add_plain(ids, entrypoint, texts, kept)
             except InvalidJobError:
                 self._say_which_row(rows, entrypoint, texts)
                 raise
@@ -168,7 +171,7 @@ class RowEncoder:
         if column.null_count == len(column):
             return None
         values = self._pylist(name, column)
-        if name == "delay":
+        if name in ("delay", "keep_result"):
             return [None if value is None else _seconds(value) for value in values]
         if name == "headers":
             return [None if pairs is None else dict(pairs) for pairs in values]

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
-from pyspark.sql.types import StructType, TimestampType
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, TimestampType
 
 from jqueue.core.lines import load_json, read_line
 from jqueue.core.pages import SEPARATOR
@@ -54,9 +54,7 @@ class Readings:
     set_aside: int = 0
 
 
-def batches_of(
-    text: bytes, schema: StructType, queue: str | None, readings: Readings
-) -> Iterator[pa.RecordBatch]:
+def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Readings) -> Iterator[pa.RecordBatch]:
     """Lines, of which each can be read alone, as batches. What is no job is no row.
 
     Args:
@@ -69,7 +67,13 @@ def batches_of(
     for some in _pieces(text):
         try:
             cells, rows = _cells(some)
-        except (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError):  # whatever it is, the codec knows what it means
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            OverflowError,
+            InvalidBlobError,
+        ):  # whatever it is, the codec knows what it means
             found = [read_line(line) for line in some.split(SEPARATOR)]
             jobs = [job for job in found if isinstance(job, Job)]
             readings.one_by_one += len(found)
@@ -185,7 +189,9 @@ def _check(columns: dict[str, Sequence[Any]], rows: int) -> None:
         _require(all(attempt or status != JobStatus.IN_PROGRESS for status, attempt in zip(statuses, attempts)))
     if JobStatus.COMPLETED in statuses:
         kept, finished = (columns.get(name, [None] * rows) for name in ("keep_result", "finished_at"))
-        _require(all(
-            status != JobStatus.COMPLETED or None not in (seconds, at)
-            for status, seconds, at in zip(statuses, kept, finished)
-        ))
+        _require(
+            all(
+                status != JobStatus.COMPLETED or None not in (seconds, at)
+                for status, seconds, at in zip(statuses, kept, finished)
+            )
+        )

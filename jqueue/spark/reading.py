@@ -74,4 +74,3 @@ async def _patiently(member: Member) -> tuple[bytes, str | None]:
                     await backoff.failure(throttled=isinstance(error, StorageThrottledError))
     except TimeoutError as error:
         raise DeadlineExceededError(f"{member.name} could not be read in time", last or error) from None
-

@@ -101,9 +101,7 @@ def check_schema(schema: StructType, offered: StructType) -> None:
     kinds = {field.name: field.dataType for field in offered}
     for field in schema:
         if field.name not in kinds:
-            raise InvalidJobError(
-                f"a job has no column {shown(field.name)} here: there are {', '.join(kinds)}"
-            )
+            raise InvalidJobError(f"a job has no column {shown(field.name)} here: there are {', '.join(kinds)}")
         if field.dataType != kinds[field.name]:
             ours, theirs = kinds[field.name].simpleString(), field.dataType.simpleString()
             raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")

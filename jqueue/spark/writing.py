@@ -7,7 +7,11 @@ program that is run again, too. What is wrong with options and columns is said b
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -27,6 +31,8 @@ from jqueue.spark.staging import Staging, absolute, url_in_folder
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger("jqueue")
+
 RETENTION = 7 * 86400.0
 """Seconds after which a staged object is removed, whoever has left it."""
 
@@ -36,7 +42,13 @@ DEADLINE = 120.0
 OWN_TRANSACTION_KEPT = 3600.0
 """Seconds for which a write without a name is remembered: until its abort has looked."""
 
-CONSTANTS = {"entrypoint": "entrypoint", "priority": "priority", "delay": "delay", "maxAttempts": "max_attempts"}
+CONSTANTS = {
+    "entrypoint": "entrypoint",
+    "priority": "priority",
+    "delay": "delay",
+    "maxAttempts": "max_attempts",
+    "keepResult": "keep_result",
+}
 """Options that say of all jobs what a column says of each."""
 
 OPTIONS: Mapping[str, Kind] = {
@@ -44,6 +56,7 @@ OPTIONS: Mapping[str, Kind] = {
     "priority": INTEGER(PRIORITY_MIN, PRIORITY_MAX),
     "delay": SECONDS,
     "maxAttempts": INTEGER(1, COUNT_MAX),
+    "keepResult": SECONDS,
     "onConflict": ONE_OF("return", "raise"),
     "txnAppId": TEXT,
     "txnVersion": INTEGER(0, LARGEST),
@@ -53,6 +66,7 @@ OPTIONS: Mapping[str, Kind] = {
     "maxBlobBytes": INTEGER(1, LARGEST),
     "maxPayloadBytes": INTEGER(1, LARGEST),
     "deadline": SECONDS,
+    "receiptPath": TEXT,
 }
 
 
@@ -83,6 +97,7 @@ class BulkWriter(DataSourceArrowWriter):
             raise InvalidJobError("txnAppId and txnVersion go together: which write of which application this is")
         self.enqueue = bulk_enqueue(options, taken, schema)
         self.write_id = SystemEntropy().new_id()
+        self.receipt_path: str | None = taken.get("receiptPath")
         if app_id is None:
             self.transaction = Transaction(f"spark-write:{self.write_id}", 1, OWN_TRANSACTION_KEPT)
         else:
@@ -108,10 +123,20 @@ class BulkWriter(DataSourceArrowWriter):
         else:
             receipt = asyncio.run(self.enqueue.commit(messages, self.write_id, self.transaction))
         log_receipt(receipt, self.transaction)
+        if self.receipt_path is not None:
+            leave_receipt(self.receipt_path, receipt)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, unless the commit had succeeded in spite of all."""
         asyncio.run(self.enqueue.abort(messages, self.write_id, self.transaction))
+
+
+def leave_receipt(path: str, receipt: StagedReceipt) -> None:
+    """Tell the program that writes what became of it: its commit runs in a process that gives nothing back."""
+    try:
+        Path(path).write_text(json.dumps(asdict(receipt)), encoding="utf-8")
+    except OSError as error:  # the jobs are in the queue, and it must not look as if they were not
+        logger.warning("The receipt of a write could not be left: %s", type(error).__name__)
 
 
 def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: StructType) -> BulkEnqueue:

@@ -1,4 +1,4 @@
-"""The servers as fixtures of a whole test run: `seaweedfs`, `azurite`, `moto_s3` and `gcs_server`.
+"""The servers as fixtures of a whole test run: `seaweedfs`, `azurite`, `moto_s3`, `gcs_server`, and `spark`.
 
 Each starts when a test first asks for it. If it cannot be had, the test is skipped, except where the environment has
 CI, or JQUEUE_TEST_SERVERS=required: there that is an error.
@@ -19,8 +19,23 @@ if TYPE_CHECKING:
     from tests.servers.gcs_server import GCSServer
     from tests.servers.moto_server import MotoS3
     from tests.servers.seaweedfs import SeaweedFS
+    from tests.servers.spark_here import SparkHere
 
 NAMES = frozenset({"seaweedfs", "azurite", "moto_s3", "gcs_server"})
+SPARK = "spark"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A Spark session on two cores of this machine, which takes a while to start."""
+
+    def make() -> SparkHere:
+        from tests.servers.spark_here import SparkHere
+
+        return SparkHere()
+
+    for here in _running(make):
+        yield here.session
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +115,8 @@ def cannot_be_had(reason: str) -> NoReturn:
 
 def servers_of(item: pytest.Item) -> frozenset[str]:
     """The servers that a test uses, as fixtures or as parameters by which it asks for fixtures."""
+    if SPARK in getattr(item, "fixturenames", ()):  # one process for the session, with servers of its own
+        return frozenset({SPARK})
     callspec = getattr(item, "callspec", None)
     parameters = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
     return NAMES & {*getattr(item, "fixturenames", ()), *parameters}
@@ -107,7 +124,7 @@ def servers_of(item: pytest.Item) -> frozenset[str]:
 
 def groups(uses: Iterable[frozenset[str]]) -> dict[str, str]:
     """To which group of tests each server belongs, so that no server is used by two groups."""
-    together = {name: {name} for name in NAMES}
+    together = {name: {name} for name in (*NAMES, SPARK)}
     for used in uses:
         joined = set(used).union(*(together[name] for name in used))
         together.update(dict.fromkeys(joined, joined))

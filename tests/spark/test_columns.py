@@ -40,8 +40,19 @@ def test_every_column_of_ours_is_found_whatever_its_case():
         unique_key=VarcharType(20),
         headers=HEADERS,
         max_attempts=LongType(),
+        keep_result=DoubleType(),
     )
-    names = ("entrypoint", "payload", "priority", "delay", "run_at", "unique_key", "headers", "max_attempts")
+    names = (
+        "entrypoint",
+        "payload",
+        "priority",
+        "delay",
+        "run_at",
+        "unique_key",
+        "headers",
+        "max_attempts",
+        "keep_result",
+    )
     assert Columns({name: number for number, name in enumerate(names)}, {}) == columns_of(columns, {})
 
 
@@ -113,7 +124,7 @@ def test_nothing_to_make_a_payload_of_is_told():
 def test_a_column_that_nobody_knows_beside_a_payload_is_refused():
     assert (
         "there is a payload, so what are 'unique_kye', 'id' for? Beside it there may be entrypoint, priority, delay, "
-        "run_at, unique_key, headers, max_attempts: drop the rest, or put it into a struct"
+        "run_at, unique_key, headers, max_attempts, keep_result: drop the rest, or put it into a struct"
         == problem(payload=TEXT, unique_kye=TEXT, id=LongType())
     )
 

@@ -176,7 +176,10 @@ def test_a_delay_is_in_seconds_whatever_its_type(kind, delay):
 
 
 def test_options_speak_for_every_row():
-    found = jobs(schema(payload=TEXT), ("a",), ("b",), entrypoint="e", priority=4, delay=10.0, max_attempts=2)
+    found = jobs(
+        schema(payload=TEXT), ("a",), ("b",), entrypoint="e", priority=4, delay=10.0, max_attempts=2, keep_result=60.0
+    )
+    assert [60.0, 60.0] == [job.keep_result for job in found]
     assert [("e", 4, 2, timedelta(seconds=10))] * 2 == [
         (job.entrypoint, job.priority, job.max_attempts, job.run_at - job.created_at) for job in found
     ]
@@ -258,3 +261,10 @@ def test_a_task_stops_as_soon_as_its_own_rows_are_too_many():
         "in its first 30 rows, and the queue takes 9000: write fewer at a time, or raise the option maxBlobBytes"
         in said
     )
+
+
+def test_results_are_kept_as_the_column_or_the_option_says():
+    plain = jobs(schema(payload=TEXT), ("a",), ("b",), entrypoint="e", keep_result=3600.0)
+    assert [3600.0, 3600.0] == [job.keep_result for job in plain]
+    each = jobs(schema(payload=TEXT, keep_result=LongType()), ("a", 5), ("b", None), entrypoint="e")
+    assert [5.0, None] == [job.keep_result for job in each]

@@ -172,7 +172,9 @@ HAND_MADE = {
     "a name twice, and a name in a text": [job_line(b"a", b', "error": "\\": ", "priority": 1, "priority": 2')],
     "a name twice, with a space behind it": [job_line(b"a", b', "error" : "e", "error" : "f"')],
     "a name twice in a result": [
-        job_line(b"a", b', "status": "completed", "keep_result": 9, "finished_at": "2026-01-01", "result": {"a": 1, "a": 2}')
+        job_line(
+            b"a", b', "status": "completed", "keep_result": 9, "finished_at": "2026-01-01", "result": {"a": 1, "a": 2}'
+        )
     ],
     "a job in progress that nobody has claimed": [job_line(b"a", b', "status": "in_progress"')],
     "a result that is not kept": [job_line(b"a", b', "status": "completed", "result": 7')],
@@ -216,7 +218,9 @@ READ_IN_BULK = ("objects in a text", "a number as a text", "a time without a zon
 @pytest.mark.parametrize("name", READ_IN_BULK)
 def test_what_is_rare_and_plain_is_read_in_bulk_too(name):
     lines, readings = job_lines(HEADER + b",\n".join(HAND_MADE[name]) + b"\n}}\n", Wanted()), Readings()
-    assert len(HAND_MADE[name]) == sum(batch.num_rows for batch in batches_of(lines.text, SNAPSHOT_SCHEMA, None, readings))
+    assert len(HAND_MADE[name]) == sum(
+        batch.num_rows for batch in batches_of(lines.text, SNAPSHOT_SCHEMA, None, readings)
+    )
     assert 0 == readings.one_by_one
 
 
