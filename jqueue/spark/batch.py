@@ -168,7 +168,8 @@ class _Batch:
     async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
         """Leave the mark by which tasks know that the batch goes on, and tell how far it has come from now on."""
         staging, write_id = self.task.staging, self.task.write_id
-        await staging.write(marker_of(write_id), b"{}")
+        async with staging.opened() as objects:
+            await objects.write(marker_of(write_id), b"{}")
         if progress is not None:
             self._progress = progress
             self._telling = asyncio.create_task(tell_progress(progress, staging, write_id, sizes))
@@ -183,10 +184,11 @@ class _Batch:
             self._telling.cancel()
         known, problem = await self._known(staged)
         entropy = self.claims.queue.options.entropy
-        report, _ = await asyncio.gather(
-            settle(self.claims.jobs, best_of(known), self._worker, self.claims.end, entropy),
-            self.task.staging.clean(self.task.write_id),
-        )
+        async with self.task.staging.opened() as objects:
+            report, _ = await asyncio.gather(
+                settle(self.claims.jobs, best_of(known), self._worker, self.claims.end, entropy),
+                objects.clean(self.task.write_id),
+            )
         if self._progress is not None and staged is not None:
             await told_to(self._progress, report.claimed, report.claimed)
         return report, problem
@@ -197,10 +199,11 @@ class _Batch:
         problem: Exception | None = None
         staging, write_id = self.task.staging, self.task.write_id
         try:
-            if staged is None:
-                found = finished(await staging.of_write(write_id) or (), write_id)
-                staged = [name for names in found.values() for name in names]
-            contents = await staging.read(staged)
+            async with staging.opened() as objects:
+                if staged is None:
+                    found = finished(await objects.of_write(write_id) or (), write_id)
+                    staged = [name for names in found.values() for name in names]
+                contents = await objects.read(staged)
         except JQueueError as error:
             return known, error
         for content in contents:

@@ -30,7 +30,9 @@ async def tell_progress(progress: Progress, staging: Staging, write_id: str, siz
     total, told = sum(sizes), -1
     while True:
         try:
-            done = sum(sizes[number] for number in finished(await staging.of_write(write_id) or (), write_id))
+            async with staging.opened() as objects:
+                names = await objects.of_write(write_id) or ()
+            done = sum(sizes[number] for number in finished(names, write_id))
         except JQueueError as error:
             logger.info("how far the batch has come cannot be seen: %s", error)
         else:

@@ -91,7 +91,7 @@ class BatchTask:
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
         name = self.staging.name(self.write_id, partition, attempt)
-        asyncio.run(self.staging.write(name, encode_outcomes(outcomes)))
+        asyncio.run(self._stage(name, encode_outcomes(outcomes)))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
         return name
@@ -103,7 +103,7 @@ class BatchTask:
             BatchTaskError: it does not, or not that this machine could tell.
         """
         try:
-            [content] = asyncio.run(self.staging.read([marker_of(self.write_id)]))
+            content = asyncio.run(self._read(marker_of(self.write_id)))
         except StorageError as error:
             raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
         if content is None:
@@ -111,6 +111,15 @@ class BatchTask:
                 "an executor does not see what the driver has put beside the queue: the batch has ended,"
                 " or the queue is in a file that only the driver's machine has"
             )
+
+    async def _stage(self, name: str, content: bytes) -> None:
+        async with self.staging.opened() as objects:
+            await objects.write(name, content)
+
+    async def _read(self, name: str) -> bytes | None:
+        async with self.staging.opened() as objects:
+            [content] = await objects.read([name])
+        return content
 
     def _queue(self) -> JobQueue:
         return connect(self.url, DirectQueue)

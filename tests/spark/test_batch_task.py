@@ -48,8 +48,13 @@ def url(tmp_path):
 @pytest.fixture
 def staging(url):
     staging = Staging(url, 3600, 5)
-    asyncio.run(staging.write(marker_of(BATCH), b"{}"))
+    asyncio.run(in_store(staging, "write", marker_of(BATCH), b"{}"))
     return staging
+
+
+async def in_store(staging, verb, *arguments):
+    async with staging.opened() as objects:
+        return await getattr(objects, verb)(*arguments)
 
 
 def task_of(worker, url, staging):
@@ -68,7 +73,7 @@ def batch_of(jobs, partition=0):
 
 
 def outcomes_in(staging, name):
-    [content] = asyncio.run(staging.read([name]))
+    [content] = asyncio.run(in_store(staging, "read", [name]))
     return decode_outcomes(content)
 
 
@@ -98,7 +103,7 @@ def test_attempts_on_a_partition_never_meet(url, staging):
 
 
 def test_nothing_is_done_for_a_batch_that_has_ended(url, staging, tmp_path):
-    asyncio.run(staging.clean(BATCH))
+    asyncio.run(in_store(staging, "clean", BATCH))
     with pytest.raises(BatchTaskError, match="the batch has ended, or the queue is in a file"):
         task_of(make_worker(), url, staging).do([b"no line is even looked at"], 0, 0)
 
@@ -119,7 +124,7 @@ def test_what_was_done_before_a_failure_is_staged(url, staging, tmp_path):
     lines = [encode_job(job) for job in jobs_of(b"one", b"two", b"bad", b"three")]
     with pytest.raises(BatchTaskError, match="the worker failed: ConnectionError: the database is away"):
         task_of(worker, url, staging).do(lines, 0, 0)
-    [names] = finished(asyncio.run(staging.of_write(BATCH)), BATCH).values()
+    [names] = finished(asyncio.run(in_store(staging, "of_write", BATCH)), BATCH).values()
     assert ["job 0", "job 1"] == [outcome.job_id for outcome in outcomes_in(staging, names[0])]
 
 
@@ -174,8 +179,8 @@ async def test_progress_is_told_when_there_is_some(url):
             loop.call_soon_threadsafe(twice.set)
 
     telling = asyncio.create_task(tell_progress(progress, staging, BATCH, [5, 7, 9]))
-    await staging.write(staging.name(BATCH, 1, 0), b"")
-    await staging.write(staging.name(BATCH, 1, 1), b"")
+    await in_store(staging, "write", staging.name(BATCH, 1, 0), b"")
+    await in_store(staging, "write", staging.name(BATCH, 1, 1), b"")
     await twice.wait()
     telling.cancel()
     assert [(0, 21), (7, 21)] == told

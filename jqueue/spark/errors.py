@@ -1,0 +1,133 @@
+"""The one line that a user needs, out of what PySpark raises: pages of Python's, py4j's and Java's stack traces.
+
+What jqueue raises inside a data source reaches the program as the last line of a traceback, in the text of an exception
+of PySpark's. What Spark itself complains about stands in the first line. Here either is found. The text is all that is
+looked at, so pyspark need not be there.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::[ \n](?P<text>.*))?", re.DOTALL)
+"""The end of a traceback: the class of the exception, with its module, and its message."""
+
+_BEHIND = re.compile(
+    r"\n\tat |\nCaused by: |\nDriver stacktrace:|\n\nJVM stacktrace:|\n=== Streaming Query ===|\n\t?\.\.\. \d+ more"
+)
+"""What comes behind a message that Java passes on."""
+
+_STATE = re.compile(r"(?:\s+SQLSTATE: \w+\b)+(?:;.*|\s*)\Z", re.DOTALL)
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]\s+")
+_CALLING = re.compile(r"An error occurred while calling [\w.]+\n?:?\s*")
+_LOST_TASK = re.compile(r".*most recent failure: Lost task [^:]*?\(TID \d+\) \(.*?\): ", re.DOTALL)
+_JAVA_CLASS = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?::\s+|\Z)")
+_PARTS_OF_URLS = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\S)\?[^\s'\"=]+=[^\s'\"]*")
+"""The user and the options of a URL, which may be secrets."""
+
+_SPARKS_MODULES = ("py4j.", "pyspark.")
+_SELF_EXPLAINING = {"ImportError", "RuntimeError", "StorageError", "TimeoutError", "ValueError"}
+"""Classes besides ours of which the message says enough."""
+
+_ON_CLUSTERS = 'docs/pipeline.md, "On a cluster", says how to get it there'
+
+_KNOWN = (
+    (re.compile(r"No module named '(jqueue|pyspark_jqueue)\b"), f"the executors have no jqueue: {_ON_CLUSTERS}"),
+    (
+        re.compile(r"No module named '([\w.]+)'"),
+        r"the processes of the executors have no module \1: install it there, or send it with --py-files",
+    ),
+    (
+        re.compile(r"No FileSystem for scheme \"?s3\"?"),
+        "Spark has no s3:// of its own: write s3a://, and have it load hadoop-aws (spark.jars.packages)",
+    ),
+    (
+        re.compile(r"No FileSystem for scheme \"?(\w+)\"?|Class (org\.apache\.hadoop\.fs\.s3a)\S* not found"),
+        "Spark cannot reach files of this kind: have it load the connector of the store (spark.jars.packages)",
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly|Python worker failed to connect"),
+        "a Python process of an executor ended unexpectedly: it was killed, for example for want of memory, or crashed",
+    ),
+    (
+        re.compile(r"OutOfMemoryError"),
+        "Spark ran out of memory: give it more, as in --conf spark.driver.memory=4g (or spark.executor.memory)",
+    ),
+    (
+        re.compile(r"\[MALFORMED_RECORD_IN_PARSING|\[UNSUPPORTED_FEATURE\.QUERY_ONLY_CORRUPT_RECORD_COLUMN\]"),
+        "the file has a record that cannot be read in this format",
+    ),
+    (
+        re.compile(
+            r"\[CANNOT_READ_FILE_FOOTER\]|\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+)\."
+        ),
+        r"\1 cannot be read: it is not in this format, or damaged",
+    ),
+    (
+        re.compile(r"\[UNABLE_TO_INFER_SCHEMA\]"),
+        "there is no data: the folder has no file of this format, or only empty ones",
+    ),
+    (re.compile(r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\""), r"a \1 is no \2"),
+)
+"""What Spark says so that only those who know it understand it, or with the data in it; and the same in plain words."""
+
+
+def one_line(error: BaseException) -> str:
+    """What is wrong, in one line for people.
+
+    Args:
+        error: what a call of Spark's raised, or of ours.
+    """
+    text = str(error)
+    if type(error).__name__ in ("Py4JNetworkError", "ConnectionRefusedError"):
+        return "Spark has ended: its process was killed, or could not start"
+    from_spark = type(error).__module__.startswith(_SPARKS_MODULES)
+    said = _of_spark(text) if from_spark else _of(type(error).__name__, type(error).__module__, text)
+    return _PARTS_OF_URLS.sub("", " ".join(said.split()))
+
+
+def _of_spark(text: str) -> str:
+    """The line within the text of an exception of Spark's."""
+    raised = _raised_in_python(text)
+    if raised is not None:
+        return raised
+    first = _first(_LOST_TASK.sub("", _CALLING.sub("", text, count=1), count=1))
+    return _plain(text) or _CONDITION.sub("", _JAVA_CLASS.sub("", first, count=1), count=1) or "Spark failed"
+
+
+def _raised_in_python(text: str) -> str | None:
+    """What the last traceback in the text ends with; None if there is none."""
+    _, found, after = text.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    lines = _first(after).split("\n")
+    ends = next((number for number, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    match = _RAISED.match("\n".join(lines[ends:]))
+    if match is None:
+        return None
+    module, _, name = match["name"].rpartition(".")
+    return _of(name, module, match["text"] or "")
+
+
+def _first(text: str) -> str:
+    """A message without what Java has put behind it."""
+    found = _BEHIND.search(text)
+    return _STATE.sub("", text[: found.start()] if found else text)
+
+
+def _of(name: str, module: str, text: str) -> str:
+    """What an exception says; with its class, if it is somebody's whose messages need it."""
+    if name == "ModuleNotFoundError":
+        return _plain(text) or text
+    if text and (module.partition(".")[0] == "jqueue" or name in _SELF_EXPLAINING):
+        return text
+    return f"{name}: {text}" if text else name
+
+
+def _plain(text: str) -> str | None:
+    for pattern, words in _KNOWN:
+        found = pattern.search(text)
+        if found is not None:
+            return found.expand(words)
+    return None

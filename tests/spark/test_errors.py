@@ -1,0 +1,166 @@
+"""The one line that a user needs is found in what PySpark raises, and nothing else of it is shown."""
+
+import pytest
+
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError
+from jqueue.spark.errors import one_line
+
+LINE = "option maxJobs takes a whole number from 1 to 10, got '0'"
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/somewhere/jqueue/spark/options.py", line 66, in _converted
+    raise InvalidJobError(f"option {name} takes {kind.words}{got}")
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"""
+CHAINED = f"""Traceback (most recent call last):
+  File "/somewhere/x.py", line 1, in f
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+{TRACEBACK}"""
+PLAN = """
+=== Streaming Query ===
+Identifier: [id = 42c6, runId = 8a05]
+Current State: ACTIVE
+
+Logical Plan:
+WriteToMicroBatchDataSource noop-table
+"""
+JAVA = """
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.applyOrElse(PythonRunner.scala:1136)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
+\t... 17 more
+"""
+ABORTED = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: "
+    "Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): "
+)
+CALLED = "An error occurred while calling o86.collectToPython.\n: "
+
+
+def raised(text, name="AnalysisException", module="pyspark.errors.exceptions.captured"):
+    return type(name, (Exception,), {"__module__": module})(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidJobError(LINE),
+        ValueError(LINE),
+        RuntimeError(LINE),
+        raised(
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: "
+            f"{TRACEBACK}jqueue.domain.errors.InvalidJobError: {LINE}\n SQLSTATE: 38000"
+        ),
+        raised(f"An exception was thrown from the Python worker:\n{TRACEBACK}ValueError: {LINE}", "PythonException"),
+        raised(f"An exception was thrown from the Python worker:\n{CHAINED}ValueError: {LINE}", "PythonException"),
+        raised(
+            "[STREAM_FAILED] Query [id = 42c6] terminated with exception: "
+            "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming source perform latestOffset: "
+            f"{TRACEBACK}jqueue.domain.errors.InvalidJobError: {LINE}\n SQLSTATE: 38000 SQLSTATE: XXKST{PLAN}",
+            "StreamingQueryException",
+        ),
+        raised(
+            f"{CALLED}org.apache.spark.SparkException: {ABORTED}org.apache.spark.api.python.PythonException: "
+            f"{TRACEBACK}ValueError: {LINE}\n{JAVA}",
+            "Py4JJavaError",
+            "py4j.protocol",
+        ),
+    ],
+)
+def test_what_jqueue_says_is_all_that_is_said(error):
+    assert LINE == one_line(error)
+
+
+def test_a_message_of_several_lines_becomes_one():
+    text = f"{TRACEBACK}jqueue.domain.errors.QueueFullError: no room\n  for 10 jobs\nand 7 bytes\n SQLSTATE: 38000"
+    assert "no room for 10 jobs and 7 bytes" == one_line(raised(text))
+    assert "no room for 10 jobs" == one_line(QueueFullError("no room\nfor 10 jobs"))
+
+
+def test_an_error_of_somebody_elses_keeps_its_class():
+    assert "KeyError: 'size'" == one_line(raised(f"{TRACEBACK}KeyError: 'size'\n SQLSTATE: 38000"))
+    assert "shop.errors.Away" != one_line(raised(f"{TRACEBACK}shop.errors.Away\n"))
+    assert "Away" == one_line(raised(f"{TRACEBACK}shop.errors.Away\n"))
+    assert "KeyError: 'size'" == one_line(KeyError("size"))
+    assert "bad URL" == one_line(InvalidURLError("bad URL"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[PATH_NOT_FOUND] Path does not exist: file:/a.csv. SQLSTATE: 42K03", "Path does not exist: file:/a.csv."),
+        (
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703;\n"
+            "'Project ['nope]\n+- Range (0, 3, step=1, splits=Some(2))\n",
+            "A column with name `nope` cannot be resolved.",
+        ),
+        (
+            f"{CALLED}org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data "
+            f"source: nope. SQLSTATE: 42K02{JAVA}",
+            "Failed to find the data source: nope.",
+        ),
+        (f"{CALLED}java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.{JAVA}",
+         "Cannot call methods on a stopped SparkContext."),
+        (f"{CALLED}java.lang.NullPointerException{JAVA}", "Spark failed"),
+        ("", "Spark failed"),
+    ],
+)  # fmt: skip
+def test_what_spark_says_is_cut_to_what_people_read(text, said):
+    assert said == one_line(raised(text, "Py4JJavaError", "py4j.protocol"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'jqueue'", "the executors have no jqueue"),
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'pyspark_jqueue'", "the executors have no jqueue"),
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'shop.jobs'", "have no module shop.jobs"),
+        (f'{CALLED}org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"{JAVA}', "s3a://"),
+        (f'{CALLED}org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"', "connector"),
+        (f"{CALLED}org.apache.spark.SparkException: {ABORTED}org.apache.spark.SparkException: Python worker exited "
+         f"unexpectedly (crashed). Consider setting 'x' to 'true'{JAVA}", "ended unexpectedly"),
+        (f"{CALLED}java.lang.OutOfMemoryError: Java heap space{JAVA}", "spark.driver.memory"),
+        ("[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/a.parquet. Could not "
+         "read footer. SQLSTATE: KD001", "file:/a.parquet cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_only_experts_understand_is_said_in_plain_words(text, said):
+    assert said in one_line(raised(text, "Py4JJavaError", "py4j.protocol"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[CAST_INVALID_INPUT] The value \'hunter2\' of the type "STRING" cannot be cast to "INT" because so.',
+        "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: [hunter2].",
+        "[PATH_NOT_FOUND] Path does not exist: s3a://key:hunter2@bucket/a.csv. SQLSTATE: 42K03",
+        "[PATH_NOT_FOUND] Path does not exist: s3a://bucket/a.csv?secret=hunter2 SQLSTATE: 42K03",
+    ],
+)
+def test_no_data_and_no_secret_is_shown(text):
+    said = one_line(raised(text))
+    assert said
+    assert "hunter2" not in said
+
+
+def test_spark_that_is_gone_is_said_to_be_gone():
+    assert one_line(raised("Answer from Java side is empty", "Py4JNetworkError", "py4j.protocol")).startswith(
+        "Spark has ended"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+def test_what_a_real_session_raises_becomes_one_line(spark):
+    def fail(batches):
+        raise InvalidJobError(LINE)
+
+    with pytest.raises(Exception, match="PATH_NOT_FOUND") as caught:
+        spark.read.parquet("/nowhere/at/all.parquet")
+    assert "Path does not exist: file:/nowhere/at/all.parquet." == one_line(caught.value)
+    with pytest.raises(Exception, match="maxJobs") as caught:
+        spark.range(1).mapInArrow(fail, "id long").collect()
+    assert LINE == one_line(caught.value)
