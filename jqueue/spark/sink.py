@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jqueue")
 
-STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name != "txnVersion"}
-"""The version of a micro-batch is its number."""
+STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
+"""The version of a micro-batch is its number, and a query has many commits."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -97,7 +98,7 @@ class BulkWriter(DataSourceArrowWriter):
             raise InvalidJobError("txnAppId and txnVersion go together: which write of which application this is")
         self.enqueue = bulk_enqueue(options, taken, schema)
         self.write_id = SystemEntropy().new_id()
-        self.receipt_path: str | None = taken.get("receiptPath")
+        self.receipt_path = os.path.abspath(taken["receiptPath"]) if "receiptPath" in taken else None
         if app_id is None:
             self.transaction = Transaction(f"spark-write:{self.write_id}", 1, OWN_TRANSACTION_KEPT)
         else:

@@ -149,3 +149,8 @@ def test_complete_output_is_refused(file):
 def test_the_version_of_a_batch_is_its_number_so_that_none_can_be_given(file):
     with pytest.raises(InvalidJobError, match="there is no option 'txnVersion'"):
         sink(file, schema(payload=BinaryType()), txnAppId="a", txnVersion="1")
+
+
+def test_a_stream_has_many_commits_and_leaves_no_receipt(file):
+    with pytest.raises(InvalidJobError, match="there is no option 'receiptPath'"):
+        sink(file, receiptPath="receipt.json")

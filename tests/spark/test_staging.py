@@ -55,9 +55,10 @@ def stage(url, *names):
 def test_what_is_staged_is_read_in_the_order_asked_for_and_none_where_there_is_nothing(url):
     there = staging(url)
     names = [there.name("w", partition, 7) for partition in range(20)]
+    stage(url, ".staged-other-0-0-a")
     for number, name in enumerate(names):
         call(there, "write", name, b"%d" % number)
-    assert [b"19", None, b"0"] == call(there, "read", [names[19], ".staged-other", names[0]])
+    assert [b"19", None, b"0"] == call(there, "read", [names[19], ".staged-nobody", names[0]])
     assert sorted(names) == sorted(call(there, "of_write", "w"))
 
 

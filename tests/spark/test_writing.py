@@ -1,6 +1,7 @@
 """Bulk enqueue, driven as Spark drives it but without Spark: tasks, commit and abort, each in any number."""
 
 import asyncio
+import json
 import pickle
 from datetime import UTC, datetime, timedelta
 
@@ -326,6 +327,29 @@ def test_a_message_of_somebody_else_is_left_alone(file):
     assert isinstance(report, TaskReport)
     bulk.commit([None, report])
     assert [b"a"] == texts_of(file)
+
+
+def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = {"receiptPath": "receipt.json", "txnAppId": "nightly", "txnVersion": "5"}
+    receipts = []
+    for _ in range(2):
+        bulk = writer(file, KEYED, **named)
+        reports = [bulk.stage([batch(KEYED, (b"a", "k"), (b"b", "k"), (b"c", None))], task())]
+        monkeypatch.chdir("/")  # the commit may run anywhere
+        bulk.commit(reports)
+        monkeypatch.chdir(tmp_path)
+        receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
+    assert [
+        {"added": 2, "taken": 1, "repeated": False, "version": None},
+        {"added": 0, "taken": 0, "repeated": True, "version": 5},
+    ] == receipts
+
+
+def test_a_receipt_that_cannot_be_left_is_no_reason_to_say_that_the_write_failed(file, tmp_path, caplog):
+    write(file, b"a", receiptPath=str(tmp_path / "nowhere" / "receipt.json"))
+    assert [b"a"] == texts_of(file)
+    assert ["The receipt of a write could not be left: FileNotFoundError"] == caplog.messages
 
 
 def test_columns_without_a_payload_become_json(file):
