@@ -132,11 +132,11 @@ class RowEncoder:
         if pa.types.is_struct(kind):
             fields = column.flatten()  # what is null in a row as a whole is null in each of them
             return self._objects([kind.field(number).name for number in range(kind.num_fields)], fields, len(column))
-        values = self._pylist("payload", column)
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return values
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return [text.encode() for text in values]
+            column = column.cast(pa.large_binary())  # the bytes that it has are those of UTF-8
+        values = self._pylist("payload", column)
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            return values
         return self._as_json(map(_converter(kind) or _same, values))
 
     def _objects(self, names: list[str], columns: list[pa.Array], rows: int = 0) -> list[bytes]:
@@ -180,9 +180,12 @@ class RowEncoder:
     def _pylist(self, name: str, column: pa.Array) -> list[Any]:
         try:
             return list(column.to_pylist())
+        except UnicodeDecodeError:
+            what = "a string that is not UTF-8: cast it to binary"
         except (ValueError, OverflowError):
-            number = next(number for number, value in enumerate(column) if not _is_readable(value))
-        raise self._wrong(number, f"{name} has a time that is out of range: years are from 1 to 9999")
+            what = "a time that is out of range: years are from 1 to 9999"
+        number = next(number for number, value in enumerate(column) if not _is_readable(value))
+        raise self._wrong(number, f"{name} has {what}")
 
     def _refuse_nulls(self, name: str, column: pa.Array) -> None:
         if column.null_count:

@@ -145,12 +145,15 @@ class StagedObjects:
         return await _at_once(one, names)
 
     async def of_write(self, write_id: str) -> list[str] | None:
-        """The names of all objects that a write has staged; None if the store cannot list them.
+        """The names of all objects that a write has staged; None if the store cannot list them, or must not.
 
         Raises:
             StorageError: the store failed until the deadline.
         """
-        listed = await self._listed(f"{PREFIX}{write_id}-")
+        try:
+            listed = await self._listed(f"{PREFIX}{write_id}-")
+        except StorageFatalError:
+            return None
         return None if listed is None else [name for name, _ in listed]
 
     async def clean(self, write_id: str, names: Iterable[str] = ()) -> None:

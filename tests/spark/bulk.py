@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from jqueue import DirectQueue, connect
-from jqueue.domain.errors import StorageError
+from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.operations import LastTransaction
 from jqueue.spark.committing import TaskAttempt
 from jqueue.spark.writing import BulkWriter
@@ -118,7 +118,7 @@ class Rough:
 
     Attributes:
         storage: the honest storage underneath.
-        told: what happens to the next requests of each kind: `lost`, `unanswered` or `late`.
+        told: what happens to the next requests of each kind: `lost`, `refused`, `unanswered` or `late`.
         late: writes that have not landed yet, to be landed by the test.
         calls: the kind of each request, and of which object.
     """
@@ -163,6 +163,8 @@ class Rough:
                 self.late.append(request)
             raise StorageError("the connection was reset")
         answer = await request()
+        if fault == "refused":
+            raise StorageFatalError("access was refused")
         if fault == "unanswered":
             raise StorageError("the connection was reset")
         return answer

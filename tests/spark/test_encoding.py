@@ -245,6 +245,20 @@ def test_a_payload_that_is_too_large_names_the_row_and_the_numbers():
     assert said.endswith("or set the option maxPayloadBytes")
 
 
+def test_a_string_that_is_no_utf_8_is_taken_as_a_payload_as_it_is_and_refused_elsewhere():
+    def not_utf_8(name):
+        binary = pa.array([b"good", b"\xff"])
+        text = pa.StringArray.from_buffers(2, *binary.buffers()[1:])
+        columns = schema(**{name: TEXT})
+        encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), Limits(), SystemEntropy(), 3)
+        encoder.add(pa.record_batch({name: text}))
+        return encoder.staged
+
+    assert 2 == not_utf_8("payload").jobs
+    with pytest.raises(InvalidJobError, match="row 1 of partition 3: name has a string that is not UTF-8: cast it to"):
+        not_utf_8("name")
+
+
 def test_a_time_out_of_the_range_of_python_names_the_row():
     columns = schema(payload=TEXT, run_at=TimestampType())
     encoder = RowEncoder(columns_of(columns, {"entrypoint": "a"}), Limits(), SystemEntropy(), 3)
