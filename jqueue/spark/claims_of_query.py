@@ -23,7 +23,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Dequeue, Operation
-from jqueue.domain.operations.holdings import Bound, FindBound, HeldBy
+from jqueue.domain.operations.holdings import HeldBy, LastSequence
 from jqueue.spark.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.source_options import SourceOptions
 
@@ -55,7 +55,7 @@ class ClaimsOfQuery:
         self._turn = asyncio.Lock()
         self._source: str | None = None  # whose claims are known
         self._held: dict[str, list[Job]] = {}  # by claim, in the order in which they become batches
-        self._bound: Bound | None = None
+        self._through: int | None = None  # the sequence number of the last job to take
         self._look_again = float("-inf")
         self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
         self._pulse: asyncio.Task[None] | None = None
@@ -67,11 +67,11 @@ class ClaimsOfQuery:
     @property
     def is_due(self) -> bool:
         """Whether it is time to look for jobs; until then the store is left alone."""
-        return self._bound is not None or self._queue.options.clock.monotonic() >= self._look_again
+        return self._through is not None or self._queue.options.clock.monotonic() >= self._look_again
 
     async def freeze(self) -> None:
         """From now on, take only jobs that are there at this moment."""
-        [self._bound] = await self._queue.apply(FindBound(self._options.entrypoints))
+        [self._through] = await self._queue.apply(LastSequence())
 
     def begin(self, source: str) -> None:
         """Take an id that has never been used: nothing is claimed under it."""
@@ -120,35 +120,31 @@ class ClaimsOfQuery:
         finished = self._held.get(start.claim, [])
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         operations: list[Operation] = [Ack(job) for job in finished]
-        claim, room = self.new_id(), most if self._bound is None else min(most, self._bound.jobs)
-        if waiting is None and room:
+        claim = self.new_id()
+        if waiting is None:
             operations.append(
                 Dequeue(
                     self._options.entrypoints,
-                    batch_size=room,
+                    batch_size=most,
                     claim_timeout=self._options.claim_timeout,
                     holder=holder_of(start.source, claim),
-                    through=None if self._bound is None else self._bound.through,
+                    through=self._through,
                 )
             )
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
         self._held.pop(start.claim, None)
         self._tell_refused(start, results[: len(finished)])
-        if waiting is None and room:
+        if waiting is None:
             claimed = results[-1]
             if isinstance(claimed, JQueueError):
                 raise claimed
             if claimed:
                 waiting, self._held[claim] = claim, claimed
                 self._confirmed = began
-            pause = 0.0 if len(claimed) >= room else self._options.poll_interval
+            pause = 0.0 if len(claimed) >= most else self._options.poll_interval
             self._look_again = self._queue.options.clock.monotonic() + pause
-        if waiting is None:
-            return start
-        if self._bound is not None:
-            self._bound = self._bound._replace(jobs=max(0, self._bound.jobs - len(self._held[waiting])))
-        return start.followed_by(waiting)
+        return start if waiting is None else start.followed_by(waiting)
 
     async def _know(self, source: str) -> None:
         """Find what a query has claimed, if this process does not know, and have it confirmed that it is still so."""

@@ -26,12 +26,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.spark.claims_of_query import ClaimsOfQuery, one_line
 from jqueue.spark.offsets import Offset
+from jqueue.spark.rows import SNAPSHOT_SCHEMA, check_schema
 from jqueue.spark.shipping import ShippedRows, shipped
 from jqueue.spark.source_options import MOST_JOBS, SourceOptions
 from jqueue.sync.background import background
@@ -47,9 +49,16 @@ Answer = TypeVar("Answer")
 
 
 def open_queue(options: SourceOptions) -> DirectQueue:
-    """A queue for one query: one call acks a batch, and claims another."""
+    """A queue for one query: one call acks a batch, and claims another.
+
+    Raises:
+        InvalidURLError: the URL is wrong.
+    """
     limits = Limits(batch_size=2 * MOST_JOBS + 2)
-    return connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout)
+    queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout)
+    if isinstance(queue.storage, InMemoryStorage):
+        raise InvalidURLError("a queue in memory can be seen only by the process that has it: name a file or a store")
+    return queue
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,6 +152,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> SourceOptions:
+        check_schema(self._schema, SNAPSHOT_SCHEMA)
         return SourceOptions.read(self._given)
 
     @cached_property

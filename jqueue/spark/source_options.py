@@ -9,8 +9,8 @@ from typing import Any
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidURLError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
-from jqueue.spark.fleet import is_fleet
-from jqueue.spark.options import INTEGER, NAMES, SECONDS, Kind, take, url_of
+from jqueue.spark.fleet import addresses_of, names_several
+from jqueue.spark.options import INTEGER, NAMES, SECONDS, Kind, take
 
 MOST_JOBS = 100_000
 """The most jobs in one batch, whoever asks for more: their rows go through the driver."""
@@ -63,7 +63,8 @@ class SourceOptions:
             InvalidJobError: there is one that nobody knows, or a value is wrong.
             InvalidURLError: the URL is missing, or there are several.
         """
-        if is_fleet(options):
+        addresses = addresses_of(options)
+        if names_several(addresses):
             raise InvalidURLError("a stream reads one queue, by its URL: for several, start a query for each")
         given: dict[str, Any] = take(options, KNOWN)
         names = {
@@ -73,4 +74,4 @@ class SourceOptions:
             "claimTimeout": "claim_timeout",
             "numPartitions": "partitions",
         }
-        return cls(url_of(options), **{names[name]: value for name, value in given.items()})
+        return cls(addresses[0], **{names[name]: value for name, value in given.items()})

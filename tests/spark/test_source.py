@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
@@ -237,6 +237,12 @@ def test_some_columns_in_another_order(world):
 # Wrong options, and stores that fail
 
 
+def test_a_column_that_no_job_has_is_told_in_one_line(world):
+    reader = ClaimReader(world.options, StructType([StructField("size", LongType())]), opened=world.open)
+    with pytest.raises(InvalidJobError, match=r"^a job has no column 'size'.*$"):
+        reader.getDefaultReadLimit()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -261,6 +267,7 @@ def test_some_columns_in_another_order(world):
         ({"path": "q.json", "numPartitions": "0"}, "option numPartitions takes a whole number from 1 to 1000"),
         ({"path": "q.json", "entrypoint": "a,,b"}, "option entrypoint takes names"),
         ({"path": "s3:/bucket"}, "the s3:// URL has no //"),
+        ({"path": "memory://queue"}, "a queue in memory can be seen only by the process that has it"),
     ],
 )
 @pytest.mark.parametrize("call", ["prepareForTriggerAvailableNow", "initialOffset"])

@@ -68,9 +68,8 @@ def test_what_is_there_is_drained_and_a_restart_from_the_checkpoint_goes_on(spar
 def test_a_wrong_option_is_told_in_one_line(spark, jobs):
     with pytest.raises(StreamingQueryException) as raised:
         jobs.run(spark, maxJobsPerTrigger=0)
-    lines = [line for line in str(raised.value).splitlines() if "Error:" in line]
-    assert ["jqueue.domain.errors.InvalidJobError: option maxJobsPerTrigger takes a whole number from 1 to 100000, got '0'"
-            ] == lines  # fmt: skip
+    [said] = [line for line in str(raised.value).splitlines() if "Error:" in line]
+    assert said.endswith("Error: option maxJobsPerTrigger takes a whole number from 1 to 100000, got '0'")
 
 
 @pytest.mark.full

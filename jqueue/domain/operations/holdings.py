@@ -1,21 +1,17 @@
-"""Looking, for who claims under a name of its own: what it holds, and what there is to claim by now.
+"""Looking, for who claims under a name of its own: what it holds, and how far what is there by now goes.
 
 Whoever is restarted finds its claims by the name of their holder; whoever shall take what is there, and nothing that
-comes later, notes how far that goes. Both change nothing, and are answered from a fresh read.
+comes later, notes the last number that was given. Both change nothing, and are answered from a fresh read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.operations.dequeue import sought_names
-
-LIVE = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+from jqueue.domain.models import Job
+from jqueue.domain.operations.base import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +31,10 @@ class HeldBy(Operation):
         return sorted(held, key=lambda job: (job.priority, job.sequence))
 
 
-class Bound(NamedTuple):
-    """What there was at one moment.
-
-    Attributes:
-        through: no job had a larger sequence number.
-        jobs: how many could be claimed then, or later.
-    """
-
-    through: int
-    jobs: int
-
-
 @dataclass(frozen=True, slots=True)
-class FindBound(Operation):
-    """Look how far the queue goes at this moment. Its result is a `Bound`.
+class LastSequence(Operation):
+    """Look which sequence number was the last that was given. What comes later gets a higher one."""
 
-    Attributes:
-        entrypoints: whose jobs count; one name, several, or None for all.
-    """
-
-    entrypoints: str | tuple[str, ...] | None = None
-
-    def prepared(self, preparation: Preparation) -> FindBound:
-        """With the entrypoints as a tuple."""
-        return self if self.entrypoints is None else replace(self, entrypoints=sought_names(self.entrypoints))
-
-    def change(self, draft: Draft, now: datetime) -> Bound:
+    def change(self, draft: Draft, now: datetime) -> int:
         """Nothing is changed."""
-        through = jobs = 0
-        for entry in draft.jobs.entries.values():
-            if isinstance(entry, Job):
-                entrypoint, status, sequence = entry.entrypoint, entry.status, entry.sequence
-            else:
-                entrypoint, _, status, _, _, sequence, *_ = entry
-            through = max(through, sequence)
-            jobs += status in LIVE and (self.entrypoints is None or entrypoint in self.entrypoints)
-        return Bound(through, jobs)
+        return draft.last_sequence
