@@ -21,6 +21,7 @@ from jqueue.domain.models import (
     QueueSettings,
     QueueState,
     Schedule,
+    TransactionRecord,
     Usage,
 )
 
@@ -60,14 +61,20 @@ jobs = st.builds(
     keep_result=st.none() | seconds,
 )
 claimed = st.builds(
-    lambda job, at, timeout, attempt, told: job.evolve(
-        status=JobStatus.IN_PROGRESS, heartbeat_at=at, claim_timeout=timeout, attempt=attempt, cancel_requested=told
+    lambda job, at, timeout, attempt, told, holder: job.evolve(
+        status=JobStatus.IN_PROGRESS,
+        heartbeat_at=at,
+        claim_timeout=timeout,
+        attempt=attempt,
+        cancel_requested=told,
+        holder=holder,
     ),
     jobs,
     st.none() | times,
     st.none() | seconds,
     st.integers(1, 2**53),
     st.booleans(),
+    st.none() | names,
 )
 completed = st.builds(
     lambda job, at, kept, result: job.evolve(
@@ -110,6 +117,7 @@ decisions = st.fixed_dictionaries(
         "recent": st.dictionaries(
             names, st.lists(st.builds(Usage, seconds, seconds, counts), min_size=1, max_size=3).map(tuple), max_size=2
         ),
+        "transactions": st.dictionaries(names, st.builds(TransactionRecord, counts, seconds), max_size=2),
         "schedules": st.lists(schedules, max_size=2).map(lambda many: {each.name: each for each in many}),
     }
 )

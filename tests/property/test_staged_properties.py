@@ -6,7 +6,7 @@ import string
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jqueue.core.blob import Blob
@@ -23,6 +23,7 @@ from jqueue.domain.operations.staged import StagedReceipt
 
 NOW = datetime(2026, 1, 1, 12, 30, 30, 123456, tzinfo=UTC)
 COMMIT = CommitId("writer", 1, 0)
+PATIENT = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
@@ -75,7 +76,7 @@ def staged(task, rows):
     return writer
 
 
-@settings(deadline=None, max_examples=100)
+@PATIENT
 @given(st.lists(rows, min_size=1, max_size=3))
 @example([[("x", b"\x00\n, \n", {"headers": {"a": "\x00\n"}})]])
 def test_staged_jobs_are_those_that_an_enqueue_would_have_made(tasks):
@@ -98,7 +99,7 @@ def as_told(jobs):
     return sorted(repr(sorted(job.model_dump(exclude={"id", "sequence"}).items())) for job in jobs)
 
 
-@settings(deadline=None)
+@PATIENT
 @given(st.lists(names.filter(str.isascii), unique=True, max_size=8), names, st.data())
 def test_many_plain_jobs_are_encoded_as_one_by_one(ids, entrypoint, data):
     ids = [job_id for job_id in ids if set(job_id) <= set(string.ascii_letters + string.digits + "-")]
@@ -160,6 +161,7 @@ def test_any_cut_is_told():
     assert not any(read_or_refuse(content[start:]) for start in range(1, len(content)))
 
 
+@PATIENT
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"[]\n\n")

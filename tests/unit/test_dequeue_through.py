@@ -5,7 +5,7 @@ import random
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import BrokerQueue, Dequeue, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError
@@ -16,7 +16,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Preparation, SetLimits, perform
 from jqueue.testing.virtual_time import VirtualClock, run
-from tests.property.test_limits_machine import PlainLimits, Record
+from tests.property.plain_limits import PlainLimits, Record
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
@@ -152,7 +152,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs, steps)
 def test_it_claims_what_a_plain_look_finds_among_the_jobs_that_were_there(jobs, steps):
     draft, plain, count = Draft(), PlainLimits(), 0

@@ -1,0 +1,35 @@
+"""Staged jobs for tests: blocks of them, queues in virtual time, and what a reader sees who knows nothing."""
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue.core.staged import StagedWriter, read_staged
+from jqueue.testing.faults import FaultyStorage
+from jqueue.testing.virtual_time import VirtualClock
+
+both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+
+
+def block(*ids, entrypoint="work", **details):
+    """Staged jobs with these ids, as somebody else reads them."""
+    writer = StagedWriter()
+    for job_id in ids:
+        writer.add(job_id, entrypoint, b"for " + job_id.encode(), **details)
+    return read_staged(writer.finish())
+
+
+def queue_on(kind, storage, **options):
+    return kind(storage, clock=VirtualClock(), **options)
+
+
+def store():
+    return FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+
+
+async def ids_in(storage):
+    """The ids of all jobs in their order, as a reader sees them that knows nothing."""
+    state = await DirectQueue(storage, clock=VirtualClock()).read_state()
+    assert not state.set_aside
+    places = [job.sequence for job in state.jobs]
+    assert len(places) == len(set(places)), "two jobs have one place"
+    return [job.id for job in sorted(state.jobs, key=lambda job: job.sequence)]
