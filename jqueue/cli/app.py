@@ -16,6 +16,7 @@ from jqueue.cli.pause import pause
 from jqueue.cli.purge import purge
 from jqueue.cli.redrive import redrive
 from jqueue.cli.resume import resume
+from jqueue.cli.spark import spark
 from jqueue.cli.stats import stats
 from jqueue.cli.worker import worker
 
@@ -51,6 +52,7 @@ class _HidingURLs:
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume):
     app.command()(command)
+app.add_typer(spark)
 
 
 def _show_version(wanted: bool) -> None:

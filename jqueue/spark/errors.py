@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import re
 
-_TRACEBACK = "Traceback (most recent call last):"
+_INTRODUCTION = re.compile(
+    r"Traceback \(most recent call last\):\n"
+    r"|(?:Failed to [a-z ]*Python data source[a-z ]*|An exception was thrown from the Python worker):\s"
+    r"(?!Traceback \(most recent call last\):)"
+)
+"""What stands before a traceback; or before the exception alone, where Spark is told to hide tracebacks."""
+
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::[ \n](?P<text>.*))?", re.DOTALL)
 """The end of a traceback: the class of the exception, with its module, and its message."""
 
@@ -97,11 +103,11 @@ def _of_spark(text: str) -> str:
 
 
 def _raised_in_python(text: str) -> str | None:
-    """What the last traceback in the text ends with; None if there is none."""
-    _, found, after = text.rpartition(_TRACEBACK)
-    if not found:
+    """What the last traceback in the text ends with, or what stands in its place; None if nothing was raised there."""
+    begins = [found.end() for found in _INTRODUCTION.finditer(text)]
+    if not begins:
         return None
-    lines = _first(after).split("\n")
+    lines = _first(text[begins[-1] :]).split("\n")
     ends = next((number for number, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
     match = _RAISED.match("\n".join(lines[ends:]))
     if match is None:

@@ -55,6 +55,11 @@ def raised(text, name="AnalysisException", module="pyspark.errors.exceptions.cap
             "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: "
             f"{TRACEBACK}jqueue.domain.errors.InvalidJobError: {LINE}\n SQLSTATE: 38000"
         ),
+        raised(
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to commit or abort Python data source write: "
+            f"jqueue.domain.errors.QueueFullError: {LINE}\n SQLSTATE: 38000"
+        ),
+        raised(f"An exception was thrown from the Python worker:\nValueError: {LINE}", "PythonException"),
         raised(f"An exception was thrown from the Python worker:\n{TRACEBACK}ValueError: {LINE}", "PythonException"),
         raised(f"An exception was thrown from the Python worker:\n{CHAINED}ValueError: {LINE}", "PythonException"),
         raised(

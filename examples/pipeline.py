@@ -1,0 +1,285 @@
+"""The data pipeline on Spark, from end to end, on the files of a folder.
+
+    make pipeline                                  # this repository's own files
+    make pipeline ARGS="/usr/share/doc --out out"  # any folder; what is made is kept in out/
+
+One job for each file is enqueued by Spark, in one commit. Most are done by a worker's handlers on Spark's executors:
+`run_batch`. The rest goes through a streaming query, into a table of Parquet. Another query puts what came out of it
+back into the queue, as new jobs. A snapshot shows what is there in the end, a report how it went, and at last a plain
+loop over the files says whether all of it is true. Two jobs cannot go well, so that there is something to see: one
+names a file that is not there, and one kills the Python process that runs it.
+
+The functions from `enqueue` to `look` are what a program of your own would look like; the rest is the show around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jqueue.spark.session import java_problem, local_session
+from jqueue.worker import Worker
+
+try:
+    from pyspark.sql import functions as F
+    from rich.console import Console
+    from rich.text import Text
+
+    from jqueue.cli.spark_noise import java_options, quiet_java, quiet_python
+except ImportError:
+    sys.exit('This example needs more than jqueue: pip install "jqueue[cli,report,spark]", or use `make pipeline`')
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = {"__pycache__", "build", "dist", "node_modules", "site-packages"}
+MOST_FILES = 50_000  # of one commit, and of one batch
+SHARE_STREAMED = 4  # one in so many is left for the streaming query
+BATCHES = 3  # into which that query cuts them
+KEEP_RESULTS = 3600  # seconds
+FILE = "path string, size long"
+SUMMARY = "sha256 string, lines long, size long"
+
+
+class Summary(NamedTuple):
+    sha256: str
+    lines: int
+    size: int
+
+
+def summary(path: str) -> Summary:
+    sha256, lines, size = hashlib.sha256(), 0, 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            sha256.update(block)
+            lines += block.count(b"\n")
+            size += len(block)
+    return Summary(sha256.hexdigest(), lines, size)
+
+
+worker = Worker()
+
+
+@worker.handler("summary", max_attempts=1)
+def summarise(file: dict[str, Any]) -> dict[str, Any]:
+    return {"path": file["path"], **summary(file["path"])._asdict()}
+
+
+@worker.handler("poison", max_attempts=1)
+def poison() -> None:
+    os._exit(1)
+
+
+def enqueue(spark: SparkSession, url: str, files: list[tuple[str, int]], entrypoint: str, version: int) -> None:
+    """One job for each file, in one commit: `path` and `size` become the payload, as JSON."""
+    (
+        spark.createDataFrame(files, FILE)
+        .write.format("jqueue")
+        .mode("append")
+        .option("entrypoint", entrypoint)
+        .option("keepResult", KEEP_RESULTS)
+        .option("txnAppId", "pipeline")
+        .option("txnVersion", version)
+        .save(url)
+    )
+
+
+def stream_out(spark: SparkSession, url: str, out: Path, jobs_per_batch: int) -> list[int]:
+    """The jobs that are left as a stream, their files summed up on the way, into a table. Returns the rows by batch."""
+    jobs = spark.readStream.format("jqueue").option("maxJobsPerTrigger", jobs_per_batch).load(url)
+    files = jobs.select("id", F.from_json(jobs.payload.cast("string"), FILE).alias("file"))
+    summed = files.select("id", "file.path", F.udf(summary, SUMMARY)("file.path").alias("summary"))
+    rows = summed.select("id", "path", "summary.*")
+    query = (
+        rows.writeStream.format("parquet")
+        .option("checkpointLocation", str(out / "checkpoints" / "out"))
+        .trigger(availableNow=True)
+        .start(str(out / "summaries"))
+    )
+    query.awaitTermination()
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def stream_in(spark: SparkSession, url: str, out: Path) -> None:
+    """The rows of the table as a stream, back into the queue: a job for each, for whoever keeps an index of files."""
+    rows = spark.readStream.schema(f"id string, path string, {SUMMARY}").parquet(str(out / "summaries"))
+    query = (
+        rows.drop("id")
+        .writeStream.format("jqueue")
+        .option("entrypoint", "index")
+        .option("checkpointLocation", str(out / "checkpoints" / "in"))
+        .trigger(availableNow=True)
+        .start(url)
+    )
+    query.awaitTermination()
+
+
+def look(spark: SparkSession, url: str, out: Path) -> DataFrame:
+    """The jobs of one moment, kept as a table."""
+    spark.read.format("jqueue").load(url).write.mode("overwrite").parquet(str(out / "snapshot"))
+    return spark.read.parquet(str(out / "snapshot"))
+
+
+# The show
+
+
+class Show:
+    """Steps, what each came to, and how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.seconds = 0.0
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[list[str]]:
+        """What is put into the list that it gives becomes the lines of the step."""
+        lines: list[str] = []
+        began = time.monotonic()
+        if self.console.is_terminal:
+            with self.console.status(name):
+                yield lines
+        else:
+            yield lines
+        self.seconds = time.monotonic() - began
+        for number, line in enumerate(lines):
+            label = Text(f"{'' if number else name:10}", "bold")
+            self.console.print(label.append(f"{line.format(seconds=f'{self.seconds:.1f} s')}", "not bold"))
+
+
+def find_files(folder: Path) -> list[tuple[str, int]]:
+    """The regular files of a folder and their sizes, without what is hidden, built or installed."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("."))
+        paths = (Path(parent, name) for name in sorted(names))
+        found += [(str(path), path.stat().st_size) for path in paths if path.is_file() and not path.is_symlink()]
+    return found[:MOST_FILES]
+
+
+def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: Console) -> list[str]:
+    """The whole story. Returns what is not as it should be, in words."""
+    from jqueue.spark.batch import run_batch
+    from jqueue.spark.report import report
+
+    show, url = Show(console), str(out / "queue.json")
+    nowhere = str(out / "a file that is not there")
+    enqueue(spark, url, [("", 0)], "poison", version=1)
+    with show.step("enqueue") as said:
+        enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
+        said.append(f"{len(files) + 1:,} jobs from a DataFrame, in one commit, in {{seconds}}")
+    with show.step("again") as said:
+        enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
+        queued = spark.read.format("jqueue").load(url).count()
+        said.append(f"the same write once more, as after a crash: still {queued:,} jobs")
+    left = len(files) // SHARE_STREAMED
+    with show.step("run_batch") as said:
+        batch = run_batch(spark, url, worker, max_jobs=len(files) - left + 2)
+        said.append(f"{batch}")
+    with show.step("stream") as said:
+        by_batch = stream_out(spark, url, out, max(1, -(-left // BATCHES)))
+        said.append(f"{sum(by_batch):,} more jobs by a streaming query, in batches of {by_batch}, in {{seconds}}")
+    with show.step("and back") as said:
+        stream_in(spark, url, out)
+        said.append("what came out of it streamed back into the queue, a job for each row, in {seconds}")
+    with show.step("snapshot") as said:
+        snapshot = look(spark, url, out)
+        counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
+        said.extend(f"{count:,} {entrypoint} {status.replace('_', ' ')}" for entrypoint, status, count in counts)
+    with show.step("report") as said:
+        found = report(spark, url)
+        page = found.to_html(out / "report.html")
+        said.append(f"{page} (read in {{seconds}})")
+    console.print()
+    found.print(console)
+    console.print()
+    with show.step("check") as said:
+        problems = check(spark, files, snapshot, out)
+        said.append(f"a plain loop over the {len(files):,} files agrees: {not problems}")
+    return problems
+
+
+def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame, out: Path) -> list[str]:
+    """What is not as it should be, in words."""
+    results = snapshot.where("entrypoint = 'summary' AND status = 'completed'").select("result").collect()
+    worked = [json.loads(row.result) for row in results]
+    streamed = [row.asDict() for row in spark.read.parquet(str(out / "summaries")).drop("id").collect()]
+    indexed = snapshot.where("entrypoint = 'index'").select(snapshot.payload.cast("string")).collect()
+    told: dict[str, list[Summary]] = {}
+    for row in [*worked, *streamed]:
+        told.setdefault(row["path"], []).append(Summary(row["sha256"], row["lines"], row["size"]))
+    problems = []
+    wrong = [path for path, _ in files if told.get(path) != [summary(path)]]
+    if wrong or len(told) != len(files):
+        problems.append(f"{len(wrong)} of {len(files)} files were not summed up once and rightly: {wrong[:1]}")
+    if sorted(row["path"] for row in streamed) != sorted(json.loads(row[0])["path"] for row in indexed):
+        problems.append(f"{len(indexed)} jobs were made of {len(streamed)} rows")
+    dead = {(row.entrypoint, row.status) for row in snapshot.where("status = 'dead'").collect()}
+    if dead != {("summary", "dead"), ("poison", "dead")}:
+        problems.append(f"not just the two that had to fail are dead: {dead}")
+    return problems
+
+
+def read_options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The data pipeline on Spark, on the files of a folder.")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT, help="default: this repository's own files")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="a new folder to keep queue, tables and report in (default: one in the temporary folder)",
+    )
+    parser.add_argument("--limit", type=int, default=MOST_FILES, help="take so many files and no more")
+    parser.add_argument("--master", default="local[*]", help="cores of this machine that Spark uses: local[2]")
+    options = parser.parse_args(arguments)
+    if not options.folder.is_dir():
+        parser.error(f"{str(options.folder)!r} is not a folder")
+    if options.out is not None and options.out.exists():
+        parser.error(f"{str(options.out)!r} exists already: give a new path")
+    if options.limit < SHARE_STREAMED:
+        parser.error(f"--limit must be at least {SHARE_STREAMED}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = read_options(arguments)
+    problem = java_problem()
+    if problem is not None:
+        print(problem, file=sys.stderr)
+        return 2
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    files = find_files(options.folder.absolute())[: options.limit]
+    console.print(f"{len(files):,} files in {str(options.folder.absolute())!r}")
+    if len(files) < SHARE_STREAMED:
+        print(f"There must be at least {SHARE_STREAMED} of them", file=sys.stderr)
+        return 2
+    out = (options.out or Path(tempfile.mkdtemp(prefix="jqueue-pipeline-"))).absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    quiet_python()
+    try:
+        with quiet_java("starting Spark"):
+            settings = {"spark.driver.extraJavaOptions": java_options("off")}
+            spark = local_session("jqueue pipeline", options.master, **settings)
+        try:
+            problems = tell(spark, files, out, console)
+        finally:
+            spark.stop()
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 130
+    for line in problems:
+        console.print(line)
+    console.print(f"Open {(out / 'report.html').as_uri()}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""How far Spark is, on the standard error, where a terminal is there to show it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+@contextmanager
+def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
+    """Shows how many of Spark's tasks are done, while what is inside runs them.
+
+    Args:
+        session: the one that runs them.
+        doing: what is being done, in a word or two.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(doing, total=None)
+        over = threading.Event()
+        looking = threading.Thread(target=_look, args=(session, progress, task, over), daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            looking.join()
+
+
+def _look(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
+    """Look at the stages again and again; what is gone from Spark's memory counts as it was last seen."""
+    seen: dict[int, tuple[int, int]] = {}
+    tracker = session.sparkContext.statusTracker()
+    while not over.wait(SECONDS_BETWEEN_LOOKS):
+        with suppress(Exception):  # it is only a show
+            for stage in tracker.getActiveStageIds():
+                found = tracker.getStageInfo(stage)
+                if found is not None:
+                    seen[stage] = (found.numCompletedTasks, found.numTasks)
+            for stage in seen.keys() - set(tracker.getActiveStageIds()):
+                seen[stage] = (seen[stage][1], seen[stage][1])
+        if seen:
+            done, total = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
+            progress.update(task, completed=done, total=total)

@@ -1,0 +1,326 @@
+"""`jqueue spark enqueue|run|snapshot|report`: what they say and do, at 80 columns; with Spark, and before it starts."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+from typer.testing import CliRunner
+
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.cli import spark_session as sessions
+from jqueue.cli.app import app
+from jqueue.cli.spark_files import format_of
+from jqueue.cli.spark_noise import PROFILE
+
+SECRET = "hunter2"
+
+PROGRAM = """
+from jqueue.worker import Worker
+
+worker = Worker()
+idle = Worker()
+
+
+@worker.handler("double", max_attempts=1)
+def double(number: dict[str, int]) -> int:
+    return 2 * number["n"] if number["n"] else 1 // 0
+"""
+
+COMMANDS = {
+    "enqueue": ["jobs.csv", "queue.json"],
+    "run": ["program:worker", "queue.json"],
+    "snapshot": ["queue.json"],
+    "report": ["queue.json"],
+}
+"""Each command with what it needs at least."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in, with files and a program."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "program", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "jobs.csv").write_text("n\n1\n2\n0\n")
+    asyncio.run(DirectQueue(LocalFileSystemStorage("queue.json")).enqueue("double", b'{"n": 5}'))
+    return tmp_path
+
+
+@pytest.fixture
+def on_spark(folder, spark, monkeypatch):
+    """Commands run in the session of the tests, which goes on; what is a second for them would be many for each."""
+
+    class Shared:
+        def __getattr__(self, name):
+            return (lambda: None) if name == "stop" else getattr(spark, name)
+
+    monkeypatch.setattr(sessions, "_start", lambda place, settings: Shared())
+    monkeypatch.setattr(sessions, "quiet_python", lambda: None)
+    return folder
+
+
+@pytest.fixture
+def no_spark(folder, monkeypatch):
+    """Spark must not be started for what is wrong before."""
+
+    def start(place, settings):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(sessions, "_start", start)
+    return folder
+
+
+def invoke(command, *arguments):
+    runner = CliRunner(env={"COLUMNS": "80"})
+    return runner.invoke(app, ["spark", command, *map(str, arguments)], catch_exceptions=False)
+
+
+def said(command, *arguments):
+    """What it prints if all is well."""
+    result = invoke(command, *arguments)
+    assert (0, "") == (result.exit_code, result.stderr), result.output
+    assert SECRET not in result.stdout
+    return result.stdout
+
+
+def refused(command, *arguments):
+    """The one line that says what is wrong, the same as text and as JSON."""
+    result = invoke(command, *arguments)
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), result.output
+    as_json = invoke(command, *arguments, "--json")
+    assert (2, "") == (as_json.exit_code, as_json.stderr)
+    assert f"jqueue: {json.loads(as_json.stdout)['error']}\n" == result.stderr
+    assert SECRET not in result.output
+    return result.stderr.removeprefix("jqueue: ").strip()
+
+
+def state():
+    return asyncio.run(DirectQueue(LocalFileSystemStorage("queue.json")).read_state())
+
+
+# Before Spark starts
+
+
+def test_the_command_line_knows_pyspark_only_when_it_needs_it():
+    code = "import sys, jqueue.cli.app; print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ("set()\n", "") == (result.stdout, result.stderr)
+
+
+def test_help_lists_the_commands_and_what_they_take():
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["spark", "--help"]).stdout
+    assert 'pip install "jqueue[spark]"' in shown
+    for command in COMMANDS:
+        assert f" {command} " in shown
+        options = invoke(command, "--help").stdout
+        assert max(map(len, options.splitlines())) <= 80
+        for option in ("--master", "--conf", "--spark-log", "--json"):
+            assert option in options
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_pyspark_one_line_says_what_to_install(no_spark, monkeypatch, command):
+    def version(package):
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(sessions, "version", version)
+    assert 'this needs Spark: pip install "jqueue[spark]"' == refused(command, *COMMANDS[command])
+
+
+def test_a_pyspark_that_is_too_old_is_named(no_spark, monkeypatch):
+    monkeypatch.setattr(sessions, "version", lambda package: "4.1.2")
+    assert refused("snapshot", "queue.json").startswith("this needs pyspark 4.2 or newer, and 4.1.2 is installed")
+
+
+def test_without_java_one_line_says_what_is_missing(no_spark, monkeypatch):
+    monkeypatch.setattr(sessions, "java_problem", lambda: "Spark needs Java")
+    assert "Spark needs Java" == refused("report", "queue.json")
+
+
+@pytest.mark.parametrize("setting", ["spark.ui.enabled", "ui.enabled=true", "=x"])
+def test_a_setting_that_is_none_of_sparks_is_refused(no_spark, setting):
+    assert refused("snapshot", "queue.json", "--conf", setting).startswith("--conf takes a setting of Spark's as KEY=")
+
+
+def test_settings_of_the_drivers_java_are_kept(folder):
+    place = sessions.Place("local[1]", ["spark.driver.extraJavaOptions=-Dx=1", "spark.a=b=c"], sessions.SparkLog.WARN)
+    settings = sessions._settings(place)
+    assert "b=c" == settings["spark.a"]
+    assert settings["spark.driver.extraJavaOptions"].endswith("-Djqueue.spark.log=WARN -Dx=1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nothing.csv", "queue.json"], "there is no file or folder nothing.csv"),
+        (["program.py", "queue.json"], "it cannot be told what program.py is: say --format parquet, csv or json"),
+        (["jobs.csv", "memory://"], "a queue in memory is one process's alone: name a file or a store"),
+        (["jobs.csv", f"s3://key:{SECRET}@bucket"], "the s3:// URL names a bucket, but no object in it"),
+        (["jobs.csv", "queue.json", "--txn-app-id", "x"], "--txn-app-id and --txn-version go together"),
+        (["jobs.csv", "queue.json", "--txn-version", "1"], "--txn-app-id and --txn-version go together"),
+        (["jobs.csv", "queue.json", "--option", "priority"], "--option takes KEY=VALUE"),
+        (["jobs.csv", "queue.json", "--read-option", "=x"], "--read-option takes KEY=VALUE"),
+    ],
+)
+def test_what_is_wrong_with_an_enqueue_is_said_before_spark_starts(no_spark, arguments, line):
+    assert refused("enqueue", *arguments).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["program:worker", "nothing.json"], "there is no queue at "),
+        (["program:worker", f"s3://key:{SECRET}@bucket"], "the s3:// URL names a bucket, but no object in it"),
+        (["program:worker", "queue.json", "--entrypoint", "other"], "program:worker has no handler for 'other'"),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_said_before_spark_starts(no_spark, arguments, line):
+    assert refused("run", *arguments).startswith(line)
+
+
+@pytest.mark.parametrize("target", ["nothing:worker", "program:nothing", "program:idle", "program.py"])
+def test_a_worker_that_is_not_there_is_told_as_jqueue_worker_tells_it(no_spark, target):
+    expected = CliRunner().invoke(app, ["worker", target, "queue.json"])
+    found = invoke("run", target, "queue.json")
+    assert (2, expected.stderr) == (found.exit_code, found.stderr)
+
+
+def test_a_snapshot_is_not_written_over_what_is_there(no_spark):
+    assert "jobs.csv is there already: add --mode append or overwrite" == refused("snapshot", "queue.json", "jobs.csv")
+    assert "OUT must end with .parquet, .csv or .json" == refused("snapshot", "queue.json", "out.xml")
+
+
+def test_a_page_needs_a_folder(no_spark):
+    assert refused("report", "queue.json", "--html", "none/page.html").startswith("there is no folder ")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.parquet", "parquet"), ("a.CSV", "csv"), ("a.tsv.gz", "csv"), ("a.jsonl", "json"), ("a.json.zst", "json"),
+        ("s3a://bucket/a.parquet/", "parquet"), ("a/*.csv", "csv"), ("a.txt", None), ("a", None),
+    ],
+)  # fmt: skip
+def test_the_format_is_that_of_the_name(name, kind):
+    assert kind == format_of(name)
+
+
+def test_the_format_of_a_folder_is_that_of_its_files(tmp_path):
+    (tmp_path / "part-0.csv").touch()
+    (tmp_path / "_SUCCESS").touch()
+    assert "csv" == format_of(str(tmp_path))
+    (tmp_path / "part-1.json").touch()
+    assert None is format_of(str(tmp_path))
+
+
+def test_noise_of_java_is_left_out_and_all_else_comes_through():
+    code = """
+import os, sys
+from jqueue.cli.spark_noise import quiet_java
+with quiet_java("starting"):
+    os.system("echo 'WARNING: Using incubator modules: x' >&2; echo first >&2; (sleep 0.3; echo last >&2) & ")
+print("second", file=sys.stderr, flush=True)
+import time; time.sleep(1)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (0, "", {"first", "second", "last"}) == (result.returncode, result.stdout, set(result.stderr.split()))
+    assert PROFILE.is_file()
+
+
+# With Spark
+
+
+def test_rows_of_a_csv_file_become_jobs_and_are_run_and_shown(on_spark):
+    """The story of a file: in, worked, looked at."""
+    assert "3 jobs added to " in said("enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
+    assert [b'{"n": 5}', b'{"n":1}', b'{"n":2}', b'{"n":0}'] == [job.payload for job in state().jobs]
+    shown = said("snapshot", "queue.json", "--show", 1)
+    assert "double" in shown
+    assert "and 3 more" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    ran = json.loads(said("run", "program:worker", "queue.json", "--drain", "--json"))
+    assert (4, 3, 1, 1) == tuple(ran[name] for name in ("claimed", "done", "dead", "batches"))
+    told = json.loads(said("report", "queue.json", "--json", "--html", "page.html"))
+    assert [("double", 1)] == [(each["entrypoint"], each["dead"]) for each in told["entrypoints"]]
+    assert (on_spark / "page.html").stat().st_size > 1000
+
+
+def test_columns_that_mean_something_are_read_as_what_they_mean(on_spark):
+    (on_spark / "jobs.csv").write_text(
+        "entrypoint,payload,priority,unique_key,headers,run_at\n"
+        'mail,007,2,a,"{""x"": ""y""}",\n'
+        'mail,"hello, you",0,07,,2036-01-01T00:00:00Z\n'
+        "mail,third,0,a,,\n"
+    )
+    receipt = json.loads(said("enqueue", "jobs.csv", "queue.json", "--json"))
+    assert (2, 1, False) == tuple(receipt[name] for name in ("added", "taken", "repeated"))
+    first, second = sorted(state().jobs, key=lambda job: job.sequence)[1:]
+    if first.unique_key != "a":
+        first, second = second, first
+    assert (b"007", 2, "a", {"x": "y"}, None) == (
+        first.payload, first.priority, first.unique_key, first.headers, first.run_at
+    )  # fmt: skip
+    assert (b"hello, you", "07", 2036) == (second.payload, second.unique_key, second.run_at.year)
+
+
+def test_a_payload_in_json_stays_the_text_that_it_is(on_spark):
+    (on_spark / "jobs.jsonl").write_text('{"payload": {"to": "ada"}}\n{"payload": {"n": 5, "x": null}, "delay": 60}\n')
+    said("enqueue", "jobs.jsonl", "queue.json", "--entrypoint", "mail")
+    payloads = [json.loads(job.payload) for job in state().jobs[1:]]
+    assert [{"to": "ada"}, {"n": 5, "x": None}] == payloads
+
+
+def test_one_array_of_json_is_read_and_a_repeated_write_adds_nothing(on_spark):
+    (on_spark / "jobs.json").write_text('[\n {"n": 1},\n {"n": 2}\n]\n')
+    arguments = ("jobs.json", "queue.json", "--entrypoint", "double", "--txn-app-id", "nightly", "--txn-version")
+    assert "2 jobs added to " in said("enqueue", *arguments, 7)
+    assert "nothing added: version 7 of nightly was written before\n" == said("enqueue", *arguments, 7)
+    assert True is json.loads(said("enqueue", *arguments, 6, "--json"))["repeated"]
+    assert 3 == len(state().jobs)
+
+
+def test_an_error_of_the_data_source_is_one_line(on_spark):
+    assert "the entrypoint is missing" in refused("enqueue", "jobs.csv", "queue.json")
+    assert "there is no option 'x'" in refused("enqueue", "jobs.csv", "queue.json", "--option", "x=1")
+    assert "cannot be read" in refused("enqueue", "jobs.csv", "queue.json", "--format", "parquet")
+    assert "cannot be read as json" in refused("enqueue", "jobs.csv", "queue.json", "--format", "json")
+    assert refused("snapshot", "nothing.json").startswith("there is no queue at ")
+    assert "is not a queue" in refused("snapshot", "jobs.csv")
+    assert "no queue whose name fits" in refused("report", "nothing*.json")
+    assert b'{"n": 5}' == state().jobs[0].payload
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_snapshot_in_a_file_can_be_enqueued_elsewhere(on_spark, spark, kind):
+    """What was written says all that there was, in each format."""
+    assert f"1 job written to out.{kind}\n" == said("snapshot", "queue.json", f"out.{kind}")
+    reader = spark.read.format(kind).options(header="true", escape='"')
+    frame = reader.load(str(on_spark / f"out.{kind}"))
+    [row] = frame.select("entrypoint", "payload", "status").collect()
+    payload = b'{"n": 5}' if kind == "parquet" else "eyJuIjogNX0="
+    assert ("double", payload, "queued") == (row[0], bytes(row[1]) if kind == "parquet" else row[1], row[2])
+    said("snapshot", "queue.json", f"out.{kind}", "--mode", "append")
+    assert 2 == reader.load(str(on_spark / f"out.{kind}")).count()
+
+
+def test_a_fleet_is_shown_with_the_names_of_its_queues(on_spark):
+    (on_spark / "other.json").write_bytes((on_spark / "queue.json").read_bytes())
+    counts = json.loads(said("snapshot", "queue.json,other.json", "--json"))["counts"]
+    assert {str(on_spark / "queue.json"), str(on_spark / "other.json")} == {each["queue"] for each in counts}
+    assert "queue.json" in said("snapshot", "*.json")
+
+
+@pytest.mark.full
+def test_a_command_in_a_process_of_its_own_prints_its_result_and_nothing_else(folder, spark):
+    """The fixture `spark` is there to skip it where there is no Java."""
+    command = [sys.executable, "-m", "jqueue", "spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double"]
+    result = subprocess.run([*command, "--master", "local[1]"], capture_output=True, text=True, timeout=300)
+    assert (0, "") == (result.returncode, result.stderr)
+    assert result.stdout.startswith("3 jobs added to ")
+    wrong = subprocess.run([*command, "--option", "x=1"], capture_output=True, text=True, timeout=300)
+    assert (2, "", 1) == (wrong.returncode, wrong.stdout, wrong.stderr.count("\n"))
