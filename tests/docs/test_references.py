@@ -85,7 +85,7 @@ def test_the_map_of_the_architecture_is_complete():
     section = _text("docs/architecture.md").split("\n## ")
     [text] = [part for part in section if part.startswith("Where everything is")]
     expected = set()
-    for layer in ("domain", "ports", "core", "adapters", "worker", "testing", "sync", "cli"):
+    for layer in ("domain", "ports", "core", "adapters", "worker", "testing", "sync", "spark", "cli"):
         for path in (ROOT / "jqueue" / layer).rglob("*.py"):
             parts = path.relative_to(ROOT / "jqueue" / layer).parts
             if path.name != "__init__.py":

@@ -18,6 +18,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_SPARK = ROOT / "docs" / "pipeline.md"
 FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)", re.MULTILINE | re.IGNORECASE)
 NOT_RUN = "# not run: "
 MOST_NOT_RUN = 3
@@ -54,7 +55,14 @@ def _run(page: Path) -> list[str]:
         return [str(example.parsed) for example in examples]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_snippets_of_the_page_about_spark_run(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(_run(ON_SPARK)) > 5
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != ON_SPARK], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     snippets = _run(page)

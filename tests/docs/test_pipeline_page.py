@@ -1,0 +1,26 @@
+"""docs/pipeline.md names every option that there is, and every column, and none that there is not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jqueue.spark import columns, snapshot, source_options, writing
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PARTS = {"writing": writing.OPTIONS, "snapshot": snapshot.KNOWN, "source": source_options.KNOWN}
+
+
+def first_column(table):
+    return [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+
+
+@pytest.mark.parametrize(("part", "options"), PARTS.items(), ids=list(PARTS))
+def test_the_options_of_each_part_are_those_of_the_code(part, options):
+    table = PAGE.partition(f"<!-- options: {part} -->\n")[2].partition("\n\n")[0]
+    assert sorted(options) == sorted(first_column(table))
+
+
+def test_the_columns_of_a_bulk_enqueue_are_those_of_the_code():
+    table = PAGE.partition("| column | type |")[2].partition("\n\n")[0]
+    assert list(columns._EXPECTED) == [name for name in first_column(table) if name]
