@@ -32,7 +32,7 @@ Word = Literal["ready", "begun", "ended", "failed", "over"]
 """What a message is about.
 
 `ready`: seconds after which jobs of an entrypoint should have ended; `begun`: ids of jobs; `ended`: outcomes; `failed`:
-why no more jobs are done; `over`: nothing more will come.
+why no more jobs are done; `over`: nothing more will come, and whether a handler wanted so.
 """
 
 LENGTH = 4
@@ -51,10 +51,12 @@ class Errand:
     Attributes:
         load: makes the worker; called where its handlers run, and nowhere else.
         behind: makes an object of the queue that the jobs are from.
+        concurrency: how many jobs at a time; None: as the worker says.
     """
 
     load: Callable[[], Worker]
     behind: Callable[[], JobQueue]
+    concurrency: int | None = None
 
 
 def be_child(reader: int, writer: int, errand: Errand, jobs: Sequence[Job]) -> NoReturn:
@@ -128,6 +130,16 @@ async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callab
         lambda ended: tell("ended", [outcome.plain() for outcome in ended]),
         behind=errand.behind,
     )
+    stops: list[bool] = []
+    stop = worker.stop
+
+    def noted() -> None:
+        stops.append(True)
+        stop()
+
+    worker.stop = noted  # type: ignore[method-assign] # handlers may have had enough; nobody else is there to call it
+    if errand.concurrency is not None:
+        worker.concurrency = errand.concurrency
     try:
         await worker.run(queue, drain=True, signals=False)
     except Exception as error:
@@ -135,7 +147,7 @@ async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callab
         tell("failed", str(error) if isinstance(error, JQueueError) else f"the worker failed: {_said(error)}")
     finally:
         await queue.aclose()
-    tell("over", None)  # what handlers left behind may hold up the end of the loop
+    tell("over", bool(stops))  # what handlers left behind may hold up the end of the loop
 
 
 def _patience(worker: Worker, name: str) -> float | None:

@@ -57,6 +57,7 @@ class Told:
         outcomes: what became of jobs, by id.
         failure: why it does no more.
         is_over: whether it has done all that it will do.
+        is_stopped: whether that is for a handler that has stopped the worker.
         death: how its process ended, if before that.
         overdue: the ids of the jobs whose handlers did not stop, for which it was ended.
         limits: seconds after which jobs of an entrypoint must have ended.
@@ -66,6 +67,7 @@ class Told:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     failure: str | None = None
     is_over: bool = False
+    is_stopped: bool = False
     death: str | None = None
     overdue: set[str] = field(default_factory=set)
     limits: dict[str, float | None] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Told:
         elif word == "failed":
             self.failure = str(about)
         elif word == "over":
-            self.is_over = True
+            self.is_over, self.is_stopped = True, bool(about)
         else:
             raise ValueError("there is no such message")
 

@@ -133,6 +133,36 @@ def test_jobs_that_were_not_begun_are_begun_once(diary):
     assert {"0": 2, "1": 2, "2": 2} == {name: times[name] for name in "012"}, "begun, and then each alone"
 
 
+def test_who_is_to_blame_is_found_in_a_process_that_nobody_else_has_touched(diary):
+    worker = Worker(concurrency=3)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        diary.note(f"{payload.decode()} {os.getpid()}")
+        await asyncio.sleep(0.01)
+        if payload == b"bad":
+            os._exit(1)
+
+    done_by(worker, jobs_of(b"good", b"bad", b"last", b"rest"))
+    lines = [line.split() for line in diary.read()]
+    assert Counter(good=2, bad=3, last=2, rest=1) == Counter(name for name, _ in lines)
+    [*_, final] = [pid for name, pid in lines if name == "bad"]
+    assert ["bad"] == [name for name, pid in lines if pid == final]
+    assert 4 == len({pid for _, pid in lines}) - 1
+
+
+def test_when_all_slots_are_taken_by_handlers_that_do_not_stop_the_rest_is_done_elsewhere():
+    worker = Worker(concurrency=2, cancel_grace=0.05)
+
+    @worker.handler("work", timeout=0.05)
+    def work(payload: bytes) -> None:
+        if payload == b"slow":
+            time.sleep(60)
+
+    outcomes = done_by(worker, jobs_of(b"slow", b"slow", *[b""] * 5))
+    assert ["retried"] * 2 + ["done"] * 5 == [outcome.kind for outcome in outcomes]
+
+
 def test_what_was_told_before_the_process_ended_is_not_done_again(diary):
     worker = Worker(concurrency=1)
 

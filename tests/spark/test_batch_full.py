@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,7 @@ def test_executors_that_are_lost_have_their_jobs_done_by_others(tmp_path):
     program = f"""
 import os, signal
 from pathlib import Path
+from typing import Any
 from jqueue.spark.batch import run_batch
 from jqueue.spark.session import local_session
 from jqueue.worker import Worker
@@ -213,7 +215,8 @@ def program(tmp_path):
     yield program
     program.process.kill()
     program.process.wait()
-    program.process.stdout.close()
+    if program.process.stdout is not None:
+        program.process.stdout.close()
 
 
 def test_ctrl_c_stops_the_handlers_acks_what_is_done_and_hands_back_the_rest(program, tmp_path):
@@ -239,7 +242,7 @@ def test_a_driver_that_is_killed_leaves_no_handlers_and_its_jobs_to_others(progr
 
     async def claimed():
         async with connect(url, DirectQueue) as queue:
-            jobs = []
+            jobs: list[Any] = []
             async with asyncio.timeout(120):
                 while len(jobs) < 12:
                     jobs += await queue.dequeue("work", batch_size=12, wait=30)
