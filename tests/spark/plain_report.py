@@ -4,6 +4,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from pyspark.sql import SparkSession
 
 from jqueue.domain.operations.operator import STALE_ERROR
 from jqueue.spark.report import Report
@@ -92,10 +95,15 @@ def standing(queue, entrypoint, lines):
     times = [time for line in lines if (time := line.turnaround()) is not None]
     tried = [line.attempt for line in lines if line.attempt]
     return Standing(
-        queue,
-        entrypoint,
-        len(lines),
-        *(states[state] for state in ("ready", "scheduled", "in_progress", "dead", "completed", "expired")),
+        queue=queue,
+        entrypoint=entrypoint,
+        jobs=len(lines),
+        ready=states["ready"],
+        scheduled=states["scheduled"],
+        in_progress=states["in_progress"],
+        dead=states["dead"],
+        completed=states["completed"],
+        expired=states["expired"],
         oldest_age=max(ages, default=None),
         median_age=percentile(ages, 0.5),
         p95_age=percentile(ages, 0.95),
@@ -112,7 +120,7 @@ def standing(queue, entrypoint, lines):
 
 
 def grouped(lines, *fields):
-    groups = {}
+    groups: dict[tuple, list] = {}
     for line in lines:
         groups.setdefault(tuple(getattr(line, field) for field in fields), []).append(line)
     return groups
@@ -120,7 +128,7 @@ def grouped(lines, *fields):
 
 def standings(lines):
     groups = grouped(lines, "queue", "entrypoint")
-    return tuple(standing(*key, groups[key]) for key in sorted(groups))
+    return tuple(standing(queue, name, groups[queue, name]) for queue, name in sorted(groups))
 
 
 def totals(lines, queues):
@@ -130,31 +138,33 @@ def totals(lines, queues):
 
 def failures(lines):
     made = []
-    for key, group in grouped([line for line in lines if line.error is not None], "queue", "entrypoint").items():
-        by_class = {}
+    for (queue, name), group in grouped(
+        [line for line in lines if line.error is not None], "queue", "entrypoint"
+    ).items():
+        by_class: dict[str, list] = {}
         for line in group:
             by_class.setdefault(ERRORS[line.error], []).append(line)
-        for name, failed in by_class.items():
+        for error, failed in by_class.items():
             dead = sum(line.status == "dead" for line in failed)
             completed = sum(line.status == "completed" for line in failed)
-            made.append(Failure(*key, name, len(failed), dead, len(failed) - dead - completed, completed))
+            made.append(Failure(queue, name, error, len(failed), dead, len(failed) - dead - completed, completed))
     return tuple(sorted(made, key=lambda each: (-each.jobs, each)))
 
 
 def histogram(lines, value, bounds):
-    counts = Counter()
+    counts: Counter[tuple] = Counter()
     for line in lines:
         if (found := value(line)) is not None:
             bound = max(bound for bound in bounds if bound <= found)
             counts[line.queue, line.entrypoint, bound] += 1
     below = dict(zip(bounds, (*bounds[1:], None), strict=True))
-    return tuple(Share(*key, below[key[2]], jobs) for key, jobs in sorted(counts.items()))
+    return tuple(Share(queue, name, bound, below[bound], jobs) for (queue, name, bound), jobs in sorted(counts.items()))
 
 
 def plain_report(lines, queues=("q",)):
     """The report of these jobs, made without Spark."""
     return Report(
-        spark=None,
+        spark=cast(SparkSession, None),
         now=NOW,
         queues=tuple(queues),
         standings=standings(lines),

@@ -20,7 +20,9 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.texts = [], [], []
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[tuple[str, str]] = []
         self.feed(text)
         self.close()
         assert [] == self.open
@@ -139,6 +141,7 @@ def test_long_tables_are_folded_and_cut_and_plots_show_the_largest(tmp_path):
 def test_a_range_stands_where_its_axis_says():
     made = ranges([Times("long", 0.1, 10.0, 999.0), Times("short", 0.1, 0.1, 1.0)])
 
+    assert made is not None
     marks = {words: place for place, words in made.marks}
     assert {"100 ms", "1 s", "10 s", "10 min"} == set(marks)
     long, short = made.rows
@@ -155,6 +158,7 @@ EDGES = [(0.0, 0.0, 0.0), (1e-9, 1.0, 1e12), (3.0, 3.0, 3.0), (86400.0, 86400.0,
 def test_ranges_of_any_durations_are_on_their_axis(times, others):
     made = ranges([Times("e", *times), *others])
 
+    assert made is not None
     assert 1 + len(others) == len(made.rows)
     for row in made.rows:
         assert 0 <= row.middle <= row.high <= row.most <= 100

@@ -125,7 +125,7 @@ def test_all_figures_are_of_one_version_also_while_the_queue_goes_on(spark, tmp_
 
 
 def test_a_queue_that_is_named_wrongly_is_one_line(spark, tmp_path):
-    for urls in (str(tmp_path / "*.json"), "nowhere://queue", []):
+    for urls in (str(tmp_path / "*.json"), "nowhere://queue", [""]):
         with pytest.raises(InvalidURLError) as raised:
             report(spark, urls)
         assert "\n" not in str(raised.value)
