@@ -117,8 +117,8 @@ def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
 
 def _placed(entries: list[dict[str, Any]]) -> bool:
     """Whether all jobs have places that they may keep."""
-    places = [fields.get("sequence") for fields in entries]
-    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= PLACES  # type: ignore[type-var]
+    places: list[Any] = [fields.get("sequence") for fields in entries]
+    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= PLACES
 
 
 def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""Wildcards in the names of queues, of files and of objects alike: `*`, `?` and `[…]` within a name, `**` across folders.
+"""Wildcards in the names of queues, files and objects alike: `*`, `?` and `[…]` within a name, `**` across folders.
 
 What belongs to a queue and is none (its lock, what is staged beside it) fits no wildcard, and neither does a name that
 begins with a dot, unless the dot is written out.

@@ -41,6 +41,10 @@ class UnusualError(ValueError):
     """Something about these lines is not as usual: they have to be read one by one."""
 
 
+_UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError)
+"""What reading in bulk can end in. Whatever it was, the codec knows what it means."""
+
+
 @dataclass
 class Readings:
     """What was read.
@@ -67,13 +71,7 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Rea
     for some in _pieces(text):
         try:
             cells, rows = _cells(some)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            OverflowError,
-            InvalidBlobError,
-        ):  # whatever it is, the codec knows what it means
+        except _UNUSUAL:
             found = [read_line(line) for line in some.split(SEPARATOR)]
             jobs = [job for job in found if isinstance(job, Job)]
             readings.one_by_one += len(found)
@@ -99,8 +97,7 @@ def _cells(text: bytes) -> tuple[dict[str, Sequence[Any]], int]:
     """What stands in the columns, and how many rows there are.
 
     Raises:
-        UnusualError: the lines have to be read one by one. So do ValueError, TypeError, KeyError, OverflowError and
-            InvalidBlobError.
+        UnusualError: the lines have to be read one by one; any other of `_UNUSUAL` means the same.
     """
     entries: dict[str, Row] = members(text)
     rows = list(entries.values())
@@ -185,13 +182,9 @@ def _check(columns: dict[str, Sequence[Any]], rows: int) -> None:
         _require(max(columns.get(name, (0,))) <= LARGEST)
     statuses = columns.get("status", ())
     if JobStatus.IN_PROGRESS in statuses:
-        attempts = columns.get("attempt", [0] * rows)
-        _require(all(attempt or status != JobStatus.IN_PROGRESS for status, attempt in zip(statuses, attempts)))
+        attempts = zip(statuses, columns.get("attempt", [0] * rows), strict=True)
+        _require(all(attempt for status, attempt in attempts if status == JobStatus.IN_PROGRESS))
     if JobStatus.COMPLETED in statuses:
-        kept, finished = (columns.get(name, [None] * rows) for name in ("keep_result", "finished_at"))
-        _require(
-            all(
-                status != JobStatus.COMPLETED or None not in (seconds, at)
-                for status, seconds, at in zip(statuses, kept, finished)
-            )
-        )
+        for name in ("keep_result", "finished_at"):
+            values = zip(statuses, columns.get(name, [None] * rows), strict=True)
+            _require(all(value is not None for status, value in values if status == JobStatus.COMPLETED))

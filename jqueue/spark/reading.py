@@ -1,4 +1,4 @@
-"""One version of each queue, as bytes: the blobs of a fleet are read side by side, and a store that fails is asked again.
+"""One version of each queue, as bytes: those of a fleet are read side by side, and a store that fails is asked again.
 
 It goes past the queue's engine, which would make a model of every job.
 """

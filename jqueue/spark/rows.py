@@ -76,10 +76,8 @@ SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in ("claim_timeout
 FLEET_SCHEMA = _schema([*SNAPSHOT_SCHEMA.names, QUEUE])
 """The columns of a job in a snapshot of several queues."""
 
-STREAM_SCHEMA = _schema(
-    ("id", "entrypoint", "payload", "priority", "attempt", "created_at", "run_at", "headers", "unique_key")
-    + ("claim_timeout",)
-)
+_CLAIMED_WITH = ("entrypoint", "payload", "priority", "attempt", "created_at", "run_at", "headers", "unique_key")
+STREAM_SCHEMA = _schema(("id", *_CLAIMED_WITH, "claim_timeout"))
 """What a job is claimed with."""
 
 
@@ -92,16 +90,20 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return FLEET_SCHEMA if is_fleet(options) else SNAPSHOT_SCHEMA
 
 
-def check_schema(schema: StructType, offered: StructType) -> None:
+def check_schema(schema: StructType, *, fleet: bool) -> None:
     """Columns that somebody asked for are some of those that there are, with their types.
+
+    Args:
+        schema: the columns.
+        fleet: whether several queues are read.
 
     Raises:
         InvalidJobError: they are not.
     """
-    kinds = {field.name: field.dataType for field in offered}
+    kinds = {name: kind for name, kind in _KINDS.items() if fleet or name != QUEUE}
     for field in schema:
         if field.name not in kinds:
-            raise InvalidJobError(f"a job has no column {shown(field.name)} here: there are {', '.join(kinds)}")
+            raise InvalidJobError(f"there is no column {shown(field.name)} here: there are {', '.join(kinds)}")
         if field.dataType != kinds[field.name]:
             ours, theirs = kinds[field.name].simpleString(), field.dataType.simpleString()
             raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")

@@ -21,7 +21,7 @@ from jqueue.spark.blob_lines import Wanted, job_lines
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.options import INTEGER, NAMES, Kind, take
 from jqueue.spark.reading import read_all
-from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA, check_schema
+from jqueue.spark.rows import check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,11 +75,10 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         taken = take(options, KNOWN)
         self.addresses = addresses_of(options)
-        self.is_fleet = names_several(self.addresses)
         self.wanted = Wanted(taken.get("entrypoint"), taken.get("status"))
         self.count: int | None = taken.get("numPartitions")
         self.schema = schema
-        check_schema(schema, FLEET_SCHEMA if self.is_fleet else SNAPSHOT_SCHEMA)
+        check_schema(schema, fleet=names_several(self.addresses))
 
     def partitions(self) -> list[InputPartition]:
         """One version of each queue, cut into runs of lines.
@@ -122,7 +121,8 @@ def cut(runs: list[Run], count: int | None) -> list[tuple[Run, ...]]:
         runs: the name of each queue, and its lines.
         count: how many parts, if there are as many lines; by default, it goes by the size.
     """
-    total = sum(len(text) for _, text in runs)
+    runs = [(name, text) for name, text in runs if text]
+    total = sum(len(text) + len(SEPARATOR) for _, text in runs)
     if count is None:
         count = max(1, min(PARTITIONS, total // SMALLEST), -(-total // LARGEST))
     parts: list[list[Run]] = [[]]
@@ -130,12 +130,12 @@ def cut(runs: list[Run], count: int | None) -> list[tuple[Run, ...]]:
     for name, text in runs:
         begin = 0
         while begin < len(text):
-            ends = total * len(parts) // count - done
-            end = text.find(SEPARATOR, max(begin, ends - 1)) if ends < len(text) else -1
-            stop = len(text) if end < 0 else end
-            parts[-1].append((name, text[begin:stop]))
-            begin = len(text) if end < 0 else end + len(SEPARATOR)
-            if done + stop >= total * len(parts) // count and len(parts) < count:
+            room = total * len(parts) // count - done
+            end = text.find(SEPARATOR, max(begin, room - len(SEPARATOR)))
+            end = len(text) if end < 0 else end
+            parts[-1].append((name, text[begin:end]))
+            begin = end + len(SEPARATOR)
+            if begin >= room:
                 parts.append([])
-        done += len(text)
+        done += begin
     return [tuple(part) for part in parts if part] or [()]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from jqueue import Job
+from jqueue import Job, JobStatus
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA, STREAM_SCHEMA, arrow_of, check_schema, schema_of
 
@@ -20,7 +20,7 @@ FULL = Job(
     id="näme",
     entrypoint="resize",
     payload=bytes(range(256)),
-    status="completed",
+    status=JobStatus.COMPLETED,
     priority=-(2**63) + 1,
     attempt=2**53,
     failures=3,
@@ -108,9 +108,10 @@ def test_without_a_url_there_is_no_schema():
 
 
 def test_some_of_the_columns_can_be_asked_for_in_any_order():
-    asked = StructType([SNAPSHOT_SCHEMA["status"], SNAPSHOT_SCHEMA["id"]])
-    check_schema(asked, SNAPSHOT_SCHEMA)
-    assert [{"status": "completed", "id": "näme"}] == arrow_of([FULL], asked).to_pylist()
+    asked = StructType([SNAPSHOT_SCHEMA["status"], STREAM_SCHEMA["claim_timeout"], SNAPSHOT_SCHEMA["id"]])
+    check_schema(asked, fleet=False)
+    assert [{"status": "completed", "claim_timeout": 2.5, "id": "näme"}] == arrow_of([FULL], asked).to_pylist()
+    check_schema(StructType([FLEET_SCHEMA["queue"]]), fleet=True)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +124,5 @@ def test_some_of_the_columns_can_be_asked_for_in_any_order():
 )
 def test_a_column_that_there_is_not_is_refused_in_one_line(field, words):
     with pytest.raises(InvalidJobError, match=words) as caught:
-        check_schema(StructType([field]), SNAPSHOT_SCHEMA)
+        check_schema(StructType([field]), fleet=False)
     assert "\n" not in str(caught.value)
