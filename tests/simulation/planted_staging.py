@@ -58,8 +58,8 @@ def placed_lines_kept_by_an_undo(patch):
     """Lines placed by a write that did not land are written a second time by the next try"""
 
     def for_good(self, jobs, now):
-        placed = PlacedJobs(jobs, self._last_sequence + 1, now)
-        self._last_sequence += jobs.jobs
+        placed = PlacedJobs(jobs, self.last_sequence + 1, now)
+        self.last_sequence += jobs.jobs
         self.placed = (*self.placed, placed)
         self.touch()
         self.note_added(jobs.size)

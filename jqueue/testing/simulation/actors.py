@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
-from jqueue.testing.simulation.applications import STAGED
+from jqueue.testing.simulation.applications import DRAWN, STAGED
 from jqueue.testing.simulation.workload import DEADLINE, Actor
 
 CLAIM_TIMEOUTS = (6.0, 30.0)
@@ -126,7 +126,7 @@ class Producer(Actor):
             expected = (JobNotFoundError, JobStateError)
             job = await self.call("cancel", self.queue.cancel(job_id), job_ids=(job_id,), expected=expected)
             again = isinstance(job, Job) and self.dice.random() < 0.5
-            if again and not job_id.startswith(("cron:", STAGED)):
+            if again and not job_id.startswith(("cron:", STAGED, DRAWN)):
                 await self.call("enqueue", self.queue.enqueue("a", b"", job_id=job_id), job_ids=(job_id,))
 
     async def _spoil(self) -> None:

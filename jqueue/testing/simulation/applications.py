@@ -11,6 +11,9 @@ APPS = ("app 1", "app 2")
 STAGED = "staged:"
 """Begins the ids of staged jobs. Nobody else makes such ids, as nobody else draws theirs."""
 
+DRAWN = "process "
+"""Begins the ids that queue objects draw: those of staged jobs with a key."""
+
 KEYED = b"keyed "
 """Begins the payloads of staged jobs with a unique key, whose ids nobody knows before they are added."""
 

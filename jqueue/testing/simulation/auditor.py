@@ -196,7 +196,7 @@ class Auditor:
         self.added[job_id].append(after)
         if status_of(job) in (DEAD, COMPLETED):
             raise Violation(4, f"{job_id} appeared as {status_of(job)}", version=after)
-        callers = self.calls.adding[job_id] or self.staged.asking(job)
+        callers = [*self.calls.adding[job_id], *self.staged.asking(job)]
         if is_of_cron(job_id):
             self.cron.note_addition(job_id, job, after)
         elif not any(call.process == after.by and call.started <= after.at and not call.certain for call in callers):

@@ -144,6 +144,10 @@ class Holder(Consumer):
         if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # else left to whoever has the name
             await self._finish(jobs)
 
+    async def _chain(self, job: Job) -> None:
+        """Not here: whoever has the name, too, may have acked the job, and what comes after it would be added alone."""
+        await self._ack(job)
+
     async def _jobs_of(self, operation: Dequeue) -> list[Job]:
         [jobs] = await self.queue.apply(operation)
         found: list[Job] = jobs
