@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -64,15 +63,8 @@ def do_on_spark(spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], 
     tag = f"jqueue-{task.write_id}"
     spark.addTag(tag)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, message=".*pandas")  # which is not used here
-            rows = (
-                spark.createDataFrame(table)
-                .repartitionById(len(sizes), "partition")
-                .mapInArrow(task, STAGED_DDL)
-                .collect()
-            )
-        return [row.staged for row in rows]
+        lots = spark.createDataFrame(table).repartitionById(len(sizes), "partition")
+        return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
     except BaseException:
         with suppress(Exception):
             spark.interruptTag(tag)

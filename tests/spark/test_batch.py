@@ -12,8 +12,9 @@ from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
 from jqueue.spark.batch import BatchFailedError, run_batch
 from jqueue.worker import Context, Worker
+from tests.spark.child_scenes import needs_fork
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
+pytestmark = needs_fork
 
 
 def enqueue(url, operations):

@@ -3,124 +3,27 @@
 import asyncio
 import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, connect
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, StorageError, UnknownOutcomeError
+from jqueue import DirectQueue, connect
+from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.spark import batch
 from jqueue.spark.batch import BatchFailedError, BatchReport
-from jqueue.spark.batch_claims import BatchClaims
-from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Context, Rate, Worker
+from tests.spark.batch_scenes import Session, enqueue, make_worker, names_beside, on_queue, run_batch, state_of, works
+from tests.spark.child_scenes import needs_fork
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
-
-
-run_batch: Any = batch.run_batch
-
-
-class Session:
-    """A Spark session that does one partition after the other, in this process.
-
-    Args:
-        before: called with the number of each partition before its task.
-    """
-
-    sparkContext: Any = SimpleNamespace(defaultParallelism=2)
-
-    def __init__(self, before=lambda number: None):
-        self.before = before
-        self.tags, self.interrupted, self.partitions = [], [], []
-
-    def addTag(self, tag):
-        self.tags.append(tag)
-
-    def removeTag(self, tag):
-        self.tags.remove(tag)
-
-    def interruptTag(self, tag):
-        self.interrupted.append(tag)
-
-    def createDataFrame(self, table):
-        return Frame(self, table)
-
-
-class Frame:
-    def __init__(self, session, table):
-        self.session, self.table = session, table
-
-    def repartitionById(self, count, column):
-        self.count = count
-        return self
-
-    def mapInArrow(self, task, schema):
-        self.task = task
-        return self
-
-    def collect(self):
-        rows = []
-        for number in range(self.count):
-            self.session.before(number)
-            mask = [value == number for value in self.table.column("partition").to_pylist()]
-            self.session.partitions.append(sum(mask))
-            for answer in self.task(iter(self.table.filter(mask).to_batches())):
-                rows += [SimpleNamespace(staged=name) for name in answer.column(0).to_pylist()]
-        return rows
+pytestmark = needs_fork
 
 
 @pytest.fixture
 def url(tmp_path):
     return str(tmp_path / "queue.json")
-
-
-def enqueue(url, *operations):
-    async def go():
-        queue = connect(url, DirectQueue)
-        return await queue.enqueue_many(operations)
-
-    return asyncio.run(go())
-
-
-def state_of(url):
-    return asyncio.run(connect(url, DirectQueue).read_state())
-
-
-def on_queue(url, call):
-    """Have an operator do something, in the middle of whatever the event loop of a test does."""
-    program = "import asyncio, sys; from jqueue import DirectQueue, connect; "
-    program += f"asyncio.run({call.replace('queue', 'connect(sys.argv[1], DirectQueue)', 1)})"
-    subprocess.run([sys.executable, "-c", program, url], check=True)
-
-
-def make_worker(**options):
-    worker = Worker(**options)
-
-    @worker.handler("work", max_attempts=3)
-    async def work(payload: bytes, ctx: Context) -> None:
-        if payload == b"kill":
-            os._exit(1)
-        if payload == b"fail":
-            raise ValueError("no")
-
-    return worker
-
-
-def works(*payloads):
-    return [Enqueue("work", payload) for payload in payloads]
-
-
-def names_beside(url):
-    folder, name = os.path.split(url)
-    return sorted(set(os.listdir(folder)) - {name, f"{name}.lock"})
 
 
 # What goes well
@@ -397,48 +300,3 @@ def test_a_session_that_does_not_tell_its_cores_is_asked_for_partitions(url):
     with pytest.raises(InvalidJobError, match="say how many partitions="):
         run_batch(Remote(), url, make_worker())
     assert 1 == run_batch(Remote(), url, make_worker(), partitions=1).done
-
-
-# The end of the claims, on a store that fails
-
-
-async def claims_on(storage, **options):
-    claims = BatchClaims(DirectQueue(storage, **options), ("work",), 10, 5.0, "a test")
-    await claims.queue.enqueue_many(works(b"", b""))
-    jobs = await claims.begin(make_worker())
-    return claims, jobs
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.RESENT, Fault.HANGS, Fault.HANGS_AFTER])
-async def test_the_end_is_told_once_whatever_the_store_does(fault):
-    storage = FaultyStorage(InMemoryStorage())
-    claims, jobs = await claims_on(storage, deadline=0.2, call_timeout=0.1)
-    storage.on_write(fault, fault)
-    storage.on_read(*([Fault.LOST_REQUEST] * 3))
-    together = [Enqueue("next", b"once"), Enqueue("next", b"twice")]
-    results = await claims.end([*together])
-    assert 2 == len(results)
-    await claims.end([])
-    state = await claims.queue.read_state()
-    assert [b"once", b"twice"] == [job.payload for job in state.jobs if job.entrypoint == "next"]
-    assert 2 == len(jobs)
-    await claims.close()
-
-
-async def test_the_end_is_tried_as_long_as_claims_last():
-    storage = FaultyStorage(InMemoryStorage(), error=lambda: StorageError("the store is away"))
-    claims, _ = await claims_on(storage, deadline=0.05)
-    claims._patience = 0.3
-    storage.on_write(*[Fault.LOST_REQUEST] * 1000)
-    storage.on_read(*[Fault.LOST_REQUEST] * 1000)
-    with pytest.raises((StorageError, UnknownOutcomeError), match="the store is away"):
-        await claims.end([Enqueue("next", b"")])
-
-
-async def test_claims_that_nobody_ended_are_handed_back():
-    claims, jobs = await claims_on(InMemoryStorage())
-    queue = DirectQueue(claims.queue.storage)
-    await claims.close()
-    left = (await queue.read_state()).jobs
-    assert [(JobStatus.QUEUED, 1, 0)] * 2 == [(job.status, job.attempt, job.failures) for job in left]
-    assert {job.id for job in jobs} == {job.id for job in left}

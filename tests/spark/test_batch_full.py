@@ -18,10 +18,11 @@ from jqueue.domain.operations import Enqueue
 from jqueue.spark.batch import BatchFailedError, run_batch
 from jqueue.spark.session import java_problem
 from jqueue.worker import Worker
+from tests.spark.child_scenes import needs_fork
 
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork"),
+    needs_fork,
 ]
 
 PROGRAM = Path(__file__).with_name("batch_program.py")

@@ -16,8 +16,9 @@ from jqueue.spark.outcomes import decode_outcomes
 from jqueue.spark.staging import Staging
 from jqueue.spark.worker_pickle import WorkerPickle
 from jqueue.worker import Worker
+from tests.spark.child_scenes import needs_fork
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
+pytestmark = needs_fork
 
 BATCH = "outcomes-of-a-test"
 

@@ -82,8 +82,7 @@ def test_a_worker_of_a_program_goes_as_it_is(tmp_path):
             async def work(letter: Letter) -> str:
                 return letter.to
 
-            import importlib
-import pickle
+            import pickle
             sys.stdout.buffer.write(pickle.dumps(WorkerPickle.of(worker)))
             """
         )
