@@ -210,7 +210,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
 
 def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame, out: Path) -> list[str]:
     """What is not as it should be, in words."""
-    results = snapshot.where("entrypoint = 'summary' AND status = 'completed'").select("result").collect()
+    results = snapshot.where("entrypoint = 'summary' AND result IS NOT NULL").select("result").collect()
     worked = [json.loads(row.result) for row in results]
     streamed = [row.asDict() for row in spark.read.parquet(str(out / "summaries")).drop("id").collect()]
     indexed = snapshot.where("entrypoint = 'index'").select(snapshot.payload.cast("string")).collect()

@@ -16,7 +16,7 @@ from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.program import find_worker
-from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, queue_here, spark_session
 
 if TYPE_CHECKING:
     from jqueue.spark.batch import BatchReport
@@ -80,7 +80,7 @@ def run(
         while True:
             done = sum(report.claimed for report in reports)
             report = run_batch(
-                session, queues_here(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
+                session, queue_here(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
                 claim_timeout=claim_timeout, progress=shown(done),
             )  # fmt: skip
             if not report.claimed and reports:

@@ -31,6 +31,7 @@ INTERRUPTED = 130
 NEEDED = (4, 2)
 INSTALL = 'pip install "jqueue[spark]"'
 
+_SIGNS = re.compile(r"[,*?\[]")
 _SETTING = re.compile(r"(spark\.[^\s=]+)=(.*)", re.DOTALL)
 
 
@@ -79,10 +80,17 @@ class Place:
         return os.path.abspath(path) if self.is_here and "://" not in path else path
 
 
+def queue_here(url: str) -> str:
+    """The URL of a queue as Spark's processes understand it, whose folder need not be this one."""
+    return url if "://" in url else os.path.abspath(url)
+
+
 def queues_here(urls: str) -> str:
-    """URLs of queues, with commas between them, as Spark's processes understand them: paths begin at the root."""
+    """The same for several, with commas between them and wildcards in them."""
+    if _SIGNS.search(os.getcwd()):  # which would then mean something
+        return urls
     found = [url.strip() for url in urls.split(",")]
-    return ",".join(url if "://" in url or not url else os.path.abspath(url) for url in found)
+    return ",".join(queue_here(url) if url else "" for url in found)
 
 
 @contextmanager
