@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from jqueue.core.lines import dump_ascii, encode_places, encode_unplaced, encode_unplaced_plain
 from jqueue.core.pages import SEPARATOR
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.limits import Limits, check_name, check_payload
 from jqueue.domain.operations import Preparation, StagedJobs, new_job
@@ -90,12 +90,12 @@ class StagedWriter:
         payload: bytes,
         priority: int = 0,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         run_at: datetime | None = None,
         unique_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
-        keep_result: float | None = None,
+        keep_result: Duration | None = None,
     ) -> None:
         """Add a job. A delay counts from the commit. A job with a unique key gets another id.
 

@@ -33,7 +33,7 @@ from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.spark.claims_of_query import ClaimsOfQuery, one_line
 from jqueue.spark.offsets import Offset
-from jqueue.spark.rows import SNAPSHOT_SCHEMA, check_schema
+from jqueue.spark.rows import check_schema
 from jqueue.spark.shipping import ShippedRows, shipped
 from jqueue.spark.source_options import MOST_JOBS, SourceOptions
 from jqueue.sync.background import background
@@ -152,7 +152,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> SourceOptions:
-        check_schema(self._schema, SNAPSHOT_SCHEMA)
+        check_schema(self._schema, fleet=False)
         return SourceOptions.read(self._given)
 
     @cached_property

@@ -33,7 +33,7 @@ class KnowsOnlyItsOwn(Changing):
     def change(self, operation):
         if not isinstance(operation, EnqueueStaged) or operation.transaction is None:
             return operation
-        app_id, version = operation.transaction
+        app_id, version = operation.transaction[:2]
         return replace(operation, transaction=(f"{id(self)} {app_id}", version))
 
 

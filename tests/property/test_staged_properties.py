@@ -4,6 +4,7 @@ import random
 import re
 import string
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -18,7 +19,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
-from jqueue.domain.operations import Enqueue, EnqueueStaged, Preparation, StagedJobs, perform
+from jqueue.domain.operations import Enqueue, EnqueueStaged, Preparation, perform
 from jqueue.domain.operations.staged import StagedReceipt
 
 NOW = datetime(2026, 1, 1, 12, 30, 30, 123456, tzinfo=UTC)
@@ -33,7 +34,7 @@ optional = {
     "max_attempts": st.integers(1, COUNT_MAX),
     "unique_key": names,
 }
-times = st.one_of(
+times: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({}),
     st.fixed_dictionaries({"delay": st.floats(0, 1e9) | st.sampled_from([0, 5, 5.0, 60])}),
     st.fixed_dictionaries(
@@ -299,14 +300,15 @@ def test_a_wrong_payload_among_many_is_refused_and_nothing_is_added(payloads):
 
 def test_bytes_of_any_kind_are_taken():
     writer = StagedWriter()
-    writer.add_plain(["a", "b"], "x", [bytearray(b"1"), memoryview(b"2")])
+    payloads: list[Any] = [bytearray(b"1"), memoryview(b"2")]
+    writer.add_plain(["a", "b"], "x", payloads)
     assert 2 == read_staged(writer.finish()).jobs
 
 
 @pytest.mark.parametrize("empty", [StagedWriter().finish(), None])
 def test_nothing_staged_is_nothing_added(empty):
     read = [] if empty is None else [read_staged(empty)]
-    assert all(isinstance(each, StagedJobs) and not each.jobs for each in read)
+    assert not any(each.jobs for each in read)
     draft = Draft()
     assert [StagedReceipt()] == perform_all(draft, EnqueueStaged(read))
     assert not draft.changed

@@ -1,6 +1,7 @@
 """No connection outlives the task that serves it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,12 @@ class Writer:
 async def test_a_connection_is_closed_when_its_task_is_cancelled_although_it_may_not_have_begun(begins):
     begun, writer, before = [], Writer(), asyncio.all_tasks()
 
-    async def serve(reader, writer):
+    async def serve(reader: Any, writer: Any) -> None:
         begun.append(reader)
         await asyncio.Event().wait()
 
-    accepting(serve)("a reader", writer)
+    accept: Any = accepting(serve)
+    accept("a reader", writer)
     [task] = asyncio.all_tasks() - before
     if begins:
         await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from jqueue import (
     Limits,
     QueueFullError,
 )
-from jqueue.domain.commits import TRANSACTIONS_KEPT
+from jqueue.domain.limits import TRANSACTIONS_KEPT
 from jqueue.domain.operations import Ack, EnqueueStaged, LastTransaction, StagedReceipt, Transaction
 from jqueue.testing.virtual_time import VirtualClock
 from tests.staged_jobs import block, both, ids_in, queue_on, store
@@ -131,7 +132,8 @@ async def test_a_keyed_job_without_room_undoes_the_lines_that_were_placed(kind):
         keyed = [block(f"{n}", unique_key=f"key {n}") for n in range(20)]
         call = queue.apply(EnqueueStaged([block("a", "b"), *keyed], transaction=("app", 1)))
         beside = queue.enqueue("work", b"", job_id="beside")
-        failed, job = await asyncio.gather(call, beside, return_exceptions=True)
+        results: list[Any] = await asyncio.gather(call, beside, return_exceptions=True)
+        failed, job = results
         assert isinstance(failed, QueueFullError)
         assert ("beside", ["before", "beside"]) == (job.id, await ids_in(storage))
         assert [None] == await queue.apply(LastTransaction("app"))

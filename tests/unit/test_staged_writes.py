@@ -244,25 +244,25 @@ async def test_a_store_that_breaks_between_blocks_and_answer_does_not_keep_lines
     "wrong",
     [
         EnqueueStaged(block("a")),
-        EnqueueStaged(["a"]),
-        EnqueueStaged([None]),
-        EnqueueStaged(None),
+        EnqueueStaged(["a"]),  # type: ignore[list-item]
+        EnqueueStaged([None]),  # type: ignore[list-item]
+        EnqueueStaged(None),  # type: ignore[arg-type]
         EnqueueStaged([block("a").encoded]),
-        EnqueueStaged([], transaction="app"),
-        EnqueueStaged([], transaction=("app",)),
-        EnqueueStaged([], transaction=("app", 1, 2, 3)),
+        EnqueueStaged([], transaction="app"),  # type: ignore[arg-type]
+        EnqueueStaged([], transaction=("app",)),  # type: ignore[arg-type]
+        EnqueueStaged([], transaction=("app", 1, 2, 3)),  # type: ignore[arg-type]
         EnqueueStaged([], transaction=("app", -1)),
-        EnqueueStaged([], transaction=("app", 1.5)),
+        EnqueueStaged([], transaction=("app", 1.5)),  # type: ignore[arg-type]
         EnqueueStaged([], transaction=("app", 2**63)),
         EnqueueStaged([], transaction=("app", True)),
         EnqueueStaged([], transaction=("", 1)),
-        EnqueueStaged([], transaction=(None, 1)),
+        EnqueueStaged([], transaction=(None, 1)),  # type: ignore[arg-type]
         EnqueueStaged([], transaction=("line\nbreak", 1)),
         EnqueueStaged([], transaction=Transaction("app", 1, keep=-1)),
-        EnqueueStaged([], on_conflict="ignore"),
+        EnqueueStaged([], on_conflict="ignore"),  # type: ignore[arg-type]
         LastTransaction(""),
-        LastTransaction(None),
-        LastTransaction(["app"]),
+        LastTransaction(None),  # type: ignore[arg-type]
+        LastTransaction(["app"]),  # type: ignore[arg-type]
     ],
     ids=repr,
 )
