@@ -132,7 +132,7 @@ async def test_a_keyed_job_without_room_undoes_the_lines_that_were_placed(kind):
         keyed = [block(f"{n}", unique_key=f"key {n}") for n in range(20)]
         call = queue.apply(EnqueueStaged([block("a", "b"), *keyed], transaction=("app", 1)))
         beside = queue.enqueue("work", b"", job_id="beside")
-        results: list[Any] = await asyncio.gather(call, beside, return_exceptions=True)
+        results: Any = await asyncio.gather(call, beside, return_exceptions=True)
         failed, job = results
         assert isinstance(failed, QueueFullError)
         assert ("beside", ["before", "beside"]) == (job.id, await ids_in(storage))
