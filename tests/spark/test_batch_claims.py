@@ -1,11 +1,13 @@
 """The claims of a batch, on a store that fails."""
 
+import asyncio
+
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import StorageError, UnknownOutcomeError
 from jqueue.domain.models import JobStatus
-from jqueue.domain.operations import Enqueue
+from jqueue.domain.operations import Ack, Enqueue
 from jqueue.spark.batch_claims import BatchClaims
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.spark.batch_scenes import make_worker, works
@@ -31,6 +33,45 @@ async def test_the_end_is_told_once_whatever_the_store_does(fault):
     state = await claims.queue.read_state()
     assert [b"once", b"twice"] == [job.payload for job in state.jobs if job.entrypoint == "next"]
     assert 2 == len(jobs)
+    await claims.close()
+
+
+class AwayAfterAWrite(InMemoryStorage):
+    """A store that is away for a while from the moment on in which it has done a write, and has not said so."""
+
+    armed = away = False
+
+    async def read(self):
+        if self.away:
+            raise StorageError("the store is away")
+        return await super().read()
+
+    async def write(self, content, if_match=None):
+        if self.away:
+            raise StorageError("the store is away")
+        etag = await super().write(content, if_match)
+        if self.armed:
+            self.armed, self.away = False, True
+            asyncio.get_running_loop().call_later(0.5, setattr, self, "away", False)
+            raise StorageError("the answer was lost")
+        return etag
+
+
+async def test_what_may_have_been_done_is_looked_for_and_not_done_again():
+    storage = AwayAfterAWrite()
+    claims, jobs = await claims_on(storage)
+    storage.armed, claims._patience = True, 20.0
+    calls, real = [], claims.queue.apply_each
+
+    async def hurried(*operations, deadline):
+        calls.append(operations)
+        return await real(*operations, deadline=0.1)
+
+    claims.queue.apply_each = hurried
+    [result, _] = await claims.end([Enqueue("next", b"once"), Ack(jobs[0])])
+    assert "next" == result.entrypoint
+    assert ["work", "next"] == [job.entrypoint for job in (await claims.queue.read_state()).jobs]
+    assert 1 == len(calls)
     await claims.close()
 
 
