@@ -5,7 +5,7 @@ in our own error.
 import json
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue.core import codec
@@ -24,6 +24,9 @@ from jqueue.domain.models import (
     TransactionRecord,
     Usage,
 )
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A machine with other things to do needs seconds to draw some states."""
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
@@ -134,11 +137,13 @@ states = st.builds(
 )
 
 
+@PATIENT
 @given(states)
 def test_every_state_is_read_back_as_it_was(state):
     assert state == codec.decode(codec.encode(state))
 
 
+@PATIENT
 @given(states, states)
 def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
     known, fresh = Blob(), Blob()
@@ -151,6 +156,7 @@ def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
     assert sorted(theirs.set_aside) == sorted(ours.set_aside)
 
 
+@PATIENT
 @given(states, st.data())
 def test_a_damaged_blob_is_a_state_or_our_own_error(state, data):
     blob = bytearray(codec.encode(state))
@@ -160,6 +166,7 @@ def test_a_damaged_blob_is_a_state_or_our_own_error(state, data):
     check_decodes_or_refuses(bytes(blob))
 
 
+@PATIENT
 @given(st.binary(max_size=200) | st.text().map(str.encode))
 def test_any_bytes_are_a_state_or_our_own_error(data):
     check_decodes_or_refuses(data)
@@ -173,6 +180,7 @@ json_values = st.recursive(
 job_fields = st.dictionaries(st.sampled_from([*Job.model_fields]), json_values, max_size=6)
 
 
+@PATIENT
 @given(st.dictionaries(st.text(), job_fields | json_values, max_size=4), st.booleans())
 def test_any_json_in_the_jobs_is_a_state_that_can_be_written_again(entries, legacy):
     blob = {"version": 1, "jobs": list(entries.values())} if legacy else {"format": 2, "jobs": entries}
