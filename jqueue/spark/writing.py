@@ -40,8 +40,8 @@ RETENTION = 7 * 86400.0
 DEADLINE = 120.0
 """Seconds that a call of the queue may take: a job of Spark's that has run for long can wait for a store."""
 
-OWN_TRANSACTION_KEPT = 3600.0
-"""Seconds for which a write without a name is remembered: until its abort has looked."""
+OWN_TRANSACTION_KEPT = 86400.0
+"""Seconds for which a write without a name is remembered: until its abort has looked, by any clock."""
 
 CONSTANTS = {
     "entrypoint": "entrypoint",
