@@ -240,7 +240,7 @@ def test_a_write_without_rows_is_remembered_if_it_has_a_name(file):
 def test_a_write_without_a_name_is_remembered_no_longer_than_its_abort_can_take(file):
     bulk = write(file, b"a")
     assert 1 == last_of(file, f"spark-write:{bulk.write_id}")
-    assert 3600.0 == bulk.transaction.keep
+    assert 86400.0 == bulk.transaction.keep
     assert 60.0 == writer(file, txnAppId="a", txnVersion="1", txnRetention="60").transaction.keep
 
 
