@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from jqueue import DirectQueue, Enqueue, connect
+from jqueue import DirectQueue, Enqueue, StorageError, connect
 from jqueue.core.codec import decode
 from jqueue.domain.operations import Cancel
 from jqueue.ports.storage import SupportsRelease
@@ -98,7 +98,8 @@ class BusyQueue:
         async def work(writer: int) -> None:
             async with self._open() as queue:
                 while not done.is_set():
-                    await self._change(queue, writer)
+                    with suppress(StorageError):  # a busy machine is no reason to stop
+                        await self._change(queue, writer)
 
         await asyncio.gather(*map(work, range(WRITERS)))
 

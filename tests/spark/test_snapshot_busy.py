@@ -53,9 +53,9 @@ def test_tasks_that_read_for_themselves_would_be_found_out(queue):
 
 def snapshots_are_versions(spark, queue, actions):
     queue.fill()
-    frame = spark.read.format("jqueue").option("numPartitions", PARTITIONS).load(queue.url)
     with queue.writing():
         for _ in range(actions):
+            frame = spark.read.format("jqueue").option("numPartitions", PARTITIONS).load(queue.url)
             ids = frame.select("id").toArrow().column("id").to_pylist()
             assert len(ids) == queue.jobs
             assert queue.is_a_version(ids)
