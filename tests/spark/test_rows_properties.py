@@ -168,7 +168,7 @@ HAND_MADE = {
         b'"b": {}}, ' + job_line(b"c", b', "error": "{"', b"2"),
     ],
     "the same, and what is open is a result": [
-        job_line(b"a", COMPLETED + b'{"x": {}'),
+        job_line(b"a", COMPLETED + b'{"x": {}')[:-1],
         b'"y": {}}}, ' + job_line(b"b", sequence=b"2"),
     ],
     "two on a line": [job_line(b"a") + b", " + job_line(b"b", sequence=b"2")],
