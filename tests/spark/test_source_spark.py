@@ -1,6 +1,8 @@
 """The streaming source in Spark itself."""
 
 import asyncio
+import threading
+import time
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -90,3 +92,67 @@ def test_a_batch_that_fails_is_repeated_with_the_same_jobs_and_only_then_acked(s
     assert seen[2] == seen[3]
     assert sorted(ids) == sorted(job_id for _, batch in seen[:2] + seen[3:] for job_id in batch)
     assert [] == jobs.left
+
+
+@pytest.mark.full
+def test_claims_are_kept_alive_while_their_batch_runs_for_several_timeouts(spark, jobs):
+    ids, timeout = jobs.enqueue(20), 8.0
+    stolen = []
+
+    def slow(frame, batch):
+        jobs.keep(frame, batch)
+
+        async def try_to_steal(queue):
+            until = time.monotonic() + 3 * timeout
+            while time.monotonic() < until:
+                stolen.extend(await queue.dequeue("work", wait=timeout))
+
+        if jobs.batches[batch]:
+            jobs.have(try_to_steal)
+
+    jobs.run(spark, sink=slow, claimTimeout=timeout)
+    assert [] == stolen
+    assert ids == jobs.batches[1]
+    assert [] == jobs.left
+
+
+@pytest.mark.full
+def test_a_query_that_goes_on_takes_what_comes_and_acks_what_is_done(spark, jobs):
+    """Without a trigger Spark asks again and again; nothing follows the last batch, and nobody commits it."""
+    frame = spark.readStream.format("jqueue").option("pollInterval", 0.5).load(jobs.url)
+    query = frame.writeStream.foreachBatch(jobs.keep).option("checkpointLocation", jobs.checkpoint).start()
+    try:
+        for _ in range(3):
+            ids = jobs.enqueue(10)
+            _wait_for(lambda ids=ids: set(ids) <= {job_id for batch in jobs.batches.values() for job_id in batch})
+            _wait_for(lambda: [] == jobs.left)
+    finally:
+        query.stop()
+
+
+@pytest.mark.full
+def test_a_query_that_was_stopped_goes_on_with_its_claims(spark, jobs):
+    ids = jobs.enqueue(30)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def blocking(frame, batch):
+        jobs.keep(frame, batch)
+        if batch == 2:
+            begun.set()
+            may_end.wait(120)
+
+    query = jobs.start(spark, sink=blocking, maxJobsPerTrigger=10)
+    assert begun.wait(120)
+    threading.Timer(1, may_end.set).start()
+    query.stop()  # interrupts the batch, and waits for what it calls in Python
+    assert 20 == len(jobs.left)
+    jobs.run(spark, maxJobsPerTrigger=10)
+    assert ids == [job_id for batch in sorted(jobs.batches) for job_id in jobs.batches[batch]]
+    assert [] == jobs.left
+
+
+def _wait_for(condition):
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
