@@ -85,6 +85,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened = opened
         self._new_source: str | None = None
         self._unlogged = False  # whether Spark has not noted the new id yet
+        self._planned: tuple[Offset | None, list[ShippedRows]] = None, []
         self._stopped = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -124,12 +125,14 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == since else end.told()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The jobs between two offsets, as rows."""
+        """The jobs between two offsets, as rows. Spark asks for each action on a batch, and they shall see the same."""
         until = Offset.read(end)
         if start == end or not until.claim:
             return []
-        jobs = self._have(lambda: self._claims.jobs_of(until))
-        return list(shipped(jobs, self._schema, self._options.partitions))
+        if self._planned[0] != until:
+            jobs = self._have(lambda: self._claims.jobs_of(until))
+            self._planned = until, shipped(jobs, self._schema, self._options.partitions)
+        return list(self._planned[1])
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The rows of one partition, in a task."""

@@ -14,6 +14,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.operations import Enqueue
+from jqueue.spark.offsets import Offset
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.shipping import ShippedRows
 from jqueue.spark.source import ClaimReader
@@ -209,6 +210,17 @@ def test_a_batch_is_as_many_partitions_as_its_size_or_the_option_says(world, job
     reader.stop()
 
 
+def test_all_actions_on_a_batch_see_the_same_rows_whatever_is_lost_meanwhile(world, reader):
+    ids = world.enqueue(10)
+    start = _begun(reader)
+    end = reader.latestOffset(start, TEN)
+    assert ids == _ids(reader, start, end)
+    world.steal(4)
+    reader._have(reader._claims._beat)
+    assert 0 == len(reader._have(lambda: reader._claims.jobs_of(Offset.read(end))))
+    assert ids == _ids(reader, start, end)
+
+
 def test_a_partition_shows_nothing_of_what_is_in_it():
     assert "ShippedRows(<6 bytes>)" == repr(ShippedRows(b"secret"))
 
@@ -219,7 +231,7 @@ def test_what_is_sent_to_tasks_is_neither_a_queue_nor_a_thread(world, reader):
     reader.latestOffset(start, TEN)
     before = threading.active_count()
     copy = PICKLER.loads(PICKLER.dumps(reader))
-    assert {"_given", "_schema", "_opened", "_new_source", "_unlogged", "_stopped"} == set(vars(copy))
+    assert {"_given", "_schema", "_opened", "_new_source", "_unlogged", "_planned", "_stopped"} == set(vars(copy))
     copy.stop()
     assert before == threading.active_count()
 
