@@ -46,7 +46,8 @@ class BatchReport:
         if not self.claimed:
             return "no jobs were ready"
         counts = [f"{getattr(self, name):,} {words}" for name, words in _SAID.items() if getattr(self, name)]
-        killed = f" ({self.killed:,} ended their process)" if self.killed else ""
+        whose = "its" if self.killed == 1 else "their"
+        killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
         jobs = "1 job" if self.claimed == 1 else f"{self.claimed:,} jobs"
         return f"{jobs} in {self.seconds:.3g} s: {', '.join(counts)}{killed}"
 

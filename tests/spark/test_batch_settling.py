@@ -165,5 +165,6 @@ def test_a_report_reads_well():
     assert "1 job in 0.5 s: 1 done" == str(BatchReport(claimed=1, done=1, seconds=0.5))
     report = BatchReport(claimed=10_000, done=9_990, retried=8, dead=2, killed=3, seconds=1.834)
     assert "10,000 jobs in 1.83 s: 9,990 done, 8 to be tried again, 2 dead (3 ended their process)" == str(report)
+    assert str(BatchReport(claimed=1, retried=1, killed=1)).endswith("1 to be tried again (1 ended its process)")
     error = BatchFailedError("the executors are gone", BatchReport(claimed=2, handed_back=2, seconds=2))
     assert "the executors are gone (2 jobs in 2 s: 2 handed back)" == str(error)
