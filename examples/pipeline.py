@@ -47,6 +47,7 @@ MOST_FILES = 50_000  # of one commit, and of one batch
 SHARE_STREAMED = 4  # one in so many is left for the streaming query
 BATCHES = 3  # into which that query cuts them
 KEEP_RESULTS = 3600  # seconds
+TOOK = "«took»"  # stands in a line for how long its step took
 FILE = "path string, size long"
 SUMMARY = "sha256 string, lines long, size long"
 
@@ -153,17 +154,22 @@ class Show:
         self.seconds = time.monotonic() - began
         for number, line in enumerate(lines):
             label = Text(f"{'' if number else name:10}", "bold")
-            self.console.print(label.append(f"{line.format(seconds=f'{self.seconds:.1f} s')}", "not bold"))
+            self.console.print(label.append(line.replace(TOOK, f"{self.seconds:.1f} s"), "not bold"))
 
 
 def find_files(folder: Path) -> list[tuple[str, int]]:
-    """The regular files of a folder and their sizes, without what is hidden, built or installed."""
+    """The files of a folder that can be read, and their sizes; without what is hidden, built or installed."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("."))
         paths = (Path(parent, name) for name in sorted(names))
-        found += [(str(path), path.stat().st_size) for path in paths if path.is_file() and not path.is_symlink()]
+        found += [(str(path), path.stat().st_size) for path in paths if is_wanted(path)]
     return found[:MOST_FILES]
+
+
+def is_wanted(path: Path) -> bool:
+    is_text = str(path).encode(errors="ignore") == os.fsencode(path)  # a column of Spark's holds nothing else
+    return is_text and path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
 
 
 def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: Console) -> list[str]:
@@ -176,7 +182,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     enqueue(spark, url, [("", 0)], "poison", version=1)
     with show.step("enqueue") as said:
         enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
-        said.append(f"{len(files) + 1:,} jobs from a DataFrame, in one commit, in {{seconds}}")
+        said.append(f"{len(files) + 1:,} jobs from a DataFrame, in one commit, in {TOOK}")
     with show.step("again") as said:
         enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
         queued = spark.read.format("jqueue").load(url).count()
@@ -187,10 +193,10 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
         said.append(f"{batch}")
     with show.step("stream") as said:
         by_batch = stream_out(spark, url, out, max(1, -(-left // BATCHES)))
-        said.append(f"{sum(by_batch):,} more jobs by a streaming query, in batches of {by_batch}, in {{seconds}}")
+        said.append(f"{sum(by_batch):,} more jobs by a streaming query, in batches of {by_batch}, in {TOOK}")
     with show.step("and back") as said:
         stream_in(spark, url, out)
-        said.append("what came out of it streamed back into the queue, a job for each row, in {seconds}")
+        said.append("what came out of it streamed back into the queue, a job for each row, in " + TOOK)
     with show.step("snapshot") as said:
         snapshot = look(spark, url, out)
         counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
@@ -198,7 +204,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     with show.step("report") as said:
         found = report(spark, url)
         page = found.to_html(out / "report.html")
-        said.append(f"{page} (read in {{seconds}})")
+        said.append(f"{page} (read in {TOOK})")
     console.print()
     found.print(console)
     console.print()
@@ -214,19 +220,23 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
     worked = [json.loads(row.result) for row in results]
     streamed = [row.asDict() for row in spark.read.parquet(str(out / "summaries")).drop("id").collect()]
     indexed = snapshot.where("entrypoint = 'index'").select(snapshot.payload.cast("string")).collect()
-    told: dict[str, list[Summary]] = {}
-    for row in [*worked, *streamed]:
-        told.setdefault(row["path"], []).append(Summary(row["sha256"], row["lines"], row["size"]))
     problems = []
-    wrong = [path for path, _ in files if told.get(path) != [summary(path)]]
-    if wrong or len(told) != len(files):
-        problems.append(f"{len(wrong)} of {len(files)} files were not summed up once and rightly: {wrong[:1]}")
+    if wrong := wrong_files(files, [*worked, *streamed]):
+        problems.append(f"{len(wrong)} of {len(files)} files were not summed up once and rightly, {wrong[0]!r} for one")
     if sorted(row["path"] for row in streamed) != sorted(json.loads(row[0])["path"] for row in indexed):
         problems.append(f"{len(indexed)} jobs were made of {len(streamed)} rows")
-    dead = {(row.entrypoint, row.status) for row in snapshot.where("status = 'dead'").collect()}
-    if dead != {("summary", "dead"), ("poison", "dead")}:
-        problems.append(f"not just the two that had to fail are dead: {dead}")
+    dead = sorted(row.entrypoint for row in snapshot.where("status = 'dead'").collect())
+    if dead != ["poison", "summary"]:
+        problems.append(f"not just the two jobs are dead that had to fail, but {dead}")
     return problems
+
+
+def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> list[str]:
+    """The files of which something else is told than a plain loop finds, or more than once, or nothing."""
+    by_path: dict[str, list[Summary]] = {}
+    for row in told:
+        by_path.setdefault(row["path"], []).append(Summary(row["sha256"], row["lines"], row["size"]))
+    return [path for path, _ in files if by_path.get(path) != [summary(path)]]
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
@@ -257,10 +267,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     files = find_files(options.folder.absolute())[: options.limit]
-    console.print(f"{len(files):,} files in {str(options.folder.absolute())!r}")
     if len(files) < SHARE_STREAMED:
-        print(f"There must be at least {SHARE_STREAMED} of them", file=sys.stderr)
+        print(
+            f"There are {len(files)} files in {str(options.folder)!r}, and it takes {SHARE_STREAMED}", file=sys.stderr
+        )
         return 2
+    console.print(f"{len(files):,} files in {str(options.folder.absolute())!r}")
     out = (options.out or Path(tempfile.mkdtemp(prefix="jqueue-pipeline-"))).absolute()
     out.mkdir(parents=True, exist_ok=True)
     quiet_python()

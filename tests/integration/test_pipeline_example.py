@@ -1,0 +1,106 @@
+"""The example that `make pipeline` runs: as its users run it, and what it says if something is not as it should be."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jqueue.spark.session import java_problem
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.py"
+FILES = 12
+LONGEST_SECONDS = 600
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Files in nested folders, beside things that are not to be counted."""
+    for number in range(FILES):
+        path = tmp_path / "files" / f"{number % 3}" / f"file {{{number}}} [x] é"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d\n" % number * number)
+    (tmp_path / "files" / "link").symlink_to(path)
+    for left_out in ("__pycache__", ".hidden"):
+        (tmp_path / "files" / left_out).mkdir()
+        (tmp_path / "files" / left_out / "file").write_bytes(b"left out")
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def example():
+    """Its functions, as a module."""
+    spec = importlib.util.spec_from_file_location("pipeline_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*arguments, **environment):
+    command = [sys.executable, str(EXAMPLE), *map(str, arguments)]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=LONGEST_SECONDS
+    )
+
+
+@pytest.mark.full
+@pytest.mark.skipif(java_problem() is not None and "JQUEUE_TEST_SERVERS" not in os.environ, reason="no Java")
+@pytest.mark.xdist_group("spark")
+def test_the_whole_story_is_told_and_all_of_it_is_true(folder, tmp_path):
+    result = run(folder, "--out", tmp_path / "out", "--master", "local[2]")
+    print(result.stdout, result.stderr)
+    assert 0 == result.returncode
+    assert f"{FILES} files in " in result.stdout
+    assert f"still {FILES + 2} jobs" in result.stdout
+    assert re.search(r"^run_batch 11 jobs in \S+ s: 9 done, 2 dead \(1 ended their process\)$", result.stdout, re.M)
+    assert "3 more jobs by a streaming query, in batches of [1, 1, 1]" in result.stdout
+    assert "3 index queued" in result.stdout
+    assert f"a plain loop over the {FILES} files agrees: True" in result.stdout
+    assert result.stdout.endswith(f"Open {(tmp_path / 'out' / 'report.html').as_uri()}\n")
+    assert max(map(len, result.stdout.splitlines()[1:-1])) <= 120
+    assert "summary" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Traceback" not in result.stderr
+    assert "WARN" not in result.stderr
+
+
+def test_what_is_not_true_is_told(example, folder, tmp_path):
+    """A plain loop finds a wrong figure, a file that nobody did, and one that was done twice."""
+    files = example.find_files(folder)
+    assert FILES == len(files)
+    good = [{"path": path, **example.summary(path)._asdict()} for path, _ in files]
+    assert [] == example.wrong_files(files, good)
+    assert [files[0][0]] == example.wrong_files(files, [{**good[0], "lines": 7}, *good[1:]])
+    assert [files[0][0]] == example.wrong_files(files, good[1:])
+    assert [files[3][0]] == example.wrong_files(files, [*good, good[3]])
+
+
+def test_without_java_one_line_says_what_is_missing(folder, tmp_path):
+    result = run(folder, "--out", tmp_path / "out", JAVA_HOME="/nowhere")
+    assert (2, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
+    assert result.stderr.startswith("Spark needs Java 17 or newer")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_arguments_are_told_and_nothing_is_made(folder, tmp_path):
+    for arguments, line in (
+        ([tmp_path / "nothing"], "is not a folder"),
+        ([folder, "--out", folder], "exists already: give a new path"),
+        ([folder, "--limit", "2"], "--limit must be at least 4"),
+    ):
+        result = run(*arguments)
+        assert (2, "") == (result.returncode, result.stdout)
+        assert result.stderr.splitlines()[-1].endswith(line)
+
+
+def test_a_folder_with_too_few_files_is_told(tmp_path):
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "one").touch()
+    result = run(tmp_path / "few", "--out", tmp_path / "out")
+    assert (2, "") == (result.returncode, result.stdout)
+    assert result.stderr.startswith("There are 1 files in ")
+    assert not (tmp_path / "out").exists()
