@@ -80,7 +80,7 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.
 
-    Columns: entrypoint, payload; optional are priority, delay, run_at, unique_key, headers, max_attempts.
+    Columns: entrypoint, payload; optional are priority, delay, run_at, unique_key, headers, max_attempts, keep_result.
     Without a column payload, all other columns of a row become its payload, as one JSON object.
     """
     given = {
@@ -92,25 +92,27 @@ def enqueue(
     }
     options = {**{name: text for name, text in given.items() if text is not None}, **pairs("--option", option, as_json)}
     reading = pairs("--read-option", read_option, as_json)
-    if (txn_app_id is None) != (txn_version is None):
-        raise refusal(
-            "--txn-app-id and --txn-version go together: what writes, and which of its writes", as_json=as_json
-        )
+    _check_transaction(txn_app_id, txn_version, as_json)
     place = Place(master, tuple(conf or ()), spark_log, as_json)
     name, found = _checked(source, url, kind, place)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(place) as session:
         receipt_path = Path(folder) / "receipt.json"
         with tasks_shown(session, "enqueuing"):
             began = SystemClock().monotonic()
-            frame = read_jobs(session, place.file(source), found, reading)
-            writer = frame.write.format("jqueue").mode("append").options(**options)
-            writer.option("receiptPath", str(receipt_path)).save(queue_here(url))
+            writer = read_jobs(session, place.file(source), found, reading).write.format("jqueue").options(**options)
+            writer.mode("append").option("receiptPath", str(receipt_path)).save(queue_here(url))
             seconds = SystemClock().monotonic() - began
         receipt = json.loads(receipt_path.read_bytes())
     if as_json:
         show_json({"queue": name, **receipt, "seconds": round(seconds, 3)})
     else:
         typer.echo(_told(receipt, name, seconds, (txn_app_id, txn_version)))
+
+
+def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:
+    if (app_id is None) != (version is None):
+        what = "--txn-app-id and --txn-version go together: what writes, and which of its writes"
+        raise refusal(what, as_json=as_json)
 
 
 def _checked(source: str, url: str, kind: Format | None, place: Place) -> tuple[str, str]:
