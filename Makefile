@@ -104,7 +104,7 @@ ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
 .PHONY: $(STAMP)
 endif
 
-# Done again whenever a declared or pinned version changes.
+# Done again whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
 $(STAMP): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -c "" 2>/dev/null; then \
 	    python="$(PYTHON)"; \
@@ -120,7 +120,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "Building $(VENV) with $$("$$python" --version)"; \
 	    "$$python" -m venv --clear $(VENV); \
 	fi
-	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
+	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report]"
 	@touch $@
 
@@ -128,7 +128,7 @@ constraints: ## pin the newest versions that pyproject.toml allows, in constrain
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
 	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report,fuzz,bench]"
 	@{ sed -n '/^#/p' constraints.txt; \
-	   .venv-constraints/bin/python -m pip freeze --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
+	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt
 	@rm -rf .venv-constraints
 
