@@ -17,7 +17,7 @@ from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.spark_files import format_of, is_missing, read_jobs
 from jqueue.cli.spark_progress import tasks_shown
-from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, pairs, queue_here, spark_session
+from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
 from jqueue.connect import connect
 from jqueue.domain.errors import JQueueError
 
@@ -100,7 +100,7 @@ def enqueue(
         with tasks_shown(session, "enqueuing"):
             began = SystemClock().monotonic()
             writer = read_jobs(session, place.file(source), found, reading).write.format("jqueue").options(**options)
-            writer.mode("append").option("receiptPath", str(receipt_path)).save(queue_here(url))
+            writer.mode("append").option("receiptPath", str(receipt_path)).save(absolute(url))
             seconds = SystemClock().monotonic() - began
         receipt = json.loads(receipt_path.read_bytes())
     if as_json:

@@ -12,11 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from jqueue.adapters.storage.names import printable
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.program import find_worker
-from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, queue_here, spark_session
+from jqueue.cli.spark_files import is_missing
+from jqueue.cli.spark_session import Conf, Log, Master, Place, SparkLog, absolute, spark_session
 
 if TYPE_CHECKING:
     from jqueue.spark.batch import BatchReport
@@ -69,6 +71,7 @@ def run(
     missing = sorted(set(entrypoint or ()) - set(found.handlers))
     if missing:
         raise refusal(f"{target} has no handler for {', '.join(map(repr, missing))}", as_json=as_json)
+    _check_files(py_files or (), as_json)
     name = on_queue(url, _name_of, as_json=as_json)
     _let_workers_import_from_here()
     reports: list[BatchReport] = []
@@ -76,11 +79,11 @@ def run(
         from jqueue.spark.batch import run_batch
 
         for path in py_files or ():
-            session.sparkContext.addPyFile(path)
+            session.sparkContext.addPyFile(absolute(path))
         while True:
             done = sum(report.claimed for report in reports)
             report = run_batch(
-                session, queue_here(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
+                session, absolute(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
                 claim_timeout=claim_timeout, progress=shown(done),
             )  # fmt: skip
             if not report.claimed and reports:
@@ -93,6 +96,12 @@ def run(
         show_json({"queue": name, "batches": len(reports), **_as_values(total)})
     else:
         typer.echo(f"{total}{f', in {len(reports)} batches' if len(reports) > 1 else ''}")
+
+
+def _check_files(paths: Sequence[str], as_json: bool) -> None:
+    for path in paths:
+        if is_missing(path):
+            raise refusal(f"there is no file {printable(path)}", as_json=as_json)
 
 
 async def _name_of(opened: Any) -> str:

@@ -80,8 +80,8 @@ class Place:
         return os.path.abspath(path) if self.is_here and "://" not in path else path
 
 
-def queue_here(url: str) -> str:
-    """The URL of a queue as Spark's processes understand it, whose folder need not be this one."""
+def absolute(url: str) -> str:
+    """A URL, or a path as Spark's processes understand it, whose folder need not be this one."""
     return url if "://" in url else os.path.abspath(url)
 
 
@@ -90,7 +90,7 @@ def queues_here(urls: str) -> str:
     if _SIGNS.search(os.getcwd()):  # which would then mean something
         return urls
     found = [url.strip() for url in urls.split(",")]
-    return ",".join(queue_here(url) if url else "" for url in found)
+    return ",".join(absolute(url) if url else "" for url in found)
 
 
 @contextmanager

@@ -176,6 +176,7 @@ def test_what_is_wrong_with_an_enqueue_is_said_before_spark_starts(no_spark, arg
     [
         (["program:worker", "nothing.json"], "there is no queue at "),
         (["program:worker", f"s3://key:{SECRET}@bucket"], "the s3:// URL names a bucket, but no object in it"),
+        (["program:worker", "queue.json", "--py-files", "none.zip"], "there is no file none.zip"),
         (["program:worker", "queue.json", "--entrypoint", "other"], "program:worker has no handler for 'other'"),
     ],
 )
@@ -243,7 +244,7 @@ def test_rows_of_a_csv_file_become_jobs_and_are_run_and_shown(on_spark):
     assert "double" in shown
     assert "and 3 more" in shown
     assert max(map(len, shown.splitlines())) <= 80
-    ran = json.loads(said("run", "program:worker", "queue.json", "--drain", "--json"))
+    ran = json.loads(said("run", "program:worker", "queue.json", "--drain", "--json", "--py-files", "program.py"))
     assert (4, 3, 1, 1) == tuple(ran[name] for name in ("claimed", "done", "dead", "batches"))
     told = json.loads(said("report", "queue.json", "--json", "--html", "page.html"))
     assert [("double", 1)] == [(each["entrypoint"], each["dead"]) for each in told["entrypoints"]]
