@@ -101,15 +101,10 @@ def last_of(url, app_id):
     return asyncio.run(look())
 
 
-def on(bulk, storage):
+def on(bulk, storage, deadline=2.0):
     """The same writer on another storage."""
-    enqueue = bulk.enqueue
-    bulk.enqueue = replace(
-        enqueue,
-        open_storage=storage,
-        deadline=2.0,
-        staging=replace(enqueue.staging, open_storage=storage, deadline=2.0),
-    )
+    staging = replace(bulk.enqueue.staging, open_storage=storage, deadline=deadline)
+    bulk.enqueue = replace(bulk.enqueue, open_storage=storage, deadline=deadline, staging=staging)
     return bulk
 
 

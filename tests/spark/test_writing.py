@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType
 
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, StorageError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage, connect
+from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, InvalidJobError, StorageError
 from jqueue.spark.committing import TaskReport
+from jqueue.testing import virtual_time
 from tests.spark.bulk import (
     STORES,
     Rough,
@@ -192,6 +193,49 @@ class TestACommitOfWhichNobodyKnows:
         bulk.abort([report])
         assert [report.name] == staged_at(file)
         assert caplog.messages[-1].startswith("An aborted write leaves staged jobs behind, which are removed later")
+
+
+class TestACommitThatIsAskedForAgain:
+    """Its write was sent, and the store is away beyond the deadline, and back before Spark is told."""
+
+    class Away:
+        """After the first request, all are lost until then."""
+
+        def __init__(self, until):
+            self.until = until
+            self.answered = False
+
+        def __bool__(self):
+            return asyncio.get_running_loop().time() < self.until
+
+        def pop(self, _):
+            self.answered, before = True, self.answered
+            return "lost" if before else None
+
+    @pytest.fixture
+    def store(self):
+        return Rough(InMemoryStorage())
+
+    def commit(self, store, what_happens, file):
+        bulk = on(writer(file), store, deadline=100.0)
+        report = bulk.stage([payloads(b"a")], task())
+        store.told |= {"write": [what_happens], "read": self.Away(until=120.0)}
+        return virtual_time.run(bulk.enqueue.commit([report], bulk.write_id, bulk.transaction))
+
+    def left(self, store):
+        return asyncio.run(store.storage.list_beside(".staged-"))
+
+    def jobs(self, store):
+        return asyncio.run(DirectQueue(store.storage).read_state()).jobs
+
+    def test_it_is_found(self, store, file):
+        receipt = self.commit(store, "unanswered", file)
+        assert (1, 1, []) == (receipt.added, len(self.jobs(store)), self.left(store))
+
+    def test_or_it_never_will_be_and_what_was_staged_is_removed(self, store, file):
+        with pytest.raises(DeadlineExceededError):
+            self.commit(store, "late", file)
+        assert ((), []) == (self.jobs(store), self.left(store))
 
 
 def test_a_rerun_with_the_same_transaction_stages_nothing_and_adds_nothing(url, caplog):
