@@ -17,8 +17,9 @@ id. All claims are made under it, so that none is left behind when the driver di
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -175,7 +176,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             JQueueError: it failed. The message is one line.
         """
         try:
-            answer: Answer = self._tenant.run(lambda _: work())
+            with _no_collections():
+                answer: Answer = self._tenant.run(lambda _: work())
         except JQueueError as error:
             failure = error
         else:
@@ -186,3 +188,18 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return MOST_JOBS
         return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options.most_jobs
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Have Python look for no cycles meanwhile: it would go through ten thousand new jobs again and again.
+
+    The process is Spark's, for this one source, and waits for what is done.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,5 +1,6 @@
 """The streaming source as Spark calls it: offsets, limits, polls, partitions, and what it says to wrong options."""
 
+import gc
 import json
 import re
 import threading
@@ -12,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError, JQueueError, StorageFatalError
 from jqueue.domain.operations import Enqueue
 from jqueue.spark.offsets import Offset
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
@@ -251,7 +252,7 @@ def test_some_columns_in_another_order(world):
 
 def test_a_column_that_no_job_has_is_told_in_one_line(world):
     reader = ClaimReader(world.options, StructType([StructField("size", LongType())]), opened=world.open)
-    with pytest.raises(InvalidJobError, match=r"^a job has no column 'size'.*$"):
+    with pytest.raises(InvalidJobError, match=r"^there is no column 'size' here.*$"):
         reader.getDefaultReadLimit()
 
 
@@ -293,6 +294,18 @@ def test_wrong_options_are_told_in_one_line_by_the_first_call(options, said, cal
 
 def test_names_of_options_may_come_in_any_case(world):
     assert ReadMaxRows(7) == ClaimReader({"PATH": "q", "maxjobspertrigger": "7"}, SNAPSHOT_SCHEMA).getDefaultReadLimit()
+
+
+def test_garbage_is_collected_again_after_each_call_however_it_ends(world):
+    reader = world.reader()
+    reader.prepareForTriggerAvailableNow()
+    assert gc.isenabled()
+    world.storage.error = lambda: StorageFatalError("no such bucket")
+    world.storage.on_read(Fault.LOST_REQUEST)
+    with pytest.raises(JQueueError):
+        reader.prepareForTriggerAvailableNow()
+    assert gc.isenabled()
+    reader.stop()
 
 
 def test_a_store_that_fails_is_told_in_one_line(world):
