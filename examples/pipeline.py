@@ -174,7 +174,7 @@ def is_wanted(path: Path) -> bool:
 
 def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: Console) -> list[str]:
     """The whole story. Returns what is not as it should be, in words."""
-    from jqueue.spark.batch import run_batch
+    from jqueue.spark import run_batch
     from jqueue.spark.report import report
 
     show, url = Show(console), str(out / "queue.json")

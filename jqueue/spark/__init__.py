@@ -5,3 +5,22 @@
 
 The queue stays the one point of commit; Spark brings the machines. It needs `pip install "jqueue[spark]"` and Java 17.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jqueue.spark.batch import BatchFailedError, BatchReport, run_batch
+    from jqueue.spark.session import local_session
+
+__all__ = ["BatchFailedError", "BatchReport", "local_session", "run_batch"]
+
+_LATER = {"BatchFailedError": "batch", "BatchReport": "batch", "local_session": "session", "run_batch": "batch"}
+
+
+def __getattr__(name: str) -> Any:
+    """What takes long to import comes when it is asked for: Spark starts processes again and again."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"jqueue.spark.{_LATER[name]}"), name)
