@@ -238,13 +238,13 @@ class Draft:
         """Whether there is anything to commit."""
         return self._changed
 
-    def savepoint(self) -> tuple[int, bool]:
+    def savepoint(self) -> tuple[int, bool, int]:
         """A mark to come back to."""
-        return len(self._journal), self._changed
+        return len(self._journal), self._changed, self.last_sequence
 
-    def rollback(self, savepoint: tuple[int, bool] = (0, False)) -> None:
+    def rollback(self, savepoint: tuple[int, bool, int] | None = None) -> None:
         """Take back every change since the savepoint, or since the last `settle`."""
-        mark, self._changed = savepoint
+        mark, self._changed, self.last_sequence = savepoint or (0, False, self._settled_sequence)
         settings = False
         while len(self._journal) > mark:
             table, key, old = self._journal.pop()
@@ -269,6 +269,7 @@ class Draft:
         """Make every change since the last `settle` permanent: it was committed."""
         self._journal.clear()
         self._changed = False
+        self._settled_sequence = self.last_sequence
         self.jobs.pack()
 
     # Opening and closing
@@ -283,6 +284,7 @@ class Draft:
         self.finished: dict[str, int] = header.finished  # type: ignore[assignment] # ours from now on
         self.holds: dict[str, KeyHold] = header.holds  # type: ignore[assignment]
         self.attempt_floor = header.attempt_floor
+        self._told_sequence = header.last_sequence
         if self.last_sequence < header.last_sequence <= PLACES:
             self.last_sequence = header.last_sequence
         self.settings = header.settings
@@ -325,7 +327,7 @@ class Draft:
             finished=dict(self.finished),
             holds=dict(self.holds),
             attempt_floor=self.attempt_floor,
-            last_sequence=self.last_sequence,
+            last_sequence=self.last_sequence if self._changed else self._told_sequence,
             settings=self.settings,
             entrypoints=dict(self.entrypoints),
             recent=dict(self.recent),

@@ -134,6 +134,7 @@ PROGRAMS_RUN = [
     ("memory", {"jobs": 500, "payload_bytes": 64, "traced": False}, "bytes_per_job"),
     ("fair", {**BRIEF, "storage": "file", "processes": 2, "seconds": 0.3}, "operations_per_second"),
     ("stalls", {**BRIEF, "depth": 20, "repeats": 1}, "work_longest"),
+    ("bulk", {"storage": "file", "rows": 20, "payload_bytes": 64}, "rows_per_second"),
 ]
 
 
@@ -166,7 +167,17 @@ def test_our_program_runs_on_an_object_store(program, given, figure, seaweedfs, 
     assert found[figure] > 0
 
 
+SMALL = {"rows": 20, "payload_bytes": 64, "batch": 10, "batch_jobs": 5, "standing": 5, "writers": 1}
+ON_SPARK = [("pipeline", {"storage": "file", **SMALL}, "contended_seconds")]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("program", "given", "figure"), ON_SPARK)
+def test_our_program_runs_on_spark(program, given, figure):
+    assert run_program(ours(program, given, timeout=300), sys.executable, Access())[figure] > 0
+
+
 @pytest.mark.parametrize("row", all_rows(), ids=lambda row: f"{row.name}-{row.title}".replace(" ", "_"))
 def test_our_programs_are_among_those_that_are_tried_here(row):
-    tried = {program for program, _, _ in (*PROGRAMS_RUN, *ON_S3)}
+    tried = {program for program, _, _ in (*PROGRAMS_RUN, *ON_S3, *ON_SPARK)}
     assert {each.program.stem for each in row.contestants if not each.is_peer} <= tried

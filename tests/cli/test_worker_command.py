@@ -179,6 +179,7 @@ def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_n
 def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "program", raising=False)
     result = CliRunner().invoke(app, ["worker", target, "queue.json"])
     assert 2 == result.exit_code
     assert expected in result.stderr

@@ -133,6 +133,7 @@ states = st.builds(
     queue=names,
     finished=st.dictionaries(names, counts, max_size=3),
     attempt_floor=counts,
+    last_sequence=counts,
     decided=decisions,
 )
 

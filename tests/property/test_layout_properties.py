@@ -37,6 +37,7 @@ headers = st.fixed_dictionaries(
         "finished": st.dictionaries(names, counts, max_size=3),
         "evicted_through": counts,
         "attempt_floor": counts,
+        "last_sequence": counts,
         "commits": st.dictionaries(
             names, st.builds(CommitRecord, counts, counts, seconds, seconds, st.lists(values, max_size=2).map(tuple))
         ),

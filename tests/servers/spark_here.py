@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from tests.servers.child import ServerUnavailableError
@@ -30,7 +31,9 @@ class SparkHere:
         problem = java_problem()
         if problem is not None:
             raise ServerUnavailableError(problem)
+        interrupt = signal.getsignal(signal.SIGINT)
         self.session = local_session("jqueue tests", "local[2]")
+        signal.signal(signal.SIGINT, interrupt)  # PySpark's own would end what others press Ctrl-C for
         self.session.sparkContext.setLogLevel("ERROR")
 
     def stop(self) -> None:

@@ -56,6 +56,7 @@ def test_two_queries_have_batches_of_their_own(file):
 
 
 def test_a_name_that_is_given_lives_on_when_the_query_gets_another_id(file, caplog):
+    caplog.set_level("WARNING", "jqueue")
     options = {"txnAppId": "ingest"}
     for query in ("one", "other"):
         commit(file, 0, stage(file, 0, query.encode(), query=query, **options), **options)
@@ -65,6 +66,7 @@ def test_a_name_that_is_given_lives_on_when_the_query_gets_another_id(file, capl
 
 
 def test_a_batch_that_is_far_behind_is_left_out_and_told(file, caplog):
+    caplog.set_level("WARNING", "jqueue")
     for number in (5, 3):
         commit(file, number, stage(file, number, b"%d" % number))
     assert [b"5"] == texts_of(file)

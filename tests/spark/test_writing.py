@@ -398,6 +398,7 @@ def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, mo
 
 
 def test_a_receipt_that_cannot_be_left_is_no_reason_to_say_that_the_write_failed(file, tmp_path, caplog):
+    caplog.set_level("WARNING", "jqueue")
     write(file, b"a", receiptPath=str(tmp_path / "nowhere" / "receipt.json"))
     assert [b"a"] == texts_of(file)
     assert ["The receipt of a write could not be left: FileNotFoundError"] == caplog.messages
