@@ -244,7 +244,7 @@ class Draft:
 
     def rollback(self, savepoint: tuple[int, bool, int] | None = None) -> None:
         """Take back every change since the savepoint, or since the last `settle`."""
-        mark, self._changed, self.last_sequence = savepoint or (0, False, self._settled_sequence)
+        mark, self._changed, last_sequence = savepoint or (0, False, self._settled_sequence)
         settings = False
         while len(self._journal) > mark:
             table, key, old = self._journal.pop()
@@ -256,6 +256,7 @@ class Draft:
                 del table[key]
             else:
                 table[key] = old
+        self.last_sequence = last_sequence  # in the end: putting a job back may raise it
         if settings:
             self._share_settings()
             self.order.rules_changed()
