@@ -16,7 +16,7 @@ def counts_not_rolled_back(patch):
     """A write whose answer was lost is undone, but not in the counts of running jobs"""
     rollback = Draft.rollback
 
-    def forgetful(self, savepoint=(0, False)):
+    def forgetful(self, savepoint=None):
         counts = dict(self.order.running), dict(self.order.running_keys)
         rollback(self, savepoint)
         self.order.running, self.order.running_keys = counts
@@ -63,8 +63,8 @@ def rate_not_noted_again(patch):
         if not (table is self.recent and self in again):
             note(self, table, *rest)
 
-    def undo(self, savepoint=(0, False)):
-        if self._journal and not savepoint[0]:
+    def undo(self, savepoint=None):
+        if self._journal and not (savepoint and savepoint[0]):
             again.add(self)
         rollback(self, savepoint)
 
@@ -154,7 +154,7 @@ def cron_lost_with_the_answer(patch):
     """A firing whose answer was lost is undone, but the entry is not due any more"""
     rollback = Draft.rollback
 
-    def forgetful(self, savepoint=(0, False)):
+    def forgetful(self, savepoint=None):
         fired = dict(self.schedules)
         rollback(self, savepoint)
         for name, schedule in fired.items():
