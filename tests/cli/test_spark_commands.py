@@ -221,12 +221,13 @@ def test_the_format_of_a_folder_is_that_of_its_files(tmp_path):
 
 def test_noise_of_java_is_left_out_and_all_else_comes_through():
     code = """
-import os, sys
+import os, sys, threading
 from jqueue.cli.spark_noise import quiet_java
 with quiet_java("starting"):
     os.system("echo 'WARNING: Using incubator modules: x' >&2; echo first >&2; (sleep 0.3; echo last >&2) & ")
 print("second", file=sys.stderr, flush=True)
-import time; time.sleep(1)
+for thread in set(threading.enumerate()) - {threading.current_thread()}:
+    thread.join(30)  # it ends with the last process that may say something
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (0, "", {"first", "second", "last"}) == (result.returncode, result.stdout, set(result.stderr.split()))
