@@ -34,7 +34,7 @@ try:
     from rich.console import Console
     from rich.text import Text
 
-    from jqueue.cli.spark_noise import java_options, quiet_java, quiet_python
+    from jqueue.spark.noise import java_options, quiet_java, quiet_python
 except ImportError:
     sys.exit('This example needs more than jqueue: pip install "jqueue[cli,report,spark]", or use `make pipeline`')
 

@@ -18,7 +18,7 @@ from typing import Any
 from shared import ENTRYPOINT, arguments, report
 
 from jqueue import DirectQueue, Limits, LocalFileSystemStorage
-from jqueue.spark.batch import run_batch
+from jqueue.spark.batch.run import run_batch
 from jqueue.spark.session import local_session
 from jqueue.worker import Worker
 

@@ -9,12 +9,17 @@ The queue stays the one point of commit; Spark brings the machines. It needs `pi
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jqueue.spark.batch import BatchFailedError, BatchReport, run_batch
+    from jqueue.spark.batch.run import BatchFailedError, BatchReport, run_batch
     from jqueue.spark.session import local_session
 
 __all__ = ["BatchFailedError", "BatchReport", "local_session", "run_batch"]
 
-_LATER = {"BatchFailedError": "batch", "BatchReport": "batch", "local_session": "session", "run_batch": "batch"}
+_LATER = {
+    "BatchFailedError": "batch.run",
+    "BatchReport": "batch.run",
+    "local_session": "session",
+    "run_batch": "batch.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from jqueue.spark.sink import StreamSink
-    from jqueue.spark.snapshot import SnapshotReader
-    from jqueue.spark.source import ClaimReader
-    from jqueue.spark.writing import BulkWriter
+    from jqueue.spark.enqueue.sink import StreamSink
+    from jqueue.spark.enqueue.writing import BulkWriter
+    from jqueue.spark.snapshot.reader import SnapshotReader
+    from jqueue.spark.stream.source import ClaimReader
 
 
 class JQueueDataSource(DataSource):
@@ -33,24 +33,24 @@ class JQueueDataSource(DataSource):
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """One version of the queue, as a table."""
-        from jqueue.spark.snapshot import SnapshotReader
+        from jqueue.spark.snapshot.reader import SnapshotReader
 
         return SnapshotReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BulkWriter:
         """Bulk enqueue."""
-        from jqueue.spark.writing import BulkWriter
+        from jqueue.spark.enqueue.writing import BulkWriter
 
         return BulkWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimReader:
         """Jobs claimed by a streaming query."""
-        from jqueue.spark.source import ClaimReader
+        from jqueue.spark.stream.source import ClaimReader
 
         return ClaimReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """Bulk enqueue of each micro-batch."""
-        from jqueue.spark.sink import StreamSink
+        from jqueue.spark.enqueue.sink import StreamSink
 
         return StreamSink(self.options, schema, overwrite)

@@ -2,7 +2,7 @@
 
 Every attempt of a task writes an object of its own, so that no two ever meet, and one that nobody asks for any more is
 only litter. It goes with its write if the store can list, and by age at the latest. Here is known how they are called,
-written, read and removed; what becomes of them is decided in `jqueue.spark.committing`.
+written, read and removed; what becomes of them is decided in `jqueue.spark.enqueue.committing`.
 """
 
 from __future__ import annotations

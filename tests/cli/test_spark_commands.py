@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.cli import spark_session as sessions
+from jqueue.cli.spark import session as spark_session as sessions
 from jqueue.cli.app import app
-from jqueue.cli.spark_files import format_of
-from jqueue.cli.spark_noise import PROFILE
+from jqueue.cli.spark.files import format_of
+from jqueue.spark.noise import PROFILE
 
 SECRET = "hunter2"
 
@@ -222,7 +222,7 @@ def test_the_format_of_a_folder_is_that_of_its_files(tmp_path):
 def test_noise_of_java_is_left_out_and_all_else_comes_through():
     code = """
 import os, sys, threading
-from jqueue.cli.spark_noise import quiet_java
+from jqueue.spark.noise import quiet_java
 with quiet_java("starting"):
     os.system("echo 'WARNING: Using incubator modules: x' >&2; echo first >&2; (sleep 0.3; echo last >&2) & ")
 print("second", file=sys.stderr, flush=True)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jqueue.spark import columns, snapshot, source_options, writing
+from jqueue.spark.enqueue import columns, writing
+from jqueue.spark.snapshot import reader
+from jqueue.spark.stream import options as stream_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
-PARTS = {"writing": writing.OPTIONS, "snapshot": snapshot.KNOWN, "source": source_options.KNOWN}
+PARTS = {"writing": writing.OPTIONS, "snapshot": reader.KNOWN, "source": stream_options.KNOWN}
 
 
 def first_column(table):
@@ -23,4 +25,4 @@ def test_the_options_of_each_part_are_those_of_the_code(part, options):
 
 def test_the_columns_of_a_bulk_enqueue_are_those_of_the_code():
     table = PAGE.partition("| column | type |")[2].partition("\n\n")[0]
-    assert list(columns._EXPECTED) == [name for name in first_column(table) if name]
+    assert list(columns.EXPECTED) == [name for name in first_column(table) if name]

@@ -15,10 +15,10 @@ from jqueue import DirectQueue, InMemoryStorage, JobStatus, QueueState
 from jqueue.core import codec
 from jqueue.core.slices import exhaust
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.spark.blob_lines import Wanted, job_lines
-from jqueue.spark.line_rows import Readings, batches_of
 from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
-from jqueue.spark.snapshot import cut
+from jqueue.spark.snapshot.blob_lines import Wanted, job_lines
+from jqueue.spark.snapshot.line_rows import Readings, batches_of
+from jqueue.spark.snapshot.reader import cut
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import edit
 from tests.fuzz.oracles import is_deep

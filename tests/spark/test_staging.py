@@ -10,7 +10,7 @@ import pytest
 from jqueue import LocalFileSystemStorage
 from jqueue.domain.errors import InvalidURLError, StorageError
 from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
-from tests.spark.bulk import STORES, Rough, staged_at, url_on
+from tests.spark.enqueue.bulk import STORES, Rough, staged_at, url_on
 
 DAY = 86400.0
 

@@ -1,0 +1,143 @@
+"""`jqueue spark enqueue SOURCE URL`: the rows of a Parquet, CSV or JSON file as jobs, in one commit."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.adapters.storage.names import describe, printable
+from jqueue.adapters.system import SystemClock
+from jqueue.cli.on_queue import URL, AsJSON
+from jqueue.cli.printing import refusal, show_json
+from jqueue.cli.spark.files import format_of, is_missing, read_jobs
+from jqueue.cli.spark.progress import tasks_shown
+from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
+from jqueue.connect import connect
+from jqueue.domain.errors import JQueueError
+
+
+class Format(StrEnum):
+    """What a file may be."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+
+
+class OnConflict(StrEnum):
+    """What to do if a unique key is taken."""
+
+    RETURN = "return"
+    RAISE = "raise"
+
+
+def enqueue(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, a folder, a pattern, or a URL.", show_default=False)
+    ],
+    url: URL,
+    kind: Annotated[
+        Format | None,
+        typer.Option("--format", help="What it is, if its name does not end like it.", show_default=False),
+    ] = None,
+    entrypoint: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="For all rows, if there is no such column.", show_default=False),
+    ] = None,
+    txn_app_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="What writes, so that a repeated write adds nothing.", show_default=False),
+    ] = None,
+    txn_version: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Which of its writes: each has a higher number.", show_default=False),
+    ] = None,
+    on_conflict: Annotated[
+        OnConflict, typer.Option(help="If a unique key is taken: leave that row out, or add none at all.")
+    ] = OnConflict.RETURN,
+    staging_path: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Folder for what tasks stage; beside the queue if none.", show_default=False),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Another option of the sink: priority=5.", show_default=False),
+    ] = None,
+    read_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of Spark's reader of files: sep=;", show_default=False),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    spark_log: Log = SparkLog.OFF,
+    as_json: AsJSON = False,
+) -> None:
+    """Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.
+
+    Columns: entrypoint, payload; optional are priority, delay, run_at, unique_key, headers, max_attempts, keep_result.
+    Without a column payload, all other columns of a row become its payload, as one JSON object.
+    """
+    given = {
+        "entrypoint": entrypoint,
+        "txnAppId": txn_app_id,
+        "txnVersion": None if txn_version is None else str(txn_version),
+        "onConflict": on_conflict.value,
+        "stagingPath": staging_path,
+    }
+    options = {**{name: text for name, text in given.items() if text is not None}, **pairs("--option", option, as_json)}
+    reading = pairs("--read-option", read_option, as_json)
+    _check_transaction(txn_app_id, txn_version, as_json)
+    place = Place(master, tuple(conf or ()), spark_log, as_json)
+    name, found = _checked(source, url, kind, place)
+    with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(place) as session:
+        receipt_path = Path(folder) / "receipt.json"
+        with tasks_shown(session, "enqueuing"):
+            began = SystemClock().monotonic()
+            writer = read_jobs(session, place.file(source), found, reading).write.format("jqueue").options(**options)
+            writer.mode("append").option("receiptPath", str(receipt_path)).save(absolute(url))
+            seconds = SystemClock().monotonic() - began
+        receipt = json.loads(receipt_path.read_bytes())
+    if as_json:
+        show_json({"queue": name, **receipt, "seconds": round(seconds, 3)})
+    else:
+        typer.echo(_told(receipt, name, seconds, (txn_app_id, txn_version)))
+
+
+def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:
+    if (app_id is None) != (version is None):
+        what = "--txn-app-id and --txn-version go together: what writes, and which of its writes"
+        raise refusal(what, as_json=as_json)
+
+
+def _checked(source: str, url: str, kind: Format | None, place: Place) -> tuple[str, str]:
+    """The name of the queue and the format of the file: what is wrong with them is seen before Spark starts."""
+    as_json = place.as_json
+    try:
+        storage = connect(url)
+    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+        raise refusal(str(error), as_json=as_json) from None
+    if isinstance(storage, InMemoryStorage):
+        raise refusal("a queue in memory is one process's alone: name a file or a store", as_json=as_json)
+    if place.is_here and is_missing(source):
+        raise refusal(f"there is no file or folder {printable(source)}", as_json=as_json)
+    found = kind or format_of(source)
+    if found is None:
+        raise refusal(
+            f"it cannot be told what {printable(source)} is: say --format parquet, csv or json", as_json=as_json
+        )
+    return describe(storage), str(found)
+
+
+def _told(receipt: dict[str, Any], name: str, seconds: float, transaction: tuple[str | None, int | None]) -> str:
+    if receipt["repeated"]:
+        app_id, version = transaction
+        return f"nothing added: version {version} of {printable(str(app_id))} was written before"
+    added = "1 job" if receipt["added"] == 1 else f"{receipt['added']:,} jobs"
+    said = f"{added} added to {name} in {seconds:.1f} s"
+    return f"{said}; {receipt['taken']:,} left out, as their unique keys are taken" if receipt["taken"] else said

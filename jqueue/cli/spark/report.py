@@ -1,0 +1,71 @@
+"""`jqueue spark report URL…`: what is in the queues, how old it is, and how it went: in tables, as JSON, as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jqueue.adapters.storage.names import printable
+from jqueue.cli.on_queue import AsJSON
+from jqueue.cli.printing import instant, refusal, show_json
+from jqueue.cli.spark.progress import tasks_shown
+from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+
+if TYPE_CHECKING:
+    from jqueue.spark.report import Report
+
+
+def report(
+    urls: Annotated[
+        list[str],
+        typer.Argument(metavar="URL…", help="Queues, or patterns such as 'q/*.json'.", show_default=False),
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.html", help="Write a page with plots, too.", show_default=False, dir_okay=False),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    spark_log: Log = SparkLog.OFF,
+    as_json: AsJSON = False,
+) -> None:
+    """Report on a queue or a fleet: depth, ages, attempts, failures, times.
+
+    It only reads, and each queue once. No payload, no result and no text of an error is shown.
+    """
+    if html is not None and not html.absolute().parent.is_dir():
+        raise refusal(f"there is no folder {printable(str(html.absolute().parent))}", as_json=as_json)
+    with spark_session(Place(master, tuple(conf or ()), spark_log, as_json)) as session:
+        from jqueue.spark import report as reporting
+
+        with tasks_shown(session, "reading"):
+            found = reporting.report(session, list(map(queues_here, urls)))
+        if as_json:
+            show_json(_as_values(found, html))
+        else:
+            found.print()
+        if html is not None:
+            found.to_html(html)
+            if not as_json:
+                typer.echo(f"\nthe page is {printable(str(html.absolute()))}")
+
+
+def _as_values(found: Report, html: Path | None) -> dict[str, Any]:
+    totals = {"all" if name is None else name: _plain(total._asdict()) for name, total in found.totals.items()}
+    return {
+        "now": instant(found.now),
+        "queues": list(found.queues),
+        "page": None if html is None else str(html.absolute()),
+        "totals": [{"queue": name, **total} for name, total in totals.items()],
+        "entrypoints": [_plain(each._asdict()) for each in found.standings],
+        "failures": [each._asdict() for each in found.failures],
+        "ages": [each._asdict() for each in found.ages],
+        "turnarounds": [each._asdict() for each in found.turnarounds],
+        "attempts": [each._asdict() for each in found.attempts],
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "next_at": instant(values["next_at"])}

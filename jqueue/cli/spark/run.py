@@ -1,0 +1,143 @@
+"""`jqueue spark run app:worker URL`: the handlers of a worker on Spark's executors, a batch of jobs at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from jqueue.adapters.storage.names import printable
+from jqueue.cli.log import log_to_stderr
+from jqueue.cli.on_queue import URL, AsJSON, on_queue
+from jqueue.cli.printing import refusal, show_json
+from jqueue.cli.program import find_worker
+from jqueue.cli.spark.files import is_missing
+from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, spark_session
+
+if TYPE_CHECKING:
+    from jqueue.spark.batch.run import BatchReport
+
+CAME_TO = ("done", "retried", "dead", "snoozed")
+"""What shows that a batch has got on. One of which all jobs were given back would be the same the next time."""
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app:worker.", show_default=False),
+    ],
+    url: URL,
+    entrypoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only jobs of this entrypoint; may be repeated. All handlers if none.",
+            show_default=False,
+        ),
+    ] = None,
+    max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs in a batch, at the most.")] = 10_000,
+    drain: Annotated[bool, typer.Option("--drain", help="Batch after batch, until no job is ready.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Tasks that a batch is cut into.", show_default=False)
+    ] = None,
+    claim_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=1, help="When the jobs go to others if this program dies.", show_default=False
+        ),
+    ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Python to send to executors: a .py, .zip, .whl.", show_default=False),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    spark_log: Log = SparkLog.OFF,
+    as_json: AsJSON = False,
+) -> None:
+    """Run a worker's handlers on Spark: one batch of jobs, or all there are.
+
+    Jobs are claimed, done on executors, and ended in one commit for the batch.
+    Exits with 0 whatever became of the jobs, and with 2 if the batch could not be run.
+    """  # fmt: skip
+    log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0])
+    found = find_worker(target)
+    missing = sorted(set(entrypoint or ()) - set(found.handlers))
+    if missing:
+        raise refusal(f"{target} has no handler for {', '.join(map(repr, missing))}", as_json=as_json)
+    _check_files(py_files or (), as_json)
+    name = on_queue(url, _name_of, as_json=as_json)
+    _let_workers_import_from_here()
+    reports: list[BatchReport] = []
+    with spark_session(Place(master, tuple(conf or ()), spark_log, as_json)) as session, _jobs_shown() as shown:
+        from jqueue.spark.batch.run import run_batch
+
+        for path in py_files or ():
+            session.sparkContext.addPyFile(absolute(path))
+        while True:
+            done = sum(report.claimed for report in reports)
+            report = run_batch(
+                session, absolute(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
+                claim_timeout=claim_timeout, progress=shown(done),
+            )  # fmt: skip
+            if not report.claimed and reports:
+                break
+            reports.append(report)
+            if not drain or not any(getattr(report, what) for what in CAME_TO):
+                break
+    total = _together(reports)
+    if as_json:
+        show_json({"queue": name, "batches": len(reports), **_as_values(total)})
+    else:
+        typer.echo(f"{total}{f', in {len(reports)} batches' if len(reports) > 1 else ''}")
+
+
+def _check_files(paths: Sequence[str], as_json: bool) -> None:
+    for path in paths:
+        if is_missing(path):
+            raise refusal(f"there is no file {printable(path)}", as_json=as_json)
+
+
+async def _name_of(opened: Any) -> str:
+    return str(opened.name)
+
+
+def _let_workers_import_from_here() -> None:
+    """Have Python processes of Spark on this machine find the program where we did: in this folder."""
+    known = os.environ.get("PYTHONPATH", "")
+    if os.getcwd() not in known.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
+
+
+def _together(reports: Sequence[BatchReport]) -> BatchReport:
+    """Several reports as one."""
+    return type(reports[0])(
+        **{field.name: sum(getattr(report, field.name) for report in reports) for field in fields(reports[0])}
+    )
+
+
+def _as_values(report: BatchReport) -> dict[str, Any]:
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    return {**values, "seconds": round(report.seconds, 3)}
+
+
+@contextmanager
+def _jobs_shown() -> Iterator[Callable[[int], Callable[[int, int], object]]]:
+    """A progress bar of jobs. What it gives takes how many are done already, and gives what `run_batch` tells."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda before: lambda done, total: None
+        return
+    columns = (
+        SpinnerColumn(), TextColumn("running"), BarColumn(20), MofNCompleteColumn(), TextColumn("jobs"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda before: lambda done, total: progress.update(task, completed=before + done, total=before + total)

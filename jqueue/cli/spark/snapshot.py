@@ -1,0 +1,181 @@
+"""`jqueue spark snapshot URL [OUT]`: one version of a queue, or of many queues, in files or in the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from jqueue.adapters.storage.names import printable
+from jqueue.adapters.system import SystemClock
+from jqueue.cli.on_queue import AsJSON
+from jqueue.cli.printing import count, instant, length, refusal, show, show_json, table
+from jqueue.cli.spark.files import format_of
+from jqueue.cli.spark.progress import tasks_shown
+from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+from jqueue.domain.models import JobStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
+"""The columns on a terminal: never the payload, nor what else may hold a piece of it."""
+
+FleetURL = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="The queue's; or several with commas between, or a pattern: 'q/*.json'.", show_default=False
+    ),
+]
+
+
+class Mode(StrEnum):
+    """What to do if there is something at OUT."""
+
+    ERROR = "error"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+
+
+def snapshot(
+    url: FleetURL,
+    out: Annotated[
+        str | None,
+        typer.Argument(metavar="OUT", help="What to write: jobs.parquet, .csv or .json.", show_default=False),
+    ] = None,
+    status: Annotated[
+        list[JobStatus] | None, typer.Option(help="Only jobs of this status; may be repeated.", show_default=False)
+    ] = None,
+    entrypoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only jobs of this entrypoint; likewise.", show_default=False),
+    ] = None,
+    rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="How many jobs to list without OUT.")] = 20,
+    mode: Annotated[Mode, typer.Option(help="What to do if OUT is there.")] = Mode.ERROR,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    spark_log: Log = SparkLog.OFF,
+    as_json: AsJSON = False,
+) -> None:
+    """Write the jobs of one moment into a table; or count and list them, without their payloads.
+
+    OUT is a folder of files, as Spark writes it. Parquet keeps all columns as they are.
+    In CSV and JSON, payloads are base64; in CSV, headers are JSON.
+    """
+    kind = None if out is None else format_of(out)
+    if out is not None and kind is None:
+        raise refusal("OUT must end with .parquet, .csv or .json", as_json=as_json)
+    place = Place(master, tuple(conf or ()), spark_log, as_json)
+    if out is not None and mode is Mode.ERROR and place.is_here and os.path.exists(out):
+        raise refusal(f"{printable(out)} is there already: add --mode append or overwrite", as_json=as_json)
+    options = {
+        name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
+    }
+    with spark_session(place) as session, tasks_shown(session, "reading"):
+        frame = session.read.format("jqueue").options(**options).load(queues_here(url))
+        if out is not None:
+            written = _write(frame, place.file(out), str(kind), mode)
+        else:
+            seen = _look(frame, rows)
+    if out is not None:
+        if as_json:
+            show_json({"out": out, "jobs": written})
+        else:
+            typer.echo(f"{'1 job' if written == 1 else f'{written:,} jobs'} written to {printable(out)}")
+    elif as_json:
+        show_json(_as_values(*seen))
+    else:
+        _show(*seen)
+
+
+def _write(frame: DataFrame, out: str, kind: str, mode: Mode) -> int:
+    """Write all rows, and count them on their way: to count them apart would be to look at another version."""
+    from pyspark.sql import Observation, functions
+
+    observed = Observation()
+    counted = frame.observe(observed, functions.count(functions.lit(1)).alias("jobs"))
+    if kind == "csv":
+        counted = counted.withColumn("payload", functions.base64("payload"))
+        counted = counted.withColumn("headers", functions.to_json("headers"))
+    writer = counted.write.mode(mode.value).format(kind)
+    (writer.options(header="true", escape='"') if kind == "csv" else writer).save(out)
+    return int(observed.get["jobs"])
+
+
+Counts = dict[tuple[str, str, str], int]
+
+
+def _look(frame: DataFrame, rows: int) -> tuple[Counts, list[dict[str, Any]]]:
+    """How many jobs there are by queue, entrypoint and status, and the first of them: both of one version."""
+    from pyspark.sql import functions
+
+    columns = [*LISTED, *(name for name in ("queue",) if name in frame.columns)]
+    kept = frame.select(*columns, "sequence").cache()
+    queue = functions.col("queue") if "queue" in columns else functions.lit("")
+    grouped = kept.groupBy(queue.alias("queue"), "entrypoint", "status").count()
+    counts = {(row[0], row[1], row[2]): int(row[3]) for row in grouped.collect()}
+    order = [name for name in ("queue", "sequence") if name in kept.columns]
+    listed = [row.asDict() for row in kept.orderBy(*order).limit(rows).collect()] if rows else []
+    return counts, listed
+
+
+def _as_values(counts: Counts, listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "jobs": sum(counts.values()),
+        "counts": [
+            {**({"queue": queue} if queue else {}), "entrypoint": entrypoint, "status": status, "jobs": number}
+            for (queue, entrypoint, status), number in sorted(counts.items())
+        ],
+        "first": [{**job, "created_at": instant(_in_utc(job["created_at"]))} for job in listed],
+    }
+
+
+def _in_utc(local: datetime) -> datetime:
+    """A time as `collect` gives it, which is without a zone and means this machine's."""
+    return local.astimezone(UTC)
+
+
+def _show(counts: Counts, listed: Sequence[dict[str, Any]]) -> None:
+    if not counts:
+        show("no jobs")
+        return
+    show(_counted(counts))
+    if listed:
+        show("", _listed(listed))
+    more = sum(counts.values()) - len(listed)
+    if listed and more:
+        show(f"\nand {more:,} more: --show N lists more, an OUT takes all")
+
+
+def _counted(counts: Counts) -> Table:
+    fleet = any(queue for queue, _, _ in counts)
+    statuses = [status for status in JobStatus if any(found == status for _, _, found in counts)]
+    words = [status.replace("_", " ") for status in statuses]
+    made = table(*(["queue"] if fleet else []), "entrypoint", *words, numbers=tuple(words))
+    for queue, entrypoint in sorted({(queue, entrypoint) for queue, entrypoint, _ in counts}):
+        numbers = [counts.get((queue, entrypoint, status), 0) for status in statuses]
+        names = [queue, entrypoint] if fleet else [entrypoint]
+        made.add_row(*(Text(printable(name)) for name in names), *map(count, numbers))
+    return made
+
+
+def _listed(listed: Sequence[dict[str, Any]]) -> Table:
+    now = SystemClock().now()
+    fleet = "queue" in listed[0]
+    made = table(
+        "id, and its queue" if fleet else "id", "entrypoint", "status", "attempt", "age", numbers=("attempt", "age")
+    )
+    for job in listed:
+        about = Text(printable(job["id"]))
+        if fleet:
+            about.append(f"\n{printable(job['queue'])}", "dim")
+        age = max(timedelta(), now - _in_utc(job["created_at"]))
+        status = job["status"].replace("_", " ")
+        made.add_row(about, Text(printable(job["entrypoint"])), status, str(job["attempt"]), length(age))
+    return made

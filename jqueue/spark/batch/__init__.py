@@ -1,0 +1,1 @@
+"""`run_batch`: a worker's handlers on executors."""

@@ -1,0 +1,91 @@
+"""Jobs done in child processes, so that a handler which ends its process costs its own job an attempt, and no other's.
+
+A child does all jobs, as many at a time as its worker does. When it ends before it has done them, those that it had
+begun are done again, one at a time. Of these, the one that ends a process in which nothing else has run is to blame,
+and charged; the others are done. Those that were not begun go to another child, together. Without fork (Windows) there
+are no children: handlers run in the task itself, and one that ends it fails it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.models import Job
+from jqueue.spark.batch.child import Errand, work
+from jqueue.spark.batch.listening import Patience, Told, told_by_child
+from jqueue.spark.batch.outcomes import Outcome
+
+logger = logging.getLogger("jqueue.spark")
+
+
+class WorkFailed(JQueueError):
+    """The jobs of a partition cannot be done, whatever they are: its worker cannot be made, or fails.
+
+    Attributes:
+        outcomes: what became of those that were done before.
+    """
+
+    def __init__(self, why: str, outcomes: Sequence[Outcome]) -> None:
+        super().__init__(why)
+        self.outcomes = outcomes
+
+
+def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = None) -> list[Outcome]:
+    """Do jobs in child processes, and return what became of each, in their order.
+
+    Raises:
+        WorkFailed: they cannot be done.
+    """
+    known: dict[str, Outcome] = {}
+    suspects: list[Job] = []
+    rest = list(jobs)
+    while suspects or rest:
+        one_by_one = bool(suspects)
+        lot = suspects or rest
+        told = _told(errand, lot, one_by_one, patience or Patience())
+        known.update(told.outcomes)
+        left = [job for job in lot if job.id not in known]
+        begun = [job for job in left if job.id in told.begun]
+        later = [job for job in left if job.id not in told.begun]
+        why = told.failure
+        if told.is_cut_short and not told.begun:
+            why = f"{told.death}, before it had begun a job"
+        if why is not None and left:
+            raise WorkFailed(why, _in_order(jobs, known))
+        if not told.is_cut_short:
+            if told.is_stopped or not told.begun:  # who did not wants no more to be done
+                begun, later = left, []
+            known.update((job.id, Outcome(*job.claim, "handed_back")) for job in begun)
+            begun = []
+        elif one_by_one and len(told.begun) == 1:
+            known.update((job.id, _killed(job, told)) for job in begun)
+            begun = []
+        elif begun:
+            logger.warning("%s; jobs that it had begun are done again, one by one: %d", told.death, len(begun))
+        suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
+    return _in_order(jobs, known)
+
+
+def _told(errand: Errand, jobs: Sequence[Job], one_by_one: bool, patience: Patience) -> Told:
+    if one_by_one:
+        errand = replace(errand, concurrency=1)
+    if hasattr(os, "fork"):
+        return told_by_child(errand, jobs, patience)
+    told = Told()
+    work(errand, jobs, told.hear)
+    return told
+
+
+def _killed(job: Job, told: Told) -> Outcome:
+    """What became of a job that has ended a process in which nothing else had run."""
+    if job.id in told.overdue:
+        return Outcome(*job.claim, "overdue")
+    return Outcome(*job.claim, "killed", error=told.death)
+
+
+def _in_order(jobs: Sequence[Job], known: dict[str, Outcome]) -> list[Outcome]:
+    return [known[job.id] for job in jobs if job.id in known]

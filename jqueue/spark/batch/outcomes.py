@@ -1,0 +1,170 @@
+"""What became of one job of a batch, as plain values: from the process of its handler to a task, and on to the driver.
+
+Nothing that a handler made is pickled on the way, so that what cannot be read back is found where it was made, and
+costs that job alone. The driver makes operations of them, which end the claims.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
+from jqueue.spark.batch.together import Together
+
+Kind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
+"""What becomes of a job. Of one whose process ended (`killed`, `overdue`), the driver decides by its handler's options.
+"""
+
+_KINDS = frozenset(get_args(Kind))
+
+_DURATIONS = ("delay", "unique_for", "keep_result")
+_TIMES = ("run_at", "expires_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one job.
+
+    Attributes:
+        job_id: of the job.
+        attempt: the number of its claim.
+        kind: in a word.
+        result: what the handler returned, if it is kept: a JSON value.
+        delay: seconds until the next try.
+        error: what it failed with, cut.
+        added: the jobs that are to be enqueued in the commit of its ack, each as the arguments of an `Enqueue`.
+    """
+
+    job_id: str
+    attempt: int
+    kind: Kind
+    result: Any = None
+    delay: float | None = None
+    error: str | None = None
+    added: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that it ends."""
+        return Claim(self.job_id, self.attempt)
+
+    def plain(self) -> list[Any]:
+        """As a JSON value: the short form for those that are done, as most are."""
+        rest = {"result": self.result, "delay": self.delay, "error": self.error, "added": list(self.added) or None}
+        said = {name: value for name, value in rest.items() if value is not None}
+        return [self.job_id, self.attempt, self.kind, said] if said else [self.job_id, self.attempt, self.kind]
+
+    @classmethod
+    def of_plain(cls, value: Any) -> Outcome:
+        """From what `plain` made.
+
+        Raises:
+            ValueError: it is nothing of the kind.
+        """
+        try:
+            job_id, attempt, kind, *more = value
+            said = dict(more[0]) if more else {}
+            if kind not in _KINDS or not isinstance(job_id, str) or not isinstance(attempt, int):
+                raise ValueError
+            return cls(job_id, attempt, kind, **{**said, "added": tuple(said.get("added", ()))})
+        except (TypeError, ValueError, IndexError):
+            raise ValueError("this is no outcome of a job") from None
+
+    def operation(self) -> Operation:
+        """What tells it to the queue.
+
+        Raises:
+            ValueError: that is not known here, as the process of the job ended.
+        """
+        if self.kind == "done":
+            ack = Ack(self.claim, self.result)
+            return Together((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
+        if self.kind in ("retried", "dead"):
+            return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
+        if self.kind in ("snoozed", "handed_back"):
+            return Nack(self.claim, self.delay, self.error, charge=False)
+        raise ValueError(f"what becomes of a job that was {self.kind} is its handler's to say")
+
+
+def outcome_of(operations: Sequence[Operation]) -> Outcome:
+    """What operations say of a job, the last of which ends its claim, and the others enqueue jobs.
+
+    Args:
+        operations: prepared, so that the last one names a claim; the enqueues as they were given.
+
+    Raises:
+        InvalidJobError: they do something else besides.
+    """
+    *others, last = operations
+    if not isinstance(last, Ack | Nack) or not isinstance(last.job, Claim):
+        raise InvalidJobError("the last operation must be the ack or the nack of a job")
+    for other in others:
+        if not isinstance(other, Enqueue):
+            raise InvalidJobError(f"in a batch on Spark, on_ack takes Enqueue(...) alone, got {type(other).__name__}")
+    if isinstance(last, Ack):
+        added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
+        return Outcome(*last.job, "done", result=last.result, added=added)
+    delay = None if last.delay is None else to_seconds("delay", last.delay)
+    return Outcome(*last.job, _kind_of(last), delay=delay, error=None if last.error is None else str(last.error))
+
+
+def _kind_of(nack: Nack) -> Kind:
+    if nack.dead:
+        return "dead"
+    if nack.charge:
+        return "retried"
+    return "handed_back" if nack.delay is None else "snoozed"
+
+
+def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
+    """The arguments of an `Enqueue` as JSON values. They must have been checked."""
+    said = {}
+    for field in fields(enqueue):
+        value = getattr(enqueue, field.name)
+        if value is None or (field.default == value and field.name != "payload"):
+            continue
+        if field.name == "payload":
+            value = base64.b64encode(value).decode("ascii")
+        elif field.name in _DURATIONS:
+            value = to_seconds(field.name, value)
+        elif field.name in _TIMES:
+            value = value.isoformat()
+        elif field.name == "headers":
+            value = dict(value)
+        said[field.name] = value
+    return said
+
+
+def enqueue_of_plain(said: dict[str, Any]) -> Enqueue:
+    """An `Enqueue` from what `plain_of_enqueue` made."""
+    times = {name: datetime.fromisoformat(said[name]) for name in _TIMES if name in said}
+    return Enqueue(**{**said, **times, "payload": base64.b64decode(said["payload"])})
+
+
+def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
+    """Outcomes as a staged object: a line of JSON for each."""
+    lines = [json.dumps(outcome.plain(), ensure_ascii=False, separators=(",", ":")) for outcome in outcomes]
+    return "".join(f"{line}\n" for line in [*lines, json.dumps({"outcomes": len(lines)})]).encode()
+
+
+def decode_outcomes(content: bytes) -> list[Outcome]:
+    """Outcomes from a staged object.
+
+    Raises:
+        InvalidBlobError: it is no such object, or not all of it.
+    """
+    try:
+        *lines, last, _ = content.split(b"\n")
+        if json.loads(last) != {"outcomes": len(lines)}:
+            raise ValueError("not all of it")
+        return [Outcome.of_plain(json.loads(line)) for line in lines]
+    except ValueError:
+        raise InvalidBlobError("an object with the outcomes of a partition is damaged, or cut short") from None

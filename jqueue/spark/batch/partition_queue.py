@@ -1,0 +1,143 @@
+"""The jobs of one partition as a queue: what a worker sees of it in the process of its handlers.
+
+It hands out jobs that the driver has claimed, and passes on what becomes of them; the driver tells the queue. Claims
+are kept alive by the driver, and so are limits and schedules set, before it claims. Everything else that a handler
+may ask of `ctx.queue` goes to the queue itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jqueue.core.claims import ClaimRegistry
+from jqueue.core.options import QueueOptions
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, Nack, Operation, Preparation
+from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.spark.batch.outcomes import Outcome, outcome_of
+
+
+class PartitionQueue:
+    """A queue of jobs that are claimed already. It is used on one event loop, by one run of a worker.
+
+    Args:
+        jobs: in the order in which they are handed out.
+        begun: told of jobs that are handed out.
+        ended: told what became of jobs.
+        behind: makes a queue object for what only the queue itself can do.
+        options: settings as of the queue.
+
+    Attributes:
+        options: as given.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        begun: Callable[[Sequence[Job]], None],
+        ended: Callable[[Sequence[Outcome]], None],
+        *,
+        behind: Callable[[], JobQueue],
+        options: QueueOptions | None = None,
+    ) -> None:
+        self.options = QueueOptions() if options is None else options
+        self._left = list(reversed(list(jobs)))
+        self._ours = {job.claim for job in self._left}
+        self._begun = begun
+        self._ended = ended
+        self._make = behind
+        self._behind: JobQueue | None = None
+        self._declaring = True
+        self._preparation = Preparation(
+            limits=self.options.limits,
+            claim_timeout=to_seconds("stale_timeout", self.options.stale_timeout),
+            new_id=self.options.entropy.new_id,
+            find_claim=ClaimRegistry(self.options.clock).find,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._behind is None:
+            self._behind = self._make()
+        return getattr(self._behind, name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything but heartbeats: those are the driver's."""
+        return Capabilities(heartbeat=False)
+
+    async def dequeue(
+        self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
+    ) -> list[Job]:
+        """Hand out jobs. When all are handed out, no others will come."""
+        self._declaring = False
+        taken = [self._left.pop() for _ in range(min(batch_size, len(self._left)))]
+        if taken:
+            self._begun(taken)
+        elif wait is not None and batch_size:
+            await asyncio.sleep(to_seconds("wait", wait))
+        return taken
+
+    async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
+        """Pass on what became of jobs; anything else is the queue's."""
+        if not all(map(self._is_outcome, operations)):
+            return list(await self.__getattr__("apply_each")(*operations, **options))
+        results: list[Outcome | JQueueError] = [self._outcome_of(operation) for operation in operations]
+        outcomes = [result for result in results if isinstance(result, Outcome)]
+        if outcomes:
+            self._ended(outcomes)
+        return [None if isinstance(result, Outcome) else result for result in results]
+
+    async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
+        """Pass on what became of a job, with the jobs that go with it; anything else is the queue's.
+
+        Raises:
+            InvalidJobError: something else than jobs shall go with it.
+        """
+        if not any(map(self._is_outcome, operations)):
+            return list(await self.__getattr__("apply")(*operations, **options))
+        for operation in operations:
+            operation.prepared(self._preparation)
+        last = operations[-1]
+        if not self._is_outcome(last):
+            raise InvalidJobError("the ack of a job comes last, after what goes with it")
+        self._ended([outcome_of([*operations[:-1], last.prepared(self._preparation)])])
+        return [None] * len(operations)
+
+    async def limit(self, entrypoint: str, **options: Any) -> None:
+        """What a worker declares when it starts was set by the driver; a handler may set it."""
+        if not self._declaring:
+            await self.__getattr__("limit")(entrypoint, **options)
+
+    async def schedule(self, *args: Any, **options: Any) -> Any:
+        """As `limit`."""
+        return None if self._declaring else await self.__getattr__("schedule")(*args, **options)
+
+    async def schedules(self, **options: Any) -> Any:
+        """As `limit`."""
+        return [] if self._declaring else await self.__getattr__("schedules")(**options)
+
+    async def aclose(self) -> None:
+        """Close the queue object behind it, if one was made."""
+        close = getattr(self._behind, "aclose", None)
+        if close is not None:
+            await close()
+
+    def _outcome_of(self, operation: Operation) -> Outcome | JQueueError:
+        """What one operation says of a job; or, as of a queue, why it is refused, which is nobody else's trouble."""
+        try:
+            return outcome_of([operation.prepared(self._preparation)])
+        except JQueueError as error:
+            return error
+
+    def _is_outcome(self, operation: Operation) -> bool:
+        """Whether an operation ends a claim on one of these jobs."""
+        if not isinstance(operation, Ack | Nack):
+            return False
+        job = operation.job
+        return (job.claim if isinstance(job, Job) else job) in self._ours if isinstance(job, Job | Claim) else False

@@ -1,0 +1,220 @@
+"""`run_batch`: jobs claimed by the driver, done by a worker's handlers on executors, and ended in one commit.
+
+Delivery is at least once, as everywhere: a job is done again if its task is tried again, or if the driver dies. What
+became of a job is staged when its partition is finished, and reaches the queue in one commit, in which every job stands
+for itself. Whatever ends a batch, jobs that are known to be done are acked, and no job is charged for another's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
+from jqueue.domain.limits import check_integer
+from jqueue.domain.models import Job
+from jqueue.spark.batch.claims import BatchClaims, queue_for
+from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
+from jqueue.spark.batch.progress import Progress, finished, tell_progress, told_to
+from jqueue.spark.batch.report import BatchFailedError, BatchReport
+from jqueue.spark.batch.settling import best_of, settle
+from jqueue.spark.batch.spark_job import do_on_spark, sizes_of
+from jqueue.spark.batch.task import BatchTask, marker_of
+from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.errors import one_line
+from jqueue.spark.staging import Staging, absolute, open_store
+from jqueue.sync.background import background
+from jqueue.sync.calls import Call
+from jqueue.worker import Worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BatchFailedError", "BatchReport", "run_batch"]
+
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger("jqueue.spark")
+
+MOST = 1_000_000
+"""More jobs would hardly fit into a queue."""
+
+RETENTION = 7 * 86400.0
+"""Seconds after which nobody can want staged outcomes any more."""
+
+DEADLINE = 60.0
+"""Seconds in which a staged object is written or read, with all repetitions."""
+
+
+def run_batch(
+    spark: SparkSession,
+    url: str | os.PathLike[str],
+    worker: Worker,
+    *,
+    entrypoint: str | Sequence[str] | None = None,
+    max_jobs: int = 10_000,
+    partitions: int | None = None,
+    claim_timeout: Duration | None = None,
+    progress: Progress | None = None,
+) -> BatchReport:
+    """Claim jobs that are ready, have the worker's handlers do them on executors, and tell the queue in one commit.
+
+    Args:
+        spark: the session.
+        url: of the queue; executors must reach it, so that a file must be on a disk that all machines share.
+        worker: with the handlers. One at the top of a module is found there by its name on executors, which must be
+            able to import it; any other is sent as it is.
+        entrypoint: whose jobs, of those that the worker has handlers for; all of them by default.
+        max_jobs: how many jobs at the most.
+        partitions: into how many lots they are divided, of which the first has the first jobs; by default two for each
+            core, or more, so that none has more than a thousand jobs.
+        claim_timeout: how long a claim lasts if the driver dies; by default as the worker says, or five minutes.
+        progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
+            and of all jobs.
+
+    Returns:
+        What became of the jobs.
+
+    Raises:
+        BatchFailedError: Spark could not finish it. Jobs that were done are acked, the others handed back unharmed.
+        InvalidJobError: an argument is wrong, or the worker cannot be sent. No job was claimed.
+        StorageError: the queue cannot be used. If it failed at the end, the claims will be stale, and the jobs done
+            again.
+    """
+    names, url = names_of(worker, entrypoint), absolute(os.fspath(url))
+    open_store(url)  # a store that executors cannot reach is refused
+    check_integer("max_jobs", max_jobs, 1, MOST)
+    if partitions is not None:
+        check_integer("partitions", partitions, 1, MOST)
+    sizes_of(spark, 1, partitions)  # what it lacks is said before anything is claimed
+    timeout = worker.claim_timeout if claim_timeout is None else claim_timeout
+    write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
+    seconds = None if timeout is None else to_seconds("claim_timeout", timeout)
+    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, RETENTION, DEADLINE), write_id)
+    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, f"run_batch {write_id}")
+    return _run(spark, _Batch(worker, claims, task), partitions, progress)
+
+
+def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The entrypoints whose jobs a batch does.
+
+    Raises:
+        InvalidJobError: the worker has no handler for one of them, or none at all.
+    """
+    if not isinstance(worker, Worker):
+        raise InvalidJobError(f"run_batch needs a jqueue.worker.Worker, got {type(worker).__name__}")
+    wanted = (
+        (entrypoint,) if isinstance(entrypoint, str) else tuple(worker.handlers if entrypoint is None else entrypoint)
+    )
+    missing = [name for name in wanted if name not in worker.handlers]
+    if missing or not wanted:
+        there_are = ", ".join(map(repr, worker.handlers)) or "none"
+        of = f" for {missing[0]!r}" if missing else ""
+        raise InvalidJobError(f"the worker has no handler{of} (its handlers: {there_are})")
+    return wanted
+
+
+def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: Progress | None) -> BatchReport:
+    """Claim, work, and tell, whatever happens in between."""
+    clock = SystemClock()
+    began = clock.monotonic()
+    failure: BaseException | None = None
+    staged: list[str] | None = None
+    try:
+        try:
+            jobs = _wait_for(batch.begin)
+            if not jobs:
+                return BatchReport(seconds=clock.monotonic() - began)
+            sizes = sizes_of(spark, len(jobs), partitions)
+            _wait_for(lambda: batch.open(sizes, progress))
+            staged = do_on_spark(spark, jobs, sizes, batch.task)
+        except BaseException as error:
+            if not batch.claims.jobs:
+                raise
+            failure = error
+        report, problem = _wait_for(lambda: batch.finish(staged))
+    finally:
+        _wait_for(batch.claims.close)
+    report = replace(report, seconds=clock.monotonic() - began)
+    failure = failure or problem
+    if failure is None:
+        return report
+    if not isinstance(failure, Exception):
+        logger.warning("a batch was interrupted: %s", report)
+        raise failure
+    raise BatchFailedError(one_line(failure), report, failure) from None
+
+
+class _Batch:
+    """What the driver does beside Spark. All of it on one event loop, but for what is said."""
+
+    def __init__(self, worker: Worker, claims: BatchClaims, task: BatchTask) -> None:
+        self.claims = claims
+        self.task = task
+        self._worker = worker
+        self._progress: Progress | None = None
+        self._telling: asyncio.Task[None] | None = None
+
+    async def begin(self) -> list[Job]:
+        """Claim jobs."""
+        return await self.claims.begin(self._worker)
+
+    async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
+        """Leave the mark by which tasks know that the batch goes on, and tell how far it has come from now on."""
+        staging, write_id = self.task.staging, self.task.write_id
+        async with staging.opened() as objects:
+            await objects.write(marker_of(write_id), b"{}")
+        if progress is not None:
+            self._progress = progress
+            self._telling = asyncio.create_task(tell_progress(progress, staging, write_id, sizes))
+
+    async def finish(self, staged: Sequence[str] | None) -> tuple[BatchReport, Exception | None]:
+        """End the claims, and take away what was staged. Returns what became of the jobs, and why, if not all is known.
+
+        Args:
+            staged: the names of what was staged; None if Spark has not told.
+        """
+        if self._telling is not None:
+            self._telling.cancel()
+        known, problem = await self._known(staged)
+        entropy = self.claims.queue.options.entropy
+        async with self.task.staging.opened() as objects:
+            report, _ = await asyncio.gather(
+                settle(self.claims.jobs, best_of(known), self._worker, self.claims.end, entropy),
+                objects.clean(self.task.write_id),
+            )
+        if self._progress is not None and staged is not None:
+            await told_to(self._progress, report.claimed, report.claimed)
+        return report, problem
+
+    async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], Exception | None]:
+        """What became of jobs, as far as that can be read; and why, if it is not all that was staged."""
+        known: list[Outcome] = []
+        problem: Exception | None = None
+        staging, write_id = self.task.staging, self.task.write_id
+        try:
+            async with staging.opened() as objects:
+                if staged is None:
+                    found = finished(await objects.of_write(write_id) or (), write_id)
+                    staged = [name for names in found.values() for name in names]
+                contents = await objects.read(staged)
+        except JQueueError as error:
+            return known, error
+        for content in contents:
+            try:
+                known += decode_outcomes(content or b"")
+            except InvalidBlobError as error:
+                problem = error
+        return known, problem
+
+
+def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Have something done on the event loop of the background, which keeps the claims alive, and wait for it."""
+    answer: Answer = background().run(Call(work, endless=True), Call.begin)
+    return answer

@@ -1,0 +1,137 @@
+"""What a task of Spark's does in a batch: it has the jobs of one partition done, and stages what became of them.
+
+Staged outcomes survive what becomes of the other partitions, and of the Spark job: jobs that are done stay done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
+from jqueue.core.lines import read_line
+from jqueue.domain.errors import JQueueError, StorageError
+from jqueue.domain.models import Job
+from jqueue.ports.queue import JobQueue
+from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.children import WorkFailed, do_jobs
+from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
+from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.staging import Staging
+
+JOBS = pa.schema([("partition", pa.int32()), ("place", pa.int32()), ("line", pa.binary())])
+"""Jobs on their way to tasks: `place` is among all jobs of the batch, `line` as in the blob."""
+
+STAGED = pa.schema([("staged", pa.string())])
+"""What a task returns: the name of the object that it has staged."""
+
+STAGED_DDL = "staged string"
+
+
+class BatchTaskError(JQueueError):
+    """The jobs of a partition could not be done. The message is for people, and reaches them through Spark."""
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """Called by Spark with the rows of a partition.
+
+    Attributes:
+        worker: who does the jobs.
+        url: of the queue.
+        staging: where outcomes go.
+        write_id: of the batch, in the names of what it stages.
+    """
+
+    worker: WorkerPickle
+    url: str = field(repr=False)
+    staging: Staging
+    write_id: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the jobs.
+
+        Raises:
+            BatchTaskError: they could not be done. What became of those that were is staged.
+        """
+        rows = sorted(
+            (place, number, line)
+            for batch in batches
+            for number, place, line in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        if rows:
+            context = TaskContext.get()
+            attempt = 0 if context is None else context.taskAttemptId()
+            yield pa.record_batch([[self.do([line for _, _, line in rows], rows[0][1], attempt)]], schema=STAGED)
+
+    def do(self, lines: Sequence[bytes], partition: int, attempt: int) -> str:
+        """Do the jobs of one partition, and return the name of the object that says what became of them.
+
+        Args:
+            lines: the jobs.
+            partition: its number.
+            attempt: a number that no other attempt on any partition has.
+
+        Raises:
+            BatchTaskError: they could not be done.
+        """
+        self._check_batch()
+        jobs = [_job_of(line) for line in lines]
+        failure: WorkFailed | None = None
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = do_jobs(Errand(self.worker.load, self._queue), jobs)
+        except WorkFailed as error:
+            outcomes, failure = error.outcomes, error
+        except OSError as error:
+            raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
+        name = self.staging.name(self.write_id, partition, attempt)
+        asyncio.run(self._stage(name, encode_outcomes(outcomes)))
+        if failure is not None:
+            raise BatchTaskError(str(failure)) from None
+        return name
+
+    def _check_batch(self) -> None:
+        """See to it that the batch goes on, before anything is done that nobody would hear of.
+
+        Raises:
+            BatchTaskError: it does not, or not that this machine could tell.
+        """
+        try:
+            content = asyncio.run(self._read(marker_of(self.write_id)))
+        except StorageError as error:
+            raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
+        if content is None:
+            raise BatchTaskError(
+                "an executor does not see what the driver has put beside the queue: the batch has ended,"
+                " or the queue is in a file that only the driver's machine has"
+            )
+
+    async def _stage(self, name: str, content: bytes) -> None:
+        async with self.staging.opened() as objects:
+            await objects.write(name, content)
+
+    async def _read(self, name: str) -> bytes | None:
+        async with self.staging.opened() as objects:
+            [content] = await objects.read([name])
+        return content
+
+    def _queue(self) -> JobQueue:
+        return connect(self.url, DirectQueue)
+
+
+def marker_of(write_id: str) -> str:
+    """The name of an object that is there as long as a batch goes on."""
+    return f".staged-{write_id}-open"
+
+
+def _job_of(line: bytes) -> Job:
+    job = read_line(line)
+    if not isinstance(job, Job):
+        raise BatchTaskError(f"a job cannot be read on an executor, which may have another jqueue: {job.reason}")
+    return job

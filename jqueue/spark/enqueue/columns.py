@@ -1,0 +1,172 @@
+"""Which columns of a DataFrame become what of a job: decided, and refused, on the driver before any task starts.
+
+| column | type | |
+| --- | --- | --- |
+| `entrypoint` | string | or the option; one of the two |
+| `payload` | binary, string (as UTF-8), or struct, map, array (as JSON) | without it, all other columns as one object |
+| `priority` | whole number | or the option; 0 |
+| `delay` | number of seconds, or interval | or the option; counts from the commit |
+| `run_at` | timestamp | at most one of the two in a row |
+| `unique_key` | string | |
+| `headers` | map of string to string | |
+| `max_attempts` | whole number | or the option |
+| `keep_result` | number of seconds, or interval | or the option |
+
+Besides a `payload`, a column that is none of these is refused: a name with a typo must not lose data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import types as sql
+
+from jqueue.domain.errors import InvalidJobError, shown
+
+TEXTS = (sql.StringType, sql.CharType, sql.VarcharType)
+NUMBERS = (sql.FractionalType, sql.IntegralType)
+NESTED = (sql.StructType, sql.MapType, sql.ArrayType)
+
+PLAIN_IN_JSON = (
+    *TEXTS,
+    *NUMBERS,
+    sql.BooleanType,
+    sql.BinaryType,
+    sql.DateType,
+    sql.TimestampType,
+    sql.TimestampNTZType,
+    sql.DayTimeIntervalType,
+    sql.NullType,
+    *((sql.TimeType,) if hasattr(sql, "TimeType") else ()),
+)
+"""What has one obvious form in JSON: see `jqueue.spark.enqueue.encoding`."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What of a row becomes what of a job.
+
+    Attributes:
+        places: the column of each part of a job that has one, by its number.
+        constants: the parts that are the same in all jobs.
+        fields: names and numbers of the columns that become one JSON object; empty if there is a payload.
+    """
+
+    places: Mapping[str, int]
+    constants: Mapping[str, Any]
+    fields: tuple[tuple[str, int], ...] = ()
+
+
+def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
+    """Find out what the columns are for.
+
+    Args:
+        schema: of the DataFrame.
+        constants: what options say of all jobs, by the name of the column that would say it.
+
+    Raises:
+        InvalidJobError: a column is missing, unknown, or of a wrong type. The message names it.
+    """
+    names = Counter(field.name.lower() for field in schema.fields)
+    for field in schema.fields:
+        if names[field.name.lower()] > 1:
+            raise InvalidJobError(f"two columns are called {shown(field.name)}: rename or drop one of them")
+    places: dict[str, int] = {}
+    others: list[tuple[str, int]] = []
+    for number, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name not in EXPECTED:
+            others.append((field.name, number))
+            continue
+        _check_type(field)
+        if not isinstance(field.dataType, sql.NullType):
+            places[name] = number
+    _check_choices(places, constants)
+    if "payload" in places:
+        _check_no_others(others)
+        return Columns(places, constants)
+    if not others:
+        raise InvalidJobError("there is nothing to make a payload of: add a column payload, or columns of any names")
+    for name, number in others:
+        _check_json(shown(name), schema.fields[number].dataType)
+    return Columns(places, constants, tuple(others))
+
+
+def _check_choices(places: Mapping[str, int], constants: Mapping[str, Any]) -> None:
+    for name in constants:
+        if name in places:
+            raise InvalidJobError(f"{name} is given twice, as a column and as an option: drop one of them")
+    if "entrypoint" not in places and "entrypoint" not in constants:
+        raise InvalidJobError("the entrypoint is missing: add a column entrypoint, or the option entrypoint")
+    if "run_at" in places and "delay" in constants:
+        raise InvalidJobError("the option delay and the column run_at say when a job may start: drop one of them")
+
+
+def _check_no_others(others: list[tuple[str, int]]) -> None:
+    if others:
+        raise InvalidJobError(
+            f"there is a payload, so what are {', '.join(shown(name) for name, _ in others)} for? Beside it there may "
+            f"be {', '.join(name for name in EXPECTED if name != 'payload')}: drop the rest, or put it into a struct"
+        )
+
+
+def _check_type(field: sql.StructField) -> None:
+    words, fits = EXPECTED[field.name.lower()]
+    if isinstance(field.dataType, sql.NullType) and field.name.lower() not in ("entrypoint", "payload"):
+        return
+    if not fits(field.dataType):
+        raise InvalidJobError(f"column {shown(field.name)} is {_type_name(field.dataType)}: it must be {words}")
+    if isinstance(field.dataType, NESTED) and field.name.lower() == "payload":
+        _check_json(shown(field.name), field.dataType)
+
+
+def _check_json(where: str, kind: sql.DataType) -> None:
+    """Refuse what has no form in JSON.
+
+    Args:
+        where: names the column, and what of it.
+        kind: its type.
+    """
+    if isinstance(kind, sql.StructType):
+        names = Counter(field.name for field in kind.fields)
+        for field in kind.fields:
+            if names[field.name] > 1:
+                raise InvalidJobError(f"column {where} has two fields {shown(field.name)}: rename or drop one of them")
+            _check_json(f"{where}, field {shown(field.name)}", field.dataType)
+    elif isinstance(kind, sql.ArrayType):
+        _check_json(where, kind.elementType)
+    elif isinstance(kind, sql.MapType):
+        if not isinstance(kind.keyType, TEXTS):
+            raise InvalidJobError(f"column {where} is {_type_name(kind)}: the keys of a map must be strings for JSON")
+        _check_json(where, kind.valueType)
+    elif not isinstance(kind, PLAIN_IN_JSON):
+        raise InvalidJobError(f"column {where} is {_type_name(kind)}, which JSON cannot hold: cast it or drop it")
+
+
+def _type_name(kind: sql.DataType) -> str:
+    return shown(kind.simpleString()).strip("'\"")
+
+
+def _is(*kinds: type[sql.DataType]) -> Callable[[sql.DataType], bool]:
+    return lambda kind: isinstance(kind, kinds)
+
+
+def _is_text_map(kind: sql.DataType) -> bool:
+    return isinstance(kind, sql.MapType) and isinstance(kind.keyType, TEXTS) and isinstance(kind.valueType, TEXTS)
+
+
+EXPECTED: dict[str, tuple[str, Callable[[sql.DataType], bool]]] = {
+    "entrypoint": ("string", _is(*TEXTS)),
+    "payload": ("binary, string, or a struct, map or array, which becomes JSON", _is(sql.BinaryType, *TEXTS, *NESTED)),
+    "priority": ("a whole number", _is(sql.IntegralType)),
+    "delay": ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
+    "run_at": ("timestamp, which knows its time zone", _is(sql.TimestampType)),
+    "unique_key": ("string", _is(*TEXTS)),
+    "headers": ("map<string,string>", _is_text_map),
+    "max_attempts": ("a whole number", _is(sql.IntegralType)),
+    "keep_result": ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
+}
+"""The columns that there may be: what each must be, in words, and the test of it."""

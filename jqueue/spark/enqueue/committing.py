@@ -1,0 +1,243 @@
+"""One write of a DataFrame, or of a micro-batch, from its tasks to its commit: once, whatever is repeated on the way.
+
+Tasks stage, each attempt for itself. The commit adds what the attempts staged whose reports it is given, in one commit
+of the queue together with the record of the transaction: repeated, it finds the record. An abort can come after a
+commit that has succeeded, or of which nobody knows, so it looks before it removes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from jqueue.adapters.system import SystemEntropy
+from jqueue.core.direct import DirectQueue
+from jqueue.core.staged import read_staged
+from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
+from jqueue.domain.limits import Limits
+from jqueue.domain.operations import EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
+from jqueue.domain.operations.jobs import OnConflict
+from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import SupportsScratch
+from jqueue.spark.enqueue.columns import Columns
+from jqueue.spark.options import in_options
+from jqueue.spark.staging import StagedObjects, Staging, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("jqueue")
+
+CALL_TIMEOUT = 60.0
+"""Seconds that one request of a commit may take: the object may be large."""
+
+
+@dataclass(frozen=True)
+class TaskAttempt:
+    """Which attempt of which task this is.
+
+    Attributes:
+        partition: its number.
+        attempt: a number that no other attempt of the application has.
+        properties: what Spark tells its tasks of the query that they belong to.
+    """
+
+    partition: int
+    attempt: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def running(cls) -> TaskAttempt:
+        """The one that this process works on."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:  # somebody calls `write` who is not Spark
+            return cls(0, 0)
+        asked = {name: context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID)}
+        told = {name: value for name, value in asked.items() if value is not None}
+        return cls(context.partitionId(), context.taskAttemptId(), told)
+
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class TaskReport(WriterCommitMessage):
+    """What an attempt of a task tells the commit.
+
+    Attributes:
+        name: of what it has staged; None if that is nothing.
+        jobs: how many.
+        size: about how many bytes they take in the queue.
+        write_id: what the names of all that the write stages begin with.
+        app_id: of the transaction.
+    """
+
+    name: str | None
+    jobs: int
+    size: int
+    write_id: str
+    app_id: str
+
+
+Reports = Sequence[WriterCommitMessage | None]
+
+
+@dataclass(frozen=True)
+class BulkEnqueue:
+    """What all writes onto a queue are told. It may be pickled.
+
+    Attributes:
+        url: of the queue.
+        columns: what the rows are made of.
+        staging: where tasks leave what they have encoded.
+        limits: what the queue accepts.
+        on_conflict: what to do if a unique key is taken.
+        deadline: seconds that a call of the queue may take.
+        entropy: makes the ids of the jobs.
+        open_storage: makes the storage of a URL.
+    """
+
+    url: str = field(repr=False)
+    columns: Columns
+    staging: Staging
+    limits: Limits
+    on_conflict: OnConflict
+    deadline: float
+    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
+    open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
+
+    def stage(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, write_id: str, app_id: str) -> TaskReport:
+        """Encode the rows of a task and stage them.
+
+        Raises:
+            InvalidJobError: a row cannot be a job. Nothing was staged.
+            QueueFullError: these rows alone are more than the queue takes. Nothing was staged.
+            StorageError: the store failed until the deadline.
+        """
+        from jqueue.spark.enqueue.encoding import RowEncoder
+
+        encoder = RowEncoder(self.columns, self.limits, self.entropy, task.partition)
+        for batch in batches:
+            encoder.add(batch)
+        staged = encoder.staged
+        if not staged.jobs:
+            return TaskReport(None, 0, 0, write_id, app_id)
+        name = self.staging.name(write_id, task.partition, task.attempt)
+        asyncio.run(self._write(name, staged.finish()))
+        return TaskReport(name, staged.jobs, staged.bytes, write_id, app_id)
+
+    async def last(self, app_id: str) -> int | None:
+        """The version of the last transaction of an application that the queue remembers."""
+        async with self._opened() as (queue, _):
+            [last] = await queue.apply(LastTransaction(app_id))
+        return None if last is None else int(last)
+
+    async def commit(self, reports: Reports, write_id: str, transaction: Transaction) -> StagedReceipt:
+        """Add what the tasks have staged, unless that was done before, and tidy up.
+
+        Raises:
+            UnknownOutcomeError: it cannot be said whether it was done; all that was staged is left.
+            JQueueError: it was not done; what was staged is removed.
+        """
+        told = [report for report in reports if isinstance(report, TaskReport)]
+        names = [report.name for report in told if report.name is not None]
+        async with self._opened() as (queue, staged):
+            try:
+                self._check_size(told)
+                receipt = await self._add(queue, staged, names, transaction)
+            except UnknownOutcomeError:
+                raise
+            except JQueueError as error:
+                await staged.clean(write_id, names)
+                if isinstance(error, QueueFullError):
+                    raise QueueFullError(in_options(str(error))) from None
+                raise
+            await staged.clean(write_id, names)
+            return receipt
+
+    async def abort(self, reports: Reports, write_id: str, transaction: Transaction) -> None:
+        """Remove what was staged, if the write has not been committed and never will be. It raises nothing."""
+        told = [report for report in reports if isinstance(report, TaskReport)]
+        names = [report.name for report in told if report.name is not None]
+        async with self._opened() as (queue, staged):
+            try:
+                listed = await staged.of_write(write_id)
+                if not (names if listed is None else listed):
+                    return
+                if len(told) == len(reports) and not await _never_lands(queue, transaction):
+                    jobs = sum(report.jobs for report in told)
+                    logger.warning("A write of %d jobs that Spark gave up is in the queue: its commit succeeded", jobs)
+                    return
+                await staged.clean(write_id, names)
+            except JQueueError as error:
+                logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
+
+    async def _write(self, name: str, content: bytes) -> None:
+        async with self.staging.opened() as staged:
+            await staged.write(name, content)
+
+    async def _add(
+        self, queue: DirectQueue, staged: StagedObjects, names: Sequence[str], transaction: Transaction
+    ) -> StagedReceipt:
+        [last] = await queue.apply(LastTransaction(transaction.app_id))
+        if last is not None and last >= transaction.version:
+            return StagedReceipt(repeated=True, version=last)
+        contents = await staged.read(names)
+        if None in contents:
+            raise StorageError(
+                f"{contents.count(None)} of {len(contents)} staged objects are not there: they were removed, or tasks "
+                "ran on machines that do not share the store (a file is on one machine)"
+            )
+        jobs = [read_staged(content) for content in contents if content is not None]
+        operation = EnqueueStaged(jobs, transaction=transaction, on_conflict=self.on_conflict)
+        try:
+            [receipt] = await queue.apply(operation)
+        except UnknownOutcomeError as error:
+            [receipt] = await error.resolve()
+        answer: StagedReceipt = receipt
+        return answer
+
+    def _check_size(self, told: Sequence[TaskReport]) -> None:
+        size, most = sum(report.size for report in told), self.limits.enqueue_bytes
+        if size > most:
+            raise QueueFullError(
+                f"{sum(report.jobs for report in told)} jobs take {size} bytes together, and the queue takes {most}: "
+                "write fewer at a time, or raise the option maxBlobBytes"
+            )
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[tuple[DirectQueue, StagedObjects]]:
+        """The queue and what is staged, with one client of the store if that is beside the queue."""
+        storage = self.open_storage(self.url)
+        staged = self.staging.opened(storage if self.staging.url == self.url else None)
+        settings: dict[str, Any] = {"limits": self.limits, "deadline": self.deadline, "call_timeout": CALL_TIMEOUT}
+        async with DirectQueue(storage, **settings) as queue, staged:
+            yield queue, staged
+
+
+async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
+    """Whether a commit that may have been tried has had no effect, and cannot have any in the future."""
+    look = LastTransaction(transaction.app_id)
+    [last] = await queue.apply(look)
+    if last is None or last < transaction.version:
+        _, last = await queue.apply(Fence(), look)  # what was sent before has landed by then, or never will
+    return last is None or last < transaction.version
+
+
+def log_receipt(receipt: StagedReceipt, transaction: Transaction) -> None:
+    """Tell what became of a write."""
+    if receipt.repeated:
+        logger.info("Version %d of %s was written before: nothing is added", transaction.version, transaction.app_id)
+    elif receipt.taken:
+        logger.info("%d jobs added; %d were not, as their unique keys are taken", receipt.added, receipt.taken)
+    else:
+        logger.info("%d jobs added", receipt.added)

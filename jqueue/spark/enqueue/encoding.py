@@ -1,0 +1,250 @@
+"""Rows into staged jobs: column by column where rows are plain, one by one where they are not.
+
+In JSON, objects keep the order of their fields; null stays; times are ISO 8601 in UTC (a timestamp without a time zone
+has none here, either); binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
+seconds. What JSON cannot hold, NaN and infinite numbers, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import groupby, repeat
+from typing import Any
+
+import pyarrow as pa
+
+from jqueue.core.staged import StagedWriter
+from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.limits import Limits
+from jqueue.ports.clock import Entropy
+from jqueue.spark.enqueue.columns import Columns
+from jqueue.spark.options import in_options
+
+Convert = Callable[[Any], Any]
+
+SPECIAL = ("priority", "delay", "run_at", "unique_key", "headers", "max_attempts", "keep_result")
+"""What makes a job more than a plain one."""
+
+
+class RowEncoder:
+    """Encodes the rows of one task.
+
+    Args:
+        columns: what they are for.
+        limits: what the queue accepts.
+        entropy: makes the ids of the jobs.
+        partition: names the task in errors.
+
+    Attributes:
+        staged: what has been encoded.
+    """
+
+    def __init__(self, columns: Columns, limits: Limits, entropy: Entropy, partition: int) -> None:
+        self.staged = StagedWriter(limits)
+        self._columns = columns
+        self._entropy = entropy
+        self._partition = partition
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch of rows.
+
+        Raises:
+            InvalidJobError: a row cannot be a job. The message says which row, and nothing of its payload.
+            QueueFullError: these rows alone are more than the queue takes.
+        """
+        entrypoints = self._entrypoints(batch)
+        payloads = self._payloads(batch)
+        special = {name: self._values(name, batch) for name in SPECIAL}
+        kept: float | None = self._columns.constants.get("keep_result")
+        job_ids = [self._entropy.new_id() for _ in range(batch.num_rows)]
+        if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
+            self._add_plain(job_ids, entrypoints, payloads, kept)
+        else:
+            self._add_each(job_ids, entrypoints, payloads, special)
+        self._rows += batch.num_rows
+        most = self.staged.limits.enqueue_bytes
+        if self.staged.bytes > most:
+            raise QueueFullError(
+                f"partition {self._partition} alone has {self.staged.bytes} bytes of jobs in its first {self._rows} "
+                f"rows, and the queue takes {most}: write fewer at a time, or raise the option maxBlobBytes"
+            )
+
+    def _add_plain(
+        self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes], kept: float | None
+    ) -> None:
+        if isinstance(entrypoints, str):
+            runs: Iterable[tuple[str, range]] = [(entrypoints, range(len(payloads)))]
+        else:
+            by_name = groupby(range(len(payloads)), key=entrypoints.__getitem__)
+            runs = ((name, range(first := next(rows), first + 1 + sum(1 for _ in rows))) for name, rows in by_name)
+        for entrypoint, rows in runs:
+            ids, texts = job_ids[rows.start : rows.stop], payloads[rows.start : rows.stop]
+            try:
+                self.staged.add_plain(ids, entrypoint, texts, kept)
+            except InvalidJobError:
+                self._say_which_row(rows, entrypoint, texts)
+                raise
+
+    def _say_which_row(self, rows: range, entrypoint: str, payloads: list[bytes]) -> None:
+        """Find the row that makes many at once wrong."""
+        alone = StagedWriter(self.staged.limits)
+        for row, payload in zip(rows, payloads, strict=True):
+            try:
+                alone.add_plain(["alone"], entrypoint, [payload])
+            except InvalidJobError as error:
+                raise self._wrong(row, str(error)) from None
+
+    def _add_each(
+        self, job_ids: list[str], entrypoints: Sequence[str] | str, payloads: list[bytes], special: dict[str, Any]
+    ) -> None:
+        names = repeat(entrypoints) if isinstance(entrypoints, str) else entrypoints
+        given = {name: values for name, values in special.items() if values is not None}
+        rows = zip(job_ids, names, payloads, *given.values(), strict=False)
+        add = self.staged.add
+        for number, (job_id, entrypoint, payload, *values) in enumerate(rows):
+            said = {name: value for name, value in zip(given, values, strict=True) if value is not None}
+            try:
+                add(job_id, entrypoint, payload, **said)
+            except InvalidJobError as error:
+                raise self._wrong(number, str(error)) from None
+
+    def _entrypoints(self, batch: pa.RecordBatch) -> Sequence[str] | str:
+        place = self._columns.places.get("entrypoint")
+        if place is None:
+            return str(self._columns.constants["entrypoint"])
+        column = batch.column(place)
+        self._refuse_nulls("entrypoint", column)
+        return list(column.to_pylist())
+
+    def _payloads(self, batch: pa.RecordBatch) -> list[bytes]:
+        place = self._columns.places.get("payload")
+        if place is None:
+            names = [name for name, _ in self._columns.fields]
+            return self._objects(names, [batch.column(number) for _, number in self._columns.fields])
+        column = batch.column(place)
+        self._refuse_nulls("payload", column)
+        kind = column.type
+        if pa.types.is_struct(kind):
+            fields = column.flatten()  # what is null in a row as a whole is null in each of them
+            return self._objects([kind.field(number).name for number in range(kind.num_fields)], fields, len(column))
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            column = column.cast(pa.large_binary())  # the bytes that it has are those of UTF-8
+        values = self._pylist("payload", column)
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            return values
+        return self._as_json(map(_converter(kind) or _same, values))
+
+    def _objects(self, names: list[str], columns: list[pa.Array], rows: int = 0) -> list[bytes]:
+        """Columns as one JSON object for each row."""
+        if not columns:
+            return [b"{}"] * rows
+        values = []
+        for name, column in zip(names, columns, strict=True):
+            convert, found = _converter(column.type), self._pylist(name, column)
+            values.append(found if convert is None else [convert(value) for value in found])
+        return self._as_json(dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+
+    def _as_json(self, values: Iterable[Any]) -> list[bytes]:
+        payloads: list[bytes] = []
+        encode = _JSON.encode
+        try:
+            for value in values:
+                payloads.append(encode(value).encode())
+        except ValueError:
+            number = len(payloads)
+        else:
+            return payloads
+        raise self._wrong(number, "payload has a number that JSON cannot hold: NaN, or an infinite one")
+
+    def _values(self, name: str, batch: pa.RecordBatch) -> Iterable[Any] | None:
+        """What a part of the jobs is in each row; None if it is in no row anything else than usual."""
+        place = self._columns.places.get(name)
+        if place is None:
+            constant = self._columns.constants.get(name)
+            return None if constant is None else repeat(constant, batch.num_rows)
+        column = batch.column(place)
+        if column.null_count == len(column):
+            return None
+        values = self._pylist(name, column)
+        if name in ("delay", "keep_result"):
+            return [None if value is None else _seconds(value) for value in values]
+        if name == "headers":
+            return [None if pairs is None else dict(pairs) for pairs in values]
+        return values
+
+    def _pylist(self, name: str, column: pa.Array) -> list[Any]:
+        try:
+            return list(column.to_pylist())
+        except UnicodeDecodeError:
+            what = "a string that is not UTF-8: cast it to binary"
+        except (ValueError, OverflowError):
+            what = "a time that is out of range: years are from 1 to 9999"
+        number = next(number for number, value in enumerate(column) if not _is_readable(value))
+        raise self._wrong(number, f"{name} has {what}")
+
+    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
+        if column.null_count:
+            raise self._wrong(column.is_null().index(True).as_py(), f"{name} is null")
+
+    def _wrong(self, number: int, what: str) -> InvalidJobError:
+        return InvalidJobError(f"row {self._rows + number} of partition {self._partition}: {in_options(what)}")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _seconds(value: Any) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def _is_readable(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _converter(kind: pa.DataType) -> Convert | None:
+    """Makes objects of maps, which Arrow hands over as lists of pairs; None where there is no map."""
+    if pa.types.is_map(kind):
+        of_value = _converter(kind.item_type) or _same
+        return _unless_null(lambda pairs: {key: of_value(value) for key, value in pairs})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        of_item = _converter(kind.value_type)
+        return None if of_item is None else _unless_null(lambda items: [of_item(item) for item in items])
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        of_fields = {field.name: _converter(field.type) for field in fields}
+        if not any(of_fields.values()):
+            return None
+        return _unless_null(lambda row: {name: (of_fields[name] or _same)(value) for name, value in row.items()})
+    return None
+
+
+def _unless_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _written(value: object) -> Any:
+    """What has no form of its own in JSON."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_written)

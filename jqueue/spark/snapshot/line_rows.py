@@ -1,0 +1,190 @@
+"""Lines of a blob as rows, many at a time: columns are read and checked as a whole, by the rules of a job's fields.
+
+It is a short cut and no second reading of the format. Where anything about some lines is not as usual (a field that
+this version does not know, a value of another type, a name that stands twice), the codec reads them one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType, TimestampType
+
+from jqueue.core.lines import load_json, read_line
+from jqueue.core.pages import SEPARATOR
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text
+from jqueue.spark.snapshot.blob_lines import members
+
+BATCH_BYTES = 1 << 21
+"""So many bytes of lines go into one batch: some ten thousand jobs with small payloads."""
+
+Row = dict[str, Any]
+
+_FIELDS = {name: field for name, field in Job.model_fields.items() if name != "id"}
+_TIMES = frozenset(field.name for field in SNAPSHOT_SCHEMA if isinstance(field.dataType, TimestampType))
+_STATUSES = frozenset(status.value for status in JobStatus)
+_SPACED_NAME = re.compile(rb'"\s+:')
+
+
+class UnusualError(ValueError):
+    """Something about these lines is not as usual: they have to be read one by one."""
+
+
+_UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError)
+"""What reading in bulk can end in. Whatever it was, the codec knows what it means."""
+
+
+@dataclass
+class Readings:
+    """What was read.
+
+    Attributes:
+        one_by_one: lines that were not as usual.
+        set_aside: of these, such as are no jobs.
+    """
+
+    one_by_one: int = 0
+    set_aside: int = 0
+
+
+def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Readings) -> Iterator[pa.RecordBatch]:
+    """Lines, of which each can be read alone, as batches. What is no job is no row.
+
+    Args:
+        text: the lines, joined as in a blob.
+        schema: of the batches.
+        queue: what stands in the column `queue`.
+        readings: how it went.
+    """
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    for some in _pieces(text):
+        try:
+            cells, rows = _cells(some)
+        except _UNUSUAL:
+            found = [read_line(line) for line in some.split(SEPARATOR)]
+            jobs = [job for job in found if isinstance(job, Job)]
+            readings.one_by_one += len(found)
+            readings.set_aside += len(found) - len(jobs)
+            if jobs:
+                yield arrow_of(jobs, schema, queue)
+            continue
+        cells[QUEUE] = [queue] * rows
+        yield batch_of(cells, rows, arrow)
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """The lines in pieces of about the size of a batch."""
+    begin = 0
+    while begin < len(text):
+        end = text.find(SEPARATOR, begin + BATCH_BYTES)
+        end = len(text) if end < 0 else end
+        yield text[begin:end]
+        begin = end + len(SEPARATOR)
+
+
+def _cells(text: bytes) -> tuple[dict[str, Sequence[Any]], int]:
+    """What stands in the columns, and how many rows there are.
+
+    Raises:
+        UnusualError: the lines have to be read one by one; any other of `_UNUSUAL` means the same.
+    """
+    entries: dict[str, Row] = members(text)
+    rows = list(entries.values())
+    present: set[str] = set().union(*rows)  # a row that is no dict is not seen here, and has no fields below
+    _require(len(rows) == text.count(SEPARATOR) + 1 and present <= _FIELDS.keys())
+    columns = {name: _column(name, rows) for name in present | {"entrypoint", "payload", "created_at"}}
+    columns["id"] = _validated("id", list(entries))
+    names = len(rows) + sum(map(len, rows))
+    names += sum(map(len, columns.get("headers", ())))
+    names += sum(_names(result) for result in columns.get("result", ()) if result is not None)
+    if _names_written(text) != names:
+        load_json(b"{" + text + b"}")  # refuses a name that stands twice
+    _check(columns, len(rows))
+    if "result" in columns:
+        columns["result"] = [None if result is None else json_text(result) for result in columns["result"]]
+    for name in ("priority", "attempt", "failures", "sequence", "status", "headers"):
+        columns.setdefault(name, [_default(name)] * len(rows))
+    return columns, len(rows)
+
+
+def _require(usual: bool) -> None:
+    if not usual:
+        raise UnusualError("to be read one by one")
+
+
+def _names_written(text: bytes) -> int:
+    """How many names stand in the lines, or more."""
+    return text.count(b'":') + len(_SPACED_NAME.findall(text))
+
+
+def _names(value: Any) -> int:
+    """How many names there are in a value."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_names, value.values()))
+    return sum(map(_names, value)) if isinstance(value, list) else 0
+
+
+def _column(name: str, rows: list[Row]) -> Sequence[Any]:
+    """The values of a field, checked, with what stands for those that are not there."""
+    if _FIELDS[name].is_required() or name == "created_at":
+        raw = [row[name] for row in rows]
+    else:
+        default = _default(name)
+        raw = [row.get(name, default) for row in rows]
+    if name == "payload":
+        return [a2b_base64(value, strict_mode=True) for value in raw]
+    if name in _TIMES:
+        moments = _moments(name, raw)
+        return [moments[value] for value in raw]
+    if name == "status":
+        _require(_STATUSES.issuperset(raw))
+        return raw
+    return raw if name == "result" else _validated(name, raw)
+
+
+def _default(name: str) -> Any:
+    return _FIELDS[name].default
+
+
+def _moments(name: str, texts: list[Any]) -> dict[Any, datetime | None]:
+    """The different times, each read once: jobs of one commit share theirs."""
+    distinct = list(set(texts))
+    return dict(zip(distinct, _validated(name, distinct), strict=True))
+
+
+def _validated(name: str, values: list[Any]) -> Sequence[Any]:
+    checked: Sequence[Any] = _validator(name)(values)
+    return checked
+
+
+@cache
+def _validator(name: str) -> Callable[[list[Any]], Any]:
+    """What checks the values of a field, many at a time, as a job does it."""
+    field = Job.model_fields[name]
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(list[kind]).validate_python
+
+
+def _check(columns: dict[str, Sequence[Any]], rows: int) -> None:
+    """What is required of a job besides the types of its fields."""
+    for name in ("attempt", "failures"):
+        _require(max(columns.get(name, (0,))) <= LARGEST)
+    statuses = columns.get("status", ())
+    if JobStatus.IN_PROGRESS in statuses:
+        attempts = zip(statuses, columns.get("attempt", [0] * rows), strict=True)
+        _require(all(attempt for status, attempt in attempts if status == JobStatus.IN_PROGRESS))
+    if JobStatus.COMPLETED in statuses:
+        for name in ("keep_result", "finished_at"):
+            values = zip(statuses, columns.get(name, [None] * rows), strict=True)
+            _require(all(value is not None for status, value in values if status == JobStatus.COMPLETED))

@@ -1,0 +1,141 @@
+"""`spark.read.format("jqueue")`: one version of a queue, or of each queue of a fleet, as a table.
+
+A blob is read once for each action, where the action is planned, and its lines travel with the partitions. If every
+task read it for itself, each would see another version, and a job that moved between them twice or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from jqueue.core.pages import SEPARATOR
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.models import JobStatus
+from jqueue.spark.fleet import addresses_of, names_several
+from jqueue.spark.options import INTEGER, NAMES, Kind, take
+from jqueue.spark.rows import check_schema
+from jqueue.spark.snapshot.blob_lines import Wanted, job_lines
+from jqueue.spark.snapshot.contents import read_all
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("jqueue")
+
+MOST_PARTITIONS = 100_000
+PARTITIONS = 4
+"""So many there are by default, if none becomes too small or too large by it."""
+
+SMALLEST, LARGEST = 1 << 18, 1 << 24
+"""The bytes of a partition by default. Spark sends each with its task, and refuses a message of 128 MiB."""
+
+
+def _statuses(text: str) -> tuple[str, ...]:
+    return tuple(JobStatus(name.strip().lower()).value for name in text.split(","))
+
+
+STATUSES = Kind(f"some of {', '.join(JobStatus)}, with commas between them", _statuses)
+
+KNOWN: dict[str, Kind] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
+"""The options besides the path."""
+
+
+class LinesPartition(InputPartition):
+    """Some lines of one version of a queue, or of several queues.
+
+    Args:
+        runs: the name of each queue, and its lines, joined as in the blob.
+    """
+
+    def __init__(self, runs: tuple[tuple[str, bytes], ...]) -> None:
+        super().__init__(runs)
+
+    def __repr__(self) -> str:
+        return f"LinesPartition({sum(len(text) for _, text in self.value)} bytes)"
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads one version of each queue.
+
+    Args:
+        options: as Spark hands them over.
+        schema: the columns to make.
+
+    Raises:
+        InvalidJobError: an option is not known, or wrong; or there is no such column.
+        InvalidURLError: no queue is named.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        taken = take(options, KNOWN)
+        self.addresses = addresses_of(options)
+        self.wanted = Wanted(taken.get("entrypoint"), taken.get("status"))
+        self.count: int | None = taken.get("numPartitions")
+        self.schema = schema
+        check_schema(schema, fleet=names_several(self.addresses))
+
+    def partitions(self) -> list[InputPartition]:
+        """One version of each queue, cut into runs of lines.
+
+        Raises:
+            StorageError: a queue could not be read, or is not there. The message says which.
+        """
+        runs = []
+        for name, data in asyncio.run(read_all(self.addresses)):
+            try:
+                lines = job_lines(data, self.wanted)
+            except InvalidBlobError as error:
+                raise InvalidBlobError(f"{name}: {error}") from None
+            _warn(name, lines.set_aside)
+            runs.append((name, lines.text))
+        return [LinesPartition(part) for part in cut(runs, self.count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one run. What is no job is no row."""
+        from jqueue.spark.snapshot.line_rows import Readings, batches_of
+
+        for name, text in partition.value:
+            readings = Readings()
+            yield from batches_of(text, self.schema, name, readings)
+            _warn(name, readings.set_aside)
+
+
+def _warn(name: str, set_aside: int) -> None:
+    if set_aside:
+        logger.warning("%s: lines that cannot be read as jobs, and are no rows: %d", name, set_aside)
+
+
+Run = tuple[str, bytes]
+
+
+def cut(runs: list[Run], count: int | None) -> list[tuple[Run, ...]]:
+    """Runs of lines, cut at the ends of lines and put together to parts of about the same size.
+
+    Args:
+        runs: the name of each queue, and its lines.
+        count: how many parts, if there are as many lines; by default, it goes by the size.
+    """
+    runs = [(name, text) for name, text in runs if text]
+    total = sum(len(text) + len(SEPARATOR) for _, text in runs)
+    if count is None:
+        count = max(1, min(PARTITIONS, total // SMALLEST), -(-total // LARGEST))
+    parts: list[list[Run]] = [[]]
+    done = 0
+    for name, text in runs:
+        begin = 0
+        while begin < len(text):
+            room = total * len(parts) // count - done
+            end = text.find(SEPARATOR, max(begin, room - len(SEPARATOR)))
+            end = len(text) if end < 0 else end
+            parts[-1].append((name, text[begin:end]))
+            begin = end + len(SEPARATOR)
+            if begin >= room:
+                parts.append([])
+        done += begin
+    return [tuple(part) for part in parts if part] or [()]

@@ -1,0 +1,1 @@
+"""Jobs of a queue as the micro-batches of a streaming query."""

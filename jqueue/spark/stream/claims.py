@@ -1,0 +1,215 @@
+"""What a streaming query has claimed: found again after a restart, kept alive while its batches run, and acked after.
+
+Each batch of the query is one claim, made under a name of its own. One commit acks the batch that is done and claims
+the next. What such a commit claimed and nobody heard of, because the driver died before it wrote its offset log, is
+found by the names of its holders, and is the next batch of the restarted query.
+
+* A claim is acked only if Spark begins the next batch at its offset: then all of its rows have gone through the query.
+* The jobs of a batch never become more: on a repetition, those that were lost meanwhile are left out, and no others
+  come in. So whoever remembers the numbers of the batches that it has finished may pass over a repeated one.
+* While one of the two talks to the store about its claims, the heartbeat or the query, the other waits.
+
+It lives on one event loop, and is called by one query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import JobCancelledError, JQueueError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Dequeue, Operation
+from jqueue.domain.operations.holdings import HeldBy, LastSequence
+from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
+from jqueue.spark.stream.options import SourceOptions
+
+logger = logging.getLogger("jqueue")
+
+BEATS_PER_TIMEOUT = 3
+LONGEST_BEAT = 30.0
+"""Seconds that a heartbeat may take: meanwhile the query waits."""
+
+ID_LENGTH = 12
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class ClaimsOfQuery:
+    """The claims of one streaming query, as the process that runs its source knows them.
+
+    Args:
+        queue: to be used by nobody else.
+        options: of the query.
+    """
+
+    def __init__(self, queue: DirectQueue, options: SourceOptions) -> None:
+        self._queue = queue
+        self._options = options
+        self._turn = asyncio.Lock()
+        self._source: str | None = None  # whose claims are known
+        self._held: dict[str, list[Job]] = {}  # by claim, in the order in which they become batches
+        self._through: int | None = None  # the sequence number of the last job to take
+        self._look_again = float("-inf")
+        self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
+        self._pulse: asyncio.Task[None] | None = None
+
+    def new_id(self) -> str:
+        """An id that is short, as it is kept with every job in progress, and nobody else's."""
+        return self._queue.options.entropy.new_id().replace("-", "")[:ID_LENGTH]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look for jobs; until then the store is left alone."""
+        return self._through is not None or self._queue.options.clock.monotonic() >= self._look_again
+
+    async def freeze(self) -> None:
+        """From now on, take only jobs that are there at this moment."""
+        [self._through] = await self._queue.apply(LastSequence())
+
+    def begin(self, source: str) -> None:
+        """Take an id that has never been used: nothing is claimed under it."""
+        self._source, self._held = source, {}
+
+    async def after(self, start: Offset, most: int) -> Offset:
+        """Finish the batch that ends at an offset, and claim the next.
+
+        Args:
+            start: where the next batch begins.
+            most: how many jobs it may have.
+
+        Returns:
+            Where it ends; `start` if there is nothing to do.
+
+        Raises:
+            JQueueError: the store failed. What was claimed is found again by the next call.
+        """
+        async with self._turn:
+            try:
+                await self._know(start.source)
+                end = await self._next(start, most)
+            except BaseException:
+                self._source = None  # perhaps it was done, perhaps not
+                raise
+            self._keep_alive()
+            return end
+
+    async def jobs_of(self, end: Offset) -> Sequence[Job]:
+        """The jobs of the batch that ends at an offset: after a restart, those that are still ours."""
+        async with self._turn:
+            if end.claim not in self._held:
+                await self._know(end.source)
+                self._keep_alive()
+            return self._held.get(end.claim, ())
+
+    async def stop(self) -> None:
+        """Send no more heartbeats. The claims stay: after a restart the query goes on with them."""
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.cancel()
+            with suppress(asyncio.CancelledError):
+                await pulse
+
+    async def _next(self, start: Offset, most: int) -> Offset:
+        finished = self._held.get(start.claim, [])
+        waiting = next((claim for claim in self._held if claim != start.claim), None)
+        operations: list[Operation] = [Ack(job) for job in finished]
+        claim = self.new_id()
+        if waiting is None:
+            operations.append(
+                Dequeue(
+                    self._options.entrypoints,
+                    batch_size=most,
+                    claim_timeout=self._options.claim_timeout,
+                    holder=holder_of(start.source, claim),
+                    through=self._through,
+                )
+            )
+        began = asyncio.get_running_loop().time()
+        results = await self._queue.apply_each(*operations)
+        self._held.pop(start.claim, None)
+        self._tell_refused(start, results[: len(finished)])
+        if waiting is None:
+            claimed = results[-1]
+            if isinstance(claimed, JQueueError):
+                raise claimed
+            if claimed:
+                waiting, self._held[claim] = claim, claimed
+                self._confirmed = began
+            pause = 0.0 if len(claimed) >= most else self._options.poll_interval
+            self._look_again = self._queue.options.clock.monotonic() + pause
+        return start if waiting is None else start.followed_by(waiting)
+
+    async def _know(self, source: str) -> None:
+        """Find what a query has claimed, if this process does not know, and have it confirmed that it is still so."""
+        if self._source == source:
+            return
+        [jobs] = await self._queue.apply(HeldBy(holder_prefix(source)))
+        held: dict[str, list[Job]] = {}
+        for job in jobs:
+            held.setdefault(job.holder.removeprefix(holder_prefix(source)), []).append(job)
+        self._held = held
+        await self._beat()
+        self._source = source
+        if held:
+            logger.info("went on with %d jobs that this query had claimed", len(jobs))
+
+    # Heartbeats
+
+    def _keep_alive(self) -> None:
+        if self._held and self._pulse is None:
+            self._pulse = asyncio.get_running_loop().create_task(self._beat_on(), name="jqueue-stream-heartbeat")
+
+    async def _beat_on(self) -> None:
+        """Confirm all claims again and again, each time well before they could be stale."""
+        loop, interval = asyncio.get_running_loop(), self._options.claim_timeout / BEATS_PER_TIMEOUT
+        while True:
+            await asyncio.sleep(max(0.0, self._confirmed + interval - loop.time()))
+            try:
+                async with self._turn:
+                    if loop.time() >= self._confirmed + interval:  # nothing was claimed meanwhile
+                        await self._beat()
+            except Exception as error:
+                jobs = sum(len(jobs) for jobs in self._held.values())
+                logger.warning("a heartbeat for %d jobs failed: %s", jobs, one_line(error))
+                await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
+
+    async def _beat(self) -> None:
+        """Have all claims confirmed, and forget those that are lost."""
+        jobs = [job for group in self._held.values() for job in group]
+        began = asyncio.get_running_loop().time()
+        if jobs:
+            seconds = min(LONGEST_BEAT, self._options.claim_timeout / BEATS_PER_TIMEOUT)
+            errors = await self._queue.heartbeat_many(jobs, deadline=seconds)
+            lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
+            if lost:
+                self._forget(lost)
+                logger.warning(
+                    "%d of the %d jobs that this query had claimed went to others, as they were without a heartbeat "
+                    "for too long: they may be worked on twice",
+                    len(lost),
+                    len(jobs),
+                )
+        self._confirmed = began
+
+    def _forget(self, lost: set[str]) -> None:
+        kept = {claim: [job for job in jobs if job.id not in lost] for claim, jobs in self._held.items()}
+        self._held = {claim: jobs for claim, jobs in kept.items() if jobs}
+
+    @staticmethod
+    def _tell_refused(start: Offset, results: Iterable[object]) -> None:
+        outcomes = list(results)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, JQueueError)]
+        if refused:
+            logger.warning(
+                "%d of the %d jobs of batch %d had gone to others before it was finished: they may be worked on twice",
+                len(refused),
+                len(outcomes),
+                start.batch,
+            )

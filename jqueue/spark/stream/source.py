@@ -1,0 +1,205 @@
+"""The streaming source: jobs of a queue as the micro-batches of a streaming query.
+
+    spark.readStream.format("jqueue").option("maxJobsPerTrigger", 10_000).load("s3://bucket/queue.json")
+
+Spark keeps one `ClaimReader` as long as the query runs, in a process of its own beside the driver. It claims a batch of
+jobs, keeps the claims alive from a thread in the background while the batch runs, and acks them in the very commit that
+claims the next batch: by then Spark has noted that the batch is done. It cannot be sooner: Spark does not tell when the
+last batch has ended, and may not tell that the query has.
+
+Every job reaches the query at least once. A batch that is repeated after a restart has the same number, and no job that
+it did not have before, so that a sink which passes over the batches that it has finished sees every job once, as long
+as the restart comes within `claimTimeout`; later, others may have the jobs.
+
+A query draws an id when it first starts, and its first batch is empty: its end, written into the checkpoint, holds the
+id. All claims are made under it, so that none is left behind when the driver dies between a claim and its own log.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import InvalidURLError, JQueueError
+from jqueue.domain.limits import Limits
+from jqueue.spark.rows import check_schema
+from jqueue.spark.stream.claims import ClaimsOfQuery, one_line
+from jqueue.spark.stream.offsets import Offset
+from jqueue.spark.stream.options import MOST_JOBS, SourceOptions
+from jqueue.spark.stream.shipping import ShippedRows, shipped
+from jqueue.sync.background import background
+from jqueue.sync.calls import CallEnded
+from jqueue.sync.tenant import Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from pyarrow import RecordBatch
+
+Answer = TypeVar("Answer")
+
+
+def open_queue(options: SourceOptions) -> DirectQueue:
+    """A queue for one query: one call acks a batch, and claims another.
+
+    Raises:
+        InvalidURLError: the URL is wrong.
+    """
+    limits = Limits(batch_size=2 * MOST_JOBS + 2)
+    queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout)
+    if isinstance(queue.storage, InMemoryStorage):
+        raise InvalidURLError("a queue in memory can be seen only by the process that has it: name a file or a store")
+    return queue
+
+
+class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks of a streaming source, one call at a time.
+
+    It is also pickled into the tasks, which only unpack the rows that come with their partition.
+
+    Args:
+        options: as given to `readStream`. What is wrong with them is said by the first call that needs them, as Spark
+            does not pass on what is raised here.
+        schema: of the rows.
+        opened: makes the queue.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        *,
+        opened: Callable[[SourceOptions], DirectQueue] = open_queue,
+    ) -> None:
+        self._given = dict(options)
+        self._schema = schema
+        self._opened = opened
+        self._new_source: str | None = None
+        self._unlogged = False  # whether Spark has not noted the new id yet
+        self._planned: tuple[Offset | None, list[ShippedRows]] = None, []
+        self._stopped = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClaimReader, (self._given, self._schema)
+
+    # What Spark calls, in the order in which it does
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the jobs that are there now, and no later ones."""
+        self._have(self._claims.freeze)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How many jobs in a batch."""
+        return ReadMaxRows(self._options.most_jobs)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. Spark asks twice, and gets the same answer."""
+        if self._new_source is None:
+            self._new_source = self._claims.new_id()
+            self._unlogged = True
+        return Offset(self._new_source, 0, "").told()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Finish the batch that ends at `start`, claim the next, and say where it ends.
+
+        Called again and again, about 80 times a second while there is nothing to do.
+        """
+        since = Offset.read(start)
+        if since.source == self._new_source and self._unlogged:
+            self._unlogged = False
+            self._claims.begin(since.source)
+            if not isinstance(limit, ReadAllAvailable):  # which asks only once
+                return start
+        if not self._claims.is_due:
+            return start
+        end = self._have(lambda: self._claims.after(since, self._most(limit)))
+        return start if end == since else end.told()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The jobs between two offsets, as rows. Spark asks for each action on a batch, and they shall see the same."""
+        until = Offset.read(end)
+        if start == end or not until.claim:
+            return []
+        if self._planned[0] != until:
+            jobs = self._have(lambda: self._claims.jobs_of(until))
+            self._planned = until, shipped(jobs, self._schema, self._options.partitions)
+        return list(self._planned[1])
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The rows of one partition, in a task."""
+        assert isinstance(partition, ShippedRows)
+        return partition.batches()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says so of all batches but the last: they are acked with the next claim instead."""
+
+    def stop(self) -> None:
+        """Send no more heartbeats. Spark does not always call it; what is claimed stays claimed either way."""
+        tenant = self.__dict__.get("_tenant")
+        if tenant is not None and not self._stopped:
+            self._stopped = True
+            with suppress(CallEnded):  # the process is ending, which has the same effect
+                tenant.run(lambda _: self._claims.stop())
+            tenant.close(None)
+
+    # What they have in common
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        check_schema(self._schema, fleet=False)
+        return SourceOptions.read(self._given)
+
+    @cached_property
+    def _tenant(self) -> Tenant:
+        return Tenant(background(), self._opened(self._options))
+
+    @cached_property
+    def _claims(self) -> ClaimsOfQuery:
+        queue = self._tenant.queue
+        assert isinstance(queue, DirectQueue)
+        return ClaimsOfQuery(queue, self._options)
+
+    def _have(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Have something done by the thread in the background.
+
+        Raises:
+            JQueueError: it failed. The message is one line.
+        """
+        try:
+            with _no_collections():
+                answer: Answer = self._tenant.run(lambda _: work())
+        except JQueueError as error:
+            failure = error
+        else:
+            return answer
+        raise JQueueError(f"the queue of the streaming query failed: {one_line(failure)}") from None
+
+    def _most(self, limit: ReadLimit) -> int:
+        if isinstance(limit, ReadAllAvailable):
+            return MOST_JOBS
+        return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options.most_jobs
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Have Python look for no cycles meanwhile: it would go through ten thousand new jobs again and again.
+
+    The process is Spark's, for this one source, and waits for what is done.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

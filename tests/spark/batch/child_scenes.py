@@ -1,0 +1,60 @@
+"""Jobs done in child processes by workers of a test, and what their handlers note in whichever process they run."""
+
+import asyncio
+import ctypes
+import os
+
+import pytest
+
+from jqueue.domain.models import Job
+from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.children import do_jobs
+from jqueue.spark.batch.listening import Patience
+from jqueue.worker import Worker
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
+
+SHORT = Patience(late=0.3, end=0.5, exit=0.5)
+
+
+def jobs_of(*payloads, entrypoint="work", **fields):
+    return [
+        Job(id=f"job {number}", entrypoint=entrypoint, payload=payload, attempt=7, failures=1, **fields)
+        for number, payload in enumerate(payloads)
+    ]
+
+
+def done_by(worker, jobs, patience=SHORT):
+    return do_jobs(Errand(lambda: worker, lambda: pytest.fail("nobody asked for the queue")), jobs, patience)
+
+
+def make_worker(misdeed, concurrency=5, **options):
+    """A worker whose handler does a misdeed when the payload is `bad`."""
+    worker = Worker(concurrency=concurrency)
+
+    @worker.handler("work", **options)
+    async def work(payload: bytes) -> None:
+        await asyncio.sleep(0)
+        if payload == b"bad":
+            misdeed()
+
+    return worker
+
+
+def crash():
+    ctypes.string_at(0)
+
+
+class Diary:
+    """What handlers note, in whichever process they run."""
+
+    def __init__(self, path):
+        self.path = path
+        path.touch()
+
+    def note(self, text):
+        with self.path.open("a") as file:
+            file.write(f"{text}\n")
+
+    def read(self):
+        return self.path.read_text().split("\n")[:-1]

@@ -1,0 +1,292 @@
+"""A worker in a child process: what it says of jobs as anywhere, and what makes its work impossible. Without Spark."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jqueue.domain.operations import Cancel, Enqueue
+from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.children import WorkFailed, do_jobs
+from jqueue.worker import Context, Discard, Retry, Snooze, Worker
+from tests.spark.batch.child_scenes import SHORT, Diary, crash, done_by, jobs_of, make_worker, needs_fork
+
+pytestmark = needs_fork
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+def test_when_all_slots_are_taken_by_handlers_that_do_not_stop_the_rest_is_done_elsewhere():
+    worker = Worker(concurrency=2, cancel_grace=0.05)
+
+    @worker.handler("work", timeout=0.05)
+    def work(payload: bytes) -> None:
+        if payload == b"slow":
+            time.sleep(60)
+
+    outcomes = done_by(worker, jobs_of(b"slow", b"slow", *[b""] * 5))
+    assert ["retried"] * 2 + ["done"] * 5 == [outcome.kind for outcome in outcomes]
+
+
+def test_exits_and_errors_that_the_worker_sees_are_its_business():
+    worker = Worker()
+
+    class Odd(Exception):
+        def __init__(self, one, two):
+            self.lock = threading.Lock()
+
+        def __reduce__(self):
+            raise TypeError("never")
+
+    misdeeds = {
+        b"exit": lambda: sys.exit(4),
+        b"odd": lambda: (_ for _ in ()).throw(Odd(1, 2)),
+        b"retry": lambda: (_ for _ in ()).throw(Retry(after=60, reason="later")),
+        b"discard": lambda: (_ for _ in ()).throw(Discard("never")),
+        b"snooze": lambda: (_ for _ in ()).throw(Snooze(30)),
+    }
+
+    @worker.handler("work", max_attempts=5)
+    async def work(payload: bytes) -> None:
+        misdeeds[payload]()
+
+    outcomes = done_by(worker, jobs_of(*misdeeds))
+    assert [
+        ("retried", "SystemExit: 4"),
+        ("retried", "Odd: (1, 2)"),
+        ("retried", "Retry: later"),
+        ("dead", "Discard: never"),
+        ("snoozed", None),
+    ] == [(outcome.kind, outcome.error) for outcome in outcomes]
+    assert [60, 30] == [outcomes[2].delay, outcomes[4].delay]
+
+
+def test_results_that_cannot_be_kept_cost_their_own_job_and_large_ones_arrive():
+    worker = Worker()
+    results = {
+        b"none": lambda: None,
+        b"lock": threading.Lock,
+        b"huge": lambda: "x" * 10**6,
+        b"large": lambda: "é" * 30_000,
+    }
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> object:
+        return results[payload]()
+
+    outcomes = done_by(worker, jobs_of(*results, b"large", keep_result=60.0))
+    assert ["done", "dead", "dead", "done", "done"] == [outcome.kind for outcome in outcomes]
+    assert ["é" * 30_000] * 2 == [outcome.result for outcome in outcomes[3:]]
+    assert "the limit is 65536" in (outcomes[2].error or "")
+
+
+def test_a_result_that_nobody_keeps_may_be_anything():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work() -> object:
+        return threading.Lock()
+
+    assert ["done"] == [outcome.kind for outcome in done_by(worker, jobs_of(b""))]
+
+
+def test_a_handler_that_is_stopped_in_time_leaves_its_process_alone(diary):
+    worker = Worker(concurrency=5)
+
+    @worker.handler("work", timeout=0.05)
+    async def work(payload: bytes) -> None:
+        diary.note(os.getpid())
+        if payload == b"slow":
+            await asyncio.sleep(30)
+
+    outcomes = done_by(worker, jobs_of(b"slow", *[b""] * 9))
+    assert ("retried", "timed out after 0.05 s") == (outcomes[0].kind, outcomes[0].error)
+    assert Counter(done=9, retried=1) == Counter(outcome.kind for outcome in outcomes)
+    assert 1 == len(set(diary.read())), "all of them ran in one process"
+
+
+def test_a_handler_in_a_thread_that_does_not_stop_is_left_behind():
+    worker = Worker(concurrency=2, cancel_grace=0.05)
+
+    @worker.handler("work", timeout=0.05)
+    def work(payload: bytes) -> None:
+        if payload == b"slow":
+            time.sleep(30)
+
+    began = time.monotonic()
+    outcomes = done_by(worker, jobs_of(b"slow", b"", b"", b""))
+    assert ["retried", "done", "done", "done"] == [outcome.kind for outcome in outcomes]
+    assert time.monotonic() - began < 20
+
+
+def test_a_handler_that_stops_the_worker_has_the_rest_handed_back():
+    worker = Worker(concurrency=1)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        if payload == b"stop":
+            worker.stop()
+            await asyncio.sleep(0.1)
+
+    outcomes = done_by(worker, jobs_of(b"", b"stop", b"", b""))
+    assert ["done", "done", "handed_back", "handed_back"] == [outcome.kind for outcome in outcomes]
+
+
+def test_jobs_are_handed_out_in_their_order(diary):
+    worker = Worker(concurrency=1)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        diary.note(payload.decode())
+
+    done_by(worker, jobs_of(*[b"%d" % number for number in range(30)]))
+    assert [str(number) for number in range(30)] == diary.read()
+
+
+def test_as_many_run_at_a_time_as_the_worker_says(diary):
+    worker, running = Worker(concurrency=4), []
+
+    @worker.handler("work")
+    async def work() -> None:
+        running.append(1)
+        await asyncio.sleep(0.001)
+        diary.note(len(running))
+        running.pop()
+
+    done_by(worker, jobs_of(*[b""] * 12))
+    assert "4" == max(diary.read())
+
+
+def test_a_job_that_was_claimed_too_often_is_dead_without_being_run(diary):
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=3)
+    async def work() -> None:
+        diary.note("run")
+
+    [outcome] = done_by(worker, [job.evolve(failures=4) for job in jobs_of(b"")])
+    assert "dead" == outcome.kind
+    assert [] == diary.read()
+
+
+def test_jobs_that_go_with_an_ack_are_known_and_nothing_else_is_taken():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(payload: bytes, ctx: Context) -> None:
+        ctx.on_ack(Enqueue("next", payload, delay=5) if payload == b"next" else Cancel("another"))
+
+    outcomes = done_by(worker, jobs_of(b"next", b"cancel"))
+    assert ({"entrypoint": "next", "payload": "bmV4dA==", "delay": 5.0},) == outcomes[0].added
+    assert ("dead", "InvalidJobError: in a batch on Spark, on_ack takes Enqueue(...) alone, got Cancel") == (
+        outcomes[1].kind,
+        outcomes[1].error,
+    )
+
+
+def test_middleware_resources_and_typed_payloads_work_as_in_any_worker():
+    worker = Worker()
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        yield {"factor": 3}
+
+    @worker.middleware
+    async def twice(ctx, call_next):
+        return 2 * await call_next()
+
+    @worker.handler("work")
+    async def work(numbers: list[int], ctx: Context) -> object:
+        return sum(numbers) * ctx.resources["factor"]
+
+    outcomes = done_by(worker, jobs_of(b"[1, 2]", b"no list", keep_result=60.0))
+    assert ["done", "dead"] == [outcome.kind for outcome in outcomes]
+    assert 18 == outcomes[0].result
+
+
+def test_handlers_with_a_process_of_their_own_have_one_here_too():
+    from tests.worker.process_handlers import worker
+
+    jobs = jobs_of(b'{"left": 2, "right": 3}', entrypoint="add", keep_result=60.0)
+    assert [("done", {"left": 5, "right": 7})] == [(each.kind, each.result) for each in done_by(worker, jobs)]
+
+
+# What makes the work itself impossible
+
+
+def failure_of(worker, jobs, load=None):
+    with pytest.raises(WorkFailed) as caught:
+        do_jobs(Errand(load or (lambda: worker), lambda: pytest.fail("nobody asked for the queue")), jobs, SHORT)
+    return caught.value
+
+
+def test_a_worker_that_cannot_be_made_is_one_line():
+    def load():
+        raise ImportError("no module named numpy here")
+
+    failure = failure_of(None, jobs_of(b"", b""), load)
+    assert "the worker cannot be made there: ImportError: no module named numpy here" == str(failure)
+    assert [] == list(failure.outcomes)
+
+
+def test_a_program_that_exits_when_it_is_imported_is_one_line():
+    assert "the worker cannot be made there: SystemExit: 2" == str(failure_of(None, jobs_of(b""), lambda: sys.exit(2)))
+
+
+def test_a_program_that_crashes_when_it_is_imported_charges_nobody():
+    failure = failure_of(None, jobs_of(b"", b""), crash)
+    assert "the process of the handler was ended by SIGSEGV: it crashed, before it had begun a job" == str(failure)
+
+
+def test_resources_that_cannot_be_had_are_one_line_and_charge_nobody():
+    worker = make_worker(lambda: None)
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        raise ConnectionError("the database is away")
+        yield
+
+    assert "the worker failed: ConnectionError: the database is away" == str(failure_of(worker, jobs_of(b"", b"")))
+
+
+def test_what_was_done_before_the_work_became_impossible_is_known(tmp_path):
+    worker, mark = Worker(concurrency=2), tmp_path / "used up"
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        if mark.exists():
+            raise ConnectionError("too many connections")
+        mark.touch()
+        yield
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        if payload == b"bad":
+            os._exit(1)
+
+    failure = failure_of(worker, jobs_of(b"", b"", b"", b"", b"bad", b"", b""))
+    assert 4 <= len(failure.outcomes) <= 5
+    assert {"done"} == {outcome.kind for outcome in failure.outcomes}
+
+
+def test_a_lifespan_that_fails_at_its_end_costs_nothing():
+    worker = make_worker(lambda: None)
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        raise ConnectionError("it was gone already")
+
+    assert ["done"] * 2 == [outcome.kind for outcome in done_by(worker, jobs_of(b"", b""))]

@@ -1,0 +1,85 @@
+"""What the worker contract promises, of jobs that go through a batch: claimed, done as a partition, and ended at once.
+
+Without Spark, and without child processes: those move the handlers elsewhere, and change nothing of what they say.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.spark.batch.outcomes import Outcome
+from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.spark.batch.settling import best_of, settle
+from jqueue.testing.worker_contract import WorkerContract
+from jqueue.worker import RunReport, Worker
+from jqueue.worker.declaring import declare
+
+AT_ONCE = 5
+
+
+class BatchWorker(Worker):
+    """A worker that does batches until it is stopped, or nothing is ready."""
+
+    stopping = False
+
+    async def run(self, queue: Any, *, drain: bool = False, signals: bool = True) -> RunReport:
+        self.stopping = False
+        total = RunReport()
+        names = tuple(self.handlers)
+        await declare(queue, self.handlers.values(), self.crons, queue.options.entropy)
+        while not self.stopping:
+            jobs = await queue.dequeue(names, batch_size=AT_ONCE, claim_timeout=self.claim_timeout)
+            if not jobs:
+                if drain:
+                    break
+                await asyncio.sleep(0.01)
+                continue
+            total = added(total, await self._batch(queue, jobs))
+        return total
+
+    async def _batch(self, queue: Any, jobs: list[Any]) -> RunReport:
+        said: list[Outcome] = []
+        partition: Any = PartitionQueue(jobs, lambda begun: None, said.extend, behind=lambda: queue)
+        async with HeartbeatManager(queue, jobs, on_lost="event"):
+            await Worker.run(self, partition, drain=True, signals=False)
+            plain = [Outcome.of_plain(outcome.plain()) for outcome in said]
+            report = await settle(
+                jobs, best_of(plain), self, lambda operations: queue.apply_each(*operations), queue.options.entropy
+            )
+        return RunReport(
+            succeeded=report.done,
+            failed=report.retried,
+            dead=report.dead,
+            snoozed=report.snoozed,
+            handed_back=report.handed_back,
+            lost=report.lost,
+        )
+
+    def stop(self) -> None:
+        self.stopping = True
+        super().stop()
+
+
+def added(one: RunReport, two: RunReport) -> RunReport:
+    return RunReport(**{name: getattr(one, name) + getattr(two, name) for name in RunReport.__dataclass_fields__})
+
+
+class TestBatches(WorkerContract):
+    kind = DirectQueue
+    worker_kind = BatchWorker
+    moment = 0.05
+
+    @pytest.fixture
+    def make_storage(self) -> Any:
+        storage = InMemoryStorage()
+        return lambda: storage
+
+    # What a batch does not promise: it claims more jobs than run at a time, and others only when all of them are done;
+    # and nobody tells its handlers that a claim is lost, or a job cancelled.
+    test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more = None  # type: ignore[assignment]
+    test_a_free_slot_is_filled_while_other_jobs_go_on = None  # type: ignore[assignment]
+    test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed = None  # type: ignore[assignment]
+    test_a_job_cancelled_while_it_runs_is_stopped_and_leaves = None  # type: ignore[assignment]

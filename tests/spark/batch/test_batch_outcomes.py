@@ -1,0 +1,185 @@
+"""What became of a job, as plain values that survive the way from a handler's process to the queue."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.core.claims import ClaimRegistry
+from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidBlobError, InvalidJobError
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Claim, JobStatus
+from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack, Pause, Preparation
+from jqueue.spark.batch.outcomes import (
+    Outcome,
+    decode_outcomes,
+    encode_outcomes,
+    enqueue_of_plain,
+    outcome_of,
+    plain_of_enqueue,
+)
+from jqueue.spark.batch.together import Together
+
+PREPARATION = Preparation(Limits(), 300.0, lambda: "an id", ClaimRegistry().find)
+CLAIM = Claim("a job", 3)
+
+SAID = [
+    (Ack(CLAIM), "done"),
+    (Ack(CLAIM, {"sum": [1, 2.5, None, "é"]}), "done"),
+    (Nack(CLAIM, delay=timedelta(minutes=2), error=ValueError("no")), "retried"),
+    (Nack(CLAIM), "retried"),
+    (Nack(CLAIM, error="gone", dead=True), "dead"),
+    (Nack(CLAIM, delay=5, charge=False), "snoozed"),
+    (Nack(CLAIM, delay=0, charge=False), "snoozed"),
+    (Nack(CLAIM, charge=False), "handed_back"),
+]
+
+
+def through_json(outcome):
+    return Outcome.of_plain(json.loads(json.dumps(outcome.plain())))
+
+
+@pytest.mark.parametrize(("operation", "kind"), SAID)
+def test_what_a_worker_says_of_a_job_is_said_again_on_the_driver(operation, kind):
+    prepared = operation.prepared(PREPARATION)
+    outcome = outcome_of([prepared])
+    assert kind == outcome.kind
+    assert outcome == through_json(outcome)
+    assert prepared == through_json(outcome).operation().prepared(PREPARATION)
+
+
+FULL = Enqueue(
+    "next",
+    b"\x00\xff",
+    priority=-3,
+    job_id="a name",
+    delay=timedelta(seconds=90),
+    expires_at=datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC),
+    max_attempts=4,
+    headers={"trace": "ü"},
+    unique_key="key",
+    unique_for=60,
+    on_conflict="raise",
+    concurrency_key="tenant",
+    concurrency_limit=2,
+    keep_result=timedelta(hours=1),
+)
+
+
+@pytest.mark.parametrize("enqueue", [Enqueue("next", b""), FULL, Enqueue("n", b"x", run_at=FULL.expires_at)])
+def test_an_enqueue_that_goes_with_an_ack_is_the_same_on_the_driver(enqueue):
+    again = enqueue_of_plain(json.loads(json.dumps(plain_of_enqueue(enqueue))))
+    assert enqueue.prepared(PREPARATION).values == again.prepared(PREPARATION).values
+
+
+def test_jobs_that_go_with_an_ack_are_done_with_it():
+    outcome = through_json(outcome_of([Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)]))
+    operation = outcome.operation()
+    assert isinstance(operation, Together)
+    assert [Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)] == list(operation.operations)
+
+
+def test_what_fails_takes_no_jobs_along():
+    assert () == outcome_of([Enqueue("next", b"1"), Nack(CLAIM, error="no")]).added
+
+
+def test_what_is_no_outcome_is_refused():
+    with pytest.raises(InvalidJobError, match=r"takes Enqueue\(...\) alone, got Pause"):
+        outcome_of([Pause("next"), Ack(CLAIM)])
+    with pytest.raises(InvalidJobError, match="the last operation"):
+        outcome_of([Ack(CLAIM), Enqueue("next", b"")])
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [None, [], ["a", 1], ["a", "b", "done"], ["a", 1, "finished"], [1, 2, "done"], ["a", 1, "done", {"x": 1}], "done"],
+)
+def test_what_is_no_plain_outcome_is_refused(plain):
+    with pytest.raises(ValueError, match="no outcome"):
+        Outcome.of_plain(plain)
+
+
+@pytest.mark.parametrize("kind", ["killed", "overdue"])
+def test_what_becomes_of_a_job_whose_process_ended_is_not_decided_here(kind):
+    with pytest.raises(ValueError, match="its handler's to say"):
+        Outcome("a", 1, kind).operation()
+
+
+TEXTS = st.text(max_size=20)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Outcome,
+            job_id=TEXTS,
+            attempt=st.integers(0, 2**53),
+            kind=st.sampled_from(["done", "retried", "dead", "killed"]),
+            result=st.none() | TEXTS | st.lists(st.integers()),
+            delay=st.none() | st.floats(0, 10**9),
+            error=st.none() | TEXTS,
+        )
+    )
+)
+def test_staged_outcomes_are_read_as_they_were_written(outcomes):
+    assert outcomes == decode_outcomes(encode_outcomes(outcomes))
+
+
+def test_staged_outcomes_that_are_not_whole_are_refused():
+    content = encode_outcomes([Outcome(f"job {number}", 1, "done") for number in range(5)])
+    for length in range(len(content)):
+        with pytest.raises(InvalidBlobError, match="damaged"):
+            decode_outcomes(content[:length])
+    with pytest.raises(InvalidBlobError, match="damaged"):
+        decode_outcomes(content.replace(b"done", b"gone"))
+
+
+# Together
+
+
+async def test_what_is_together_is_done_or_not_and_the_others_are_done():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.enqueue("other", b"", unique_key="taken")
+    for number in range(3):
+        await queue.enqueue("work", b"%d" % number)
+    jobs = await queue.dequeue("work", batch_size=3)
+    version = (await queue.read_state()).version
+    results = await queue.apply_each(
+        Together((Enqueue("next", b"0"), Ack(jobs[0]))),
+        Together((Enqueue("next", b"1"), Enqueue("next", b"", unique_key="taken", on_conflict="raise"), Ack(jobs[1]))),
+        Ack(jobs[2]),
+    )
+    state = await queue.read_state()
+    assert version + 1 == state.version, "one commit"
+    assert isinstance(results[1], DuplicateJobError)
+    assert [None] == [results[2]]
+    assert [("other", b""), ("work", b"1"), ("next", b"0")] == [(job.entrypoint, job.payload) for job in state.jobs]
+    assert JobStatus.IN_PROGRESS is state.jobs[1].status
+
+
+async def test_what_is_together_with_a_lost_claim_is_not_done():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.enqueue("work", b"")
+    [lost] = await queue.dequeue("work")
+    await queue.requeue_stale(0)
+    [result] = await queue.apply_each(Together((Enqueue("next", b""), Ack(lost))))
+    assert isinstance(result, ClaimLostError)
+    assert ["work"] == [job.entrypoint for job in (await queue.read_state()).jobs]
+
+
+def test_the_jobs_of_operations_together_are_those_of_each():
+    together = Together((Enqueue("next", b"", job_id="b"), Ack(Claim("a", 1)), Heartbeat((Claim("c", 1),))))
+    assert ["b", "a", "c"] == list(together.job_ids())
+
+
+def test_what_is_wrong_with_one_is_wrong_with_all():
+    async def go():
+        queue = DirectQueue(InMemoryStorage())
+        return await queue.apply_each(Together((Enqueue("", b""),)))
+
+    [result] = asyncio.run(go())
+    assert isinstance(result, InvalidJobError)

@@ -1,0 +1,133 @@
+"""The queue that a worker sees in the process of its handlers."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, Enqueue, Nack
+from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.worker import Context, Rate, Worker
+
+
+class Partition:
+    """A partition queue, what it has told, and the queue behind it."""
+
+    def __init__(self, count=3):
+        self.begun: list[Any] = []
+        self.ended: list[Any] = []
+        self.made: list[Any] = []
+        self.real = DirectQueue(InMemoryStorage())
+        self.jobs = [Job(id=f"job {number}", entrypoint="work", payload=b"", attempt=2) for number in range(count)]
+        self.queue = PartitionQueue(self.jobs, self.begun.append, self.ended.extend, behind=self.make)
+
+    def make(self):
+        self.made.append(self.real)
+        return self.real
+
+
+async def test_jobs_are_handed_out_once_in_their_order_and_that_is_told_first():
+    partition = Partition(5)
+    assert partition.jobs[:2] == await partition.queue.dequeue("work", batch_size=2)
+    assert partition.jobs[2:] == await partition.queue.dequeue(["work"], batch_size=10, wait=30)
+    assert [] == await partition.queue.dequeue("work", batch_size=10)
+    assert [partition.jobs[:2], partition.jobs[2:]] == partition.begun
+
+
+async def test_a_dequeue_that_may_wait_waits_when_nothing_is_left():
+    partition = Partition(0)
+    waiting = asyncio.create_task(partition.queue.dequeue("work", wait=60))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    waiting.cancel()
+    assert [] == await partition.queue.dequeue("work", wait=0.001)
+    assert [] == await partition.queue.dequeue("work", batch_size=0, wait=60)
+
+
+async def test_outcomes_are_told_and_the_queue_is_not():
+    partition = Partition()
+    first, second, third = partition.jobs
+    results = await partition.queue.apply_each(Ack(first), Nack(second.claim, error="no", delay=3))
+    assert [None, None] == results
+    assert [None, None] == await partition.queue.apply(Enqueue("next", b""), Ack(third))
+    assert [("done", None), ("retried", "no"), ("done", None)] == [(each.kind, each.error) for each in partition.ended]
+    assert [1] == [len(partition.ended[2].added)]
+    assert [] == partition.made
+
+
+async def test_an_outcome_that_is_refused_is_no_trouble_of_the_others():
+    partition = Partition()
+    first, second, _ = partition.jobs
+    results = await partition.queue.apply_each(Ack(first, object()), Ack(second))
+    assert isinstance(results[0], InvalidJobError)
+    assert [None] == results[1:]
+    assert ["job 1"] == [outcome.job_id for outcome in partition.ended]
+
+
+async def test_what_goes_with_an_ack_is_checked_where_it_is_made():
+    partition = Partition()
+    with pytest.raises(InvalidJobError, match="entrypoint"):
+        await partition.queue.apply(Enqueue("", b""), Ack(partition.jobs[0]))
+    with pytest.raises(InvalidJobError, match="comes last"):
+        await partition.queue.apply(Ack(partition.jobs[0]), Enqueue("next", b""))
+    assert [] == partition.ended
+
+
+async def test_everything_else_is_asked_of_the_queue_and_one_object_of_it():
+    partition = Partition()
+    await partition.queue.enqueue("other", b"payload")
+    await partition.queue.apply(Enqueue("other", b""))
+    await partition.queue.apply_each(Enqueue("other", b""))
+    assert 3 == (await partition.queue.stats()).depth
+    assert [partition.real] == partition.made
+    await partition.queue.aclose()
+
+
+async def test_claims_of_others_are_the_queues_business():
+    partition = Partition()
+    await partition.real.enqueue("other", b"")
+    [other] = await partition.real.dequeue("other")
+    assert [None] == await partition.queue.apply_each(Ack(other))
+    assert () == (await partition.real.read_state()).jobs
+    assert [] == partition.ended
+    [refused] = await partition.queue.apply_each(Ack(Claim("job 0", 1)))  # an older claim than the one that is held
+    assert isinstance(refused, Exception)
+
+
+def test_it_can_be_asked_what_it_is_without_making_a_queue():
+    partition = Partition()
+    assert not hasattr(partition.queue, "__aenter__")
+    assert ("heartbeat",) == partition.queue.capabilities.missing
+    assert [] == partition.made
+
+
+async def test_what_handlers_declare_is_the_drivers_and_what_they_set_later_is_theirs():
+    partition, worker = Partition(1), Worker()
+
+    @worker.handler("work", max_running=2, rate=Rate(3))
+    async def work(ctx: Context) -> None:
+        await ctx.queue.limit("work", running=7)
+
+    @worker.cron("* * * * *")
+    async def tick() -> None: ...
+
+    await worker.run(partition.queue, drain=True, signals=False)
+    assert ["done"] == [outcome.kind for outcome in partition.ended]
+    state = await partition.real.read_state()
+    assert (7, None) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
+    assert {} == dict(state.schedules)
+
+
+async def test_handlers_use_the_queue_through_their_context():
+    partition, worker = Partition(2), Worker()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        await ctx.queue.enqueue("next", b"")
+
+    await worker.run(partition.queue, drain=True, signals=False)
+    assert ["next", "next"] == [job.entrypoint for job in (await partition.real.read_state()).jobs]
+    assert ["done", "done"] == [outcome.kind for outcome in partition.ended]

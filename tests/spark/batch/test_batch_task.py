@@ -1,0 +1,209 @@
+"""What a task does with the jobs of its partition, called directly: no Spark is needed for it."""
+
+import asyncio
+import os
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jqueue.core.lines import encode_job
+from jqueue.domain.models import Job
+from jqueue.spark.batch.outcomes import decode_outcomes
+from jqueue.spark.batch.progress import finished, tell_progress
+from jqueue.spark.batch.spark_job import sizes_of
+from jqueue.spark.batch.task import JOBS, BatchTask, BatchTaskError, marker_of
+from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.staging import Staging
+from jqueue.worker import Worker
+from tests.spark.batch.child_scenes import needs_fork
+
+pytestmark = needs_fork
+
+BATCH = "outcomes-of-a-test"
+
+
+def make_worker(fails=False):
+    worker = Worker(concurrency=2)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> str:
+        if payload == b"bad":
+            os._exit(3)
+        return payload.decode()
+
+    if fails:
+
+        @worker.lifespan
+        def lifespan():
+            raise ConnectionError("the database is away")
+
+    return worker
+
+
+@pytest.fixture
+def url(tmp_path):
+    return str(tmp_path / "queue.json")
+
+
+@pytest.fixture
+def staging(url):
+    staging = Staging(url, 3600, 5)
+    asyncio.run(in_store(staging, "write", marker_of(BATCH), b"{}"))
+    return staging
+
+
+async def in_store(staging, verb, *arguments):
+    async with staging.opened() as objects:
+        return await getattr(objects, verb)(*arguments)
+
+
+def task_of(worker, url, staging):
+    return BatchTask(WorkerPickle.of(worker), url, staging, BATCH)
+
+
+def jobs_of(*payloads):
+    return [
+        Job(id=f"job {number}", entrypoint="work", payload=payload, attempt=1, failures=1, keep_result=60.0)
+        for number, payload in enumerate(payloads)
+    ]
+
+
+def batch_of(jobs, partition=0):
+    return pa.record_batch([[partition] * len(jobs), range(len(jobs)), [encode_job(job) for job in jobs]], schema=JOBS)
+
+
+def outcomes_in(staging, name):
+    [content] = asyncio.run(in_store(staging, "read", [name]))
+    return decode_outcomes(content)
+
+
+def test_what_became_of_jobs_is_staged_under_the_name_that_is_returned(url, staging):
+    jobs = jobs_of(b"one", b"bad", b"two", b"three")
+    rows = batch_of(jobs, partition=4)
+    shuffled = [rows.slice(2, 2), rows.slice(0, 1), rows.slice(1, 1)]
+    [answer] = task_of(make_worker(), url, staging)(iter(shuffled))
+    [name] = answer.column(0).to_pylist()
+    assert {4: [name]} == finished([name, marker_of(BATCH)], BATCH)
+    outcomes = outcomes_in(staging, name)
+    assert [job.claim for job in jobs] == [outcome.claim for outcome in outcomes], "in the order of the jobs"
+    assert ["one", None, "two", "three"] == [outcome.result for outcome in outcomes]
+    assert ["done", "killed", "done", "done"] == [outcome.kind for outcome in outcomes]
+
+
+def test_a_partition_without_jobs_is_nothing_to_do(url, staging):
+    assert [] == list(task_of(make_worker(), url, staging)(iter([])))
+    assert [] == list(task_of(make_worker(), url, staging)(iter([batch_of([])])))
+
+
+def test_attempts_on_a_partition_never_meet(url, staging):
+    task, lines = task_of(make_worker(), url, staging), [encode_job(job) for job in jobs_of(b"one")]
+    names = {task.do(lines, 3, attempt) for attempt in (5, 6, 6)}
+    assert 3 == len(names)
+    assert {3: sorted(names)} == {number: sorted(each) for number, each in finished(names, BATCH).items()}
+
+
+def test_nothing_is_done_for_a_batch_that_has_ended(url, staging, tmp_path):
+    asyncio.run(in_store(staging, "clean", BATCH))
+    with pytest.raises(BatchTaskError, match="the batch has ended, or the queue is in a file"):
+        task_of(make_worker(), url, staging).do([b"no line is even looked at"], 0, 0)
+
+
+def test_what_was_done_before_a_failure_is_staged(url, staging, tmp_path):
+    worker = make_worker()
+    count = tmp_path / "count"
+
+    @worker.lifespan
+    def lifespan():
+        if count.exists():
+            raise ConnectionError("the database is away")
+        count.touch()
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    lines = [encode_job(job) for job in jobs_of(b"one", b"two", b"bad", b"three")]
+    with pytest.raises(BatchTaskError, match="the worker failed: ConnectionError: the database is away"):
+        task_of(worker, url, staging).do(lines, 0, 0)
+    [names] = finished(asyncio.run(in_store(staging, "of_write", BATCH)), BATCH).values()
+    assert ["job 0", "job 1"] == [outcome.job_id for outcome in outcomes_in(staging, names[0])]
+
+
+def test_a_store_that_cannot_be_reached_is_one_line(url, tmp_path):
+    (tmp_path / "file").touch()
+    bad = str(tmp_path / "file" / "queue.json")
+    with pytest.raises(BatchTaskError, match="an executor cannot reach the store") as caught:
+        task_of(make_worker(), bad, Staging(bad, 3600, 1)).do([], 0, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_that_cannot_be_read_is_one_line(url, staging):
+    with pytest.raises(BatchTaskError, match="which may have another jqueue"):
+        task_of(make_worker(), url, staging).do([b'"a": {"entrypoint": 5}'], 0, 0)
+
+
+class Session:
+    """As much of a Spark session as is asked."""
+
+    class sparkContext:
+        defaultParallelism = 3
+
+
+@pytest.mark.parametrize(
+    ("jobs", "partitions", "sizes"),
+    [
+        (10, None, [2, 2, 2, 2, 1, 1]),
+        (4, None, [1, 1, 1, 1]),
+        (10, 3, [4, 3, 3]),
+        (2, 500, [1, 1]),
+        (1, 1, [1]),
+        (6001, None, [858] * 2 + [857] * 5),
+    ],
+)
+def test_jobs_are_spread_evenly(jobs, partitions, sizes):
+    session: Any = Session
+    assert sizes == sizes_of(session, jobs, partitions)
+    assert jobs == sum(sizes)
+
+
+# Progress
+
+
+async def test_progress_is_told_when_there_is_some(url):
+    staging = Staging(url, 3600, 5)
+    told, twice = [], asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def progress(done, total):
+        told.append((done, total))
+        if len(told) == 2:
+            loop.call_soon_threadsafe(twice.set)
+
+    telling = asyncio.create_task(tell_progress(progress, staging, BATCH, [5, 7, 9]))
+    await in_store(staging, "write", staging.name(BATCH, 1, 0), b"")
+    await in_store(staging, "write", staging.name(BATCH, 1, 1), b"")
+    await twice.wait()
+    telling.cancel()
+    assert [(0, 21), (7, 21)] == told
+
+
+async def test_who_cannot_hear_of_progress_is_not_told_any_more(url, caplog):
+    await tell_progress(lambda done, total: 1 / 0, Staging(url, 3600, 5), BATCH, [5])
+    assert 1 == caplog.text.count("ZeroDivisionError")
+
+
+async def test_a_store_that_is_away_ends_no_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
+    (tmp_path / "file").touch()
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    telling = asyncio.create_task(
+        tell_progress(
+            lambda *_: loop.call_soon_threadsafe(told.set), Staging(str(tmp_path / "file" / "q"), 9, 0.01), BATCH, [1]
+        )
+    )
+    await asyncio.sleep(0.1)
+    assert not telling.done()
+    (tmp_path / "file").unlink()
+    await told.wait()
+    telling.cancel()

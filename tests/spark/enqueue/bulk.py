@@ -1,0 +1,165 @@
+"""What tests of bulk enqueue share: rows as Spark hands them over, tasks without Spark, and what is in a queue."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from jqueue import DirectQueue, connect
+from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.operations import LastTransaction
+from jqueue.spark.enqueue.committing import TaskAttempt
+from jqueue.spark.enqueue.writing import BulkWriter
+from tests.object_stores import BUCKET, store_of
+
+STORES = ["file", pytest.param("seaweedfs", marks=pytest.mark.full)]
+
+
+def url_on(request, tmp_path, name):
+    """The URL of a queue that nobody has used, on a file or on a server of this name."""
+    if name == "file":
+        return str(tmp_path / "queue.json")
+    store = store_of(request, name)
+    server = store.server
+    login = f"{quote(server.access_key, safe='')}:{quote(server.secret_key, safe='')}"
+    options = f"endpoint_url={quote(server.endpoint_url, safe='')}&region_name={server.region}"
+    return f"s3://{login}@{BUCKET}/{quote(store.new_key())}?{options}"
+
+
+def schema(**columns):
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def batch(columns, *rows):
+    """Rows as Spark hands them over: a record batch for a schema."""
+    arrow = to_arrow_schema(columns, timezone="UTC")
+    return pa.RecordBatch.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], schema=arrow)
+
+
+PAYLOAD = schema(payload=BinaryType())
+
+
+def payloads(*texts):
+    return batch(PAYLOAD, *((text,) for text in texts))
+
+
+def writer(url, columns=PAYLOAD, overwrite=False, **options):
+    return BulkWriter({"path": url, "entrypoint": "resize", **options}, columns, overwrite)
+
+
+def without_entrypoint(url, columns, **options):
+    return BulkWriter({"path": url, **options}, columns, False)
+
+
+def task(partition=0, attempt=0, **properties):
+    return TaskAttempt(partition, attempt, properties)
+
+
+def write(url, *texts, **options):
+    """A write of one task, from its beginning to its end."""
+    bulk = writer(url, **options)
+    bulk.commit([bulk.stage([payloads(*texts)], task())])
+    return bulk
+
+
+def jobs_of(url):
+    """The jobs in a queue, in the order in which they came."""
+
+    async def read():
+        async with connect(url, DirectQueue) as queue:
+            return (await queue.read_state()).jobs
+
+    return sorted(asyncio.run(read()), key=lambda job: job.sequence)
+
+
+def texts_of(url):
+    return [job.payload for job in jobs_of(url)]
+
+
+def staged_at(url, prefix=".staged-"):
+    async def look():
+        storage: Any = connect(url)
+        try:
+            return [entry.suffix for entry in await storage.list_beside(prefix)]
+        finally:
+            if hasattr(storage, "release"):
+                await storage.release()
+
+    return asyncio.run(look())
+
+
+def last_of(url, app_id):
+    async def look():
+        async with connect(url, DirectQueue) as queue:
+            return (await queue.apply(LastTransaction(app_id)))[0]
+
+    return asyncio.run(look())
+
+
+def on(bulk, storage, deadline=2.0):
+    """The same writer on another storage."""
+    staging = replace(bulk.enqueue.staging, open_storage=storage, deadline=deadline)
+    bulk.enqueue = replace(bulk.enqueue, open_storage=storage, deadline=deadline, staging=staging)
+    return bulk
+
+
+class Rough:
+    """A store on which requests go wrong as told, with the objects beside it. All copies share what is told.
+
+    Attributes:
+        storage: the honest storage underneath.
+        told: what happens to the next requests of each kind: `lost`, `refused`, `unanswered` or `late`.
+        late: writes that have not landed yet, to be landed by the test.
+        calls: the kind of each request, and of which object.
+    """
+
+    def __init__(self, storage, suffix="", told=None, late=None, calls=None, lists=True):
+        self.storage = storage
+        self.suffix = suffix
+        self.told = {} if told is None else told
+        self.late = [] if late is None else late
+        self.calls = [] if calls is None else calls
+        if lists:
+            self.list_beside = self._list_beside
+
+    def __call__(self, url):
+        return self
+
+    def beside(self, suffix):
+        return Rough(self.storage.beside(suffix), self.suffix + suffix, self.told, self.late, self.calls)
+
+    async def read(self):
+        return await self._do("read", self.storage.read)
+
+    async def remove(self):
+        return await self._do("remove", self.storage.remove)
+
+    async def _list_beside(self, prefix):
+        return await self._do("list", lambda: self.storage.list_beside(prefix))
+
+    async def write(self, content, if_match=None):
+        return await self._do("write", lambda: self.storage.write(content, if_match))
+
+    async def land(self):
+        for request in self.late:
+            await request()
+
+    async def _do(self, kind, request):
+        kind = f"{kind} beside" if self.suffix and kind != "list" else kind
+        self.calls.append((kind, self.suffix))
+        fault = self.told[kind].pop(0) if self.told.get(kind) else None
+        if fault in ("lost", "late"):
+            if fault == "late":
+                self.late.append(request)
+            raise StorageError("the connection was reset")
+        answer = await request()
+        if fault == "refused":
+            raise StorageFatalError("access was refused")
+        if fault == "unanswered":
+            raise StorageError("the connection was reset")
+        return answer

@@ -1,0 +1,142 @@
+"""Bulk enqueue and the streaming sink on Spark itself: a smoke of each, and what users see when something is wrong."""
+
+import asyncio
+import json
+
+import pytest
+from pyspark.errors import PySparkException
+
+from jqueue import DirectQueue, connect
+from tests.spark.enqueue.bulk import STORES, jobs_of, staged_at, texts_of, url_on
+
+
+@pytest.fixture(params=STORES)
+def url(request, tmp_path):
+    return url_on(request, tmp_path, request.param)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(tmp_path / "queue.json")
+
+
+def save(frame, url, mode="append", **options):
+    frame.write.format("jqueue").mode(mode).options(**options).save(url)
+
+
+def refusal(frame, url, **settings):
+    """The line that the user shall read, in what Spark makes of it."""
+    with pytest.raises(PySparkException) as caught:
+        save(frame, url, **settings)
+    [line] = [line for line in str(caught.value).splitlines() if "InvalidJobError: " in line or "FullError: " in line]
+    return line.partition("Error: ")[2]
+
+
+def test_a_data_frame_is_written_into_a_queue(spark, url):
+    frame = spark.range(0, 1000, 1, 2).selectExpr(
+        "concat('e', id % 2) entrypoint",
+        "named_struct('id', id, 'at', timestamp_seconds(id), 'of', map('a', array(1.5D))) payload",
+        "cast(id % 3 as int) priority",
+        "if(id = 7, interval '1' hour, null) delay",
+        "map('trace', cast(id as string)) headers",
+        "concat('key-', id) unique_key",
+    )
+    save(frame, url)
+    save(frame.where("id < 10"), url)
+    jobs = {int(job.headers["trace"]): job for job in jobs_of(url)}
+    assert (1000, []) == (len(jobs_of(url)), staged_at(url))
+    seven = jobs[7]
+    assert ("e1", 1, "key-7", 3600.0) == (
+        seven.entrypoint,
+        seven.priority,
+        seven.unique_key,
+        (seven.run_at - seven.created_at).total_seconds(),
+    )
+    assert {"id": 7, "at": "1970-01-01T00:00:07+00:00", "of": {"a": [1.5]}} == json.loads(seven.payload)
+
+
+def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
+    frame = spark.range(100).selectExpr("id")
+    for _ in range(2):
+        save(frame, file, entrypoint="resize", txnAppId="nightly", txnVersion="1")
+    assert {b'{"id":%d}' % number for number in range(100)} == set(texts_of(file))
+    assert 100 == len(texts_of(file))
+
+
+def test_frames_without_rows_and_without_partitions_add_nothing(spark, tmp_path):
+    for frame in (spark.createDataFrame([], "payload string"), spark.range(9).selectExpr("'a' payload").limit(0)):
+        save(frame, str(tmp_path / "queue.json"), entrypoint="a")
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
+    frame = spark.range(2).selectExpr("string(raise_error('a task has started')) payload", "'high' priority")
+    wanted = "column 'priority' is string: it must be a whole number"
+    assert wanted == refusal(frame, file, entrypoint="a")
+    wanted = "the entrypoint is missing: add a column entrypoint, or the option entrypoint"
+    assert wanted == refusal(frame.drop("priority"), file)
+    assert refusal(frame, file, mode="overwrite").startswith("a queue cannot be overwritten")
+
+
+def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
+    frame = spark.range(0, 10, 1, 2).selectExpr("if(id = 7, null, 'secret') payload")
+    assert "row 2 of partition 1: payload is null" == refusal(frame, file, entrypoint="a")
+    assert "queue takes 9000" in refusal(
+        frame.selectExpr("repeat('x', 9000) payload"), file, entrypoint="a", maxBlobBytes=10000
+    )
+    assert ([], []) == (texts_of(file), staged_at(file))
+
+
+def test_a_commit_that_is_refused_says_why_in_one_line_and_leaves_nothing(spark, file):
+    frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
+    assert refusal(frame, file, entrypoint="a", maxBlobBytes=10000).startswith("2 jobs take")
+    assert ([], []) == (texts_of(file), staged_at(file))
+
+
+class TestStream:
+    """Files become jobs, batch by batch."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        folder = tmp_path / "in"
+        folder.mkdir()
+        return folder
+
+    def run(self, spark, folder, url, **options):
+        """Everything that is there, in batches of one file."""
+        lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder))
+        stream = lines.selectExpr("value payload").writeStream.format("jqueue").trigger(availableNow=True)
+        given = {"checkpointLocation": str(folder.parent / "checkpoint"), "entrypoint": "line", **options}
+        query = stream.options(**given).start(url)
+        query.awaitTermination(120)
+        return query
+
+    def test_each_batch_is_written_once_through_restarts_from_a_checkpoint_that_lags_behind(self, spark, folder, url):
+        for number in range(3):
+            (folder / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
+            self.run(spark, folder, url)
+        last = folder.parent / "checkpoint" / "commits" / "2"
+        for path in (last, last.with_name(".2.crc")):  # as if the driver had died before it was written
+            path.unlink()
+        self.run(spark, folder, url)
+        (folder / "3.txt").write_text("3a\n")
+        self.run(spark, folder, url)
+        assert [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b", b"3a"] == sorted(texts_of(url))
+        assert [] == staged_at(url)
+
+    def test_a_queue_that_is_full_stops_the_query_and_a_restart_goes_on(self, spark, folder, file):
+        for number in range(2):
+            (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")
+        with pytest.raises(PySparkException, match="no room for 1 jobs"):
+            self.run(spark, folder, file, maxBlobBytes="10000")
+        assert (1, []) == (len(texts_of(file)), staged_at(file))
+
+        async def work():
+            queue = connect(file, DirectQueue)
+            [job] = await queue.dequeue("line")
+            await queue.ack(job)
+            return job.payload
+
+        first = asyncio.run(work())
+        self.run(spark, folder, file, maxBlobBytes="10000")
+        assert [b"x" * 4000 + b"0", b"x" * 4000 + b"1"] == sorted([first, *texts_of(file)])

@@ -1,0 +1,102 @@
+"""What bulk enqueue refuses: too many bytes, with numbers; wrong options and columns, before a task starts."""
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType
+
+from jqueue import LocalFileSystemStorage
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError, StorageError
+from tests.spark.enqueue.bulk import Rough, jobs_of, on, payloads, schema, staged_at, task, write, writer
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(tmp_path / "queue.json")
+
+
+class TestTooMuch:
+    """A queue takes so many bytes of jobs, and says so with numbers."""
+
+    def test_one_task_alone_stages_nothing(self, file):
+        bulk = writer(file, maxBlobBytes="10000")
+        with pytest.raises(QueueFullError, match=r"partition 0 alone has \d+ bytes .* and the queue takes 9000"):
+            bulk.stage([payloads(*[b"x" * 100] * 100)], task())
+        assert [] == staged_at(file)
+
+    def test_all_tasks_together_are_refused_before_anything_is_read_and_removed(self, file):
+        bulk = writer(file, maxBlobBytes="10000")
+        store = Rough(LocalFileSystemStorage(file))
+        on(bulk, store)
+        reports = [bulk.stage([payloads(*[b"x" * 100] * 12)], task(number, number)) for number in range(3)]
+        size = sum(report.size for report in reports)
+        with pytest.raises(QueueFullError) as caught:
+            bulk.commit(reports)
+        assert (
+            f"36 jobs take {size} bytes together, and the queue takes 9000: write fewer at a time, or raise the option "
+            "maxBlobBytes" == str(caught.value)
+        )
+        assert not any(kind.startswith("read") for kind, _ in store.calls)
+        assert ([], []) == (staged_at(file), jobs_of(file))
+
+    def test_a_queue_that_is_nearly_full_refuses_and_is_left_as_it_was(self, file):
+        write(file, *[b"x" * 100] * 12, maxBlobBytes="10000")
+        bulk = writer(file, maxBlobBytes="10000")
+        report = bulk.stage([payloads(*[b"x" * 100] * 18)], task())
+        with pytest.raises(QueueFullError, match=r"no room for 18 jobs of \d+ bytes together.*option maxBlobBytes"):
+            bulk.commit([report])
+        assert (12, []) == (len(jobs_of(file)), staged_at(file))
+
+    def test_a_larger_payload_can_be_allowed(self, file):
+        with pytest.raises(InvalidJobError, match="row 0 of partition 0: payload is 1048577 bytes"):
+            writer(file).stage([payloads(b"x" * ((1 << 20) + 1))], task())
+        write(file, b"x" * ((1 << 20) + 1), maxPayloadBytes=str(2 << 20))
+        assert 1 == len(jobs_of(file))
+
+
+class TestRefusedBeforeATaskStarts:
+    """On the driver, in one line."""
+
+    def refused(self, error, url, *args, **options):
+        with pytest.raises(error) as caught:
+            writer(url, *args, **options)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_overwrite(self, file):
+        said = self.refused(InvalidJobError, file, overwrite=True)
+        assert said.startswith(
+            'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append")'
+        )
+
+    def test_a_wrong_column(self, file):
+        said = self.refused(InvalidJobError, file, schema(payload=BinaryType(), priority=StringType()))
+        assert "column 'priority' is string: it must be a whole number" == said
+
+    def test_half_a_transaction(self, file):
+        wanted = "txnAppId and txnVersion go together: which write of which application this is"
+        assert wanted == self.refused(InvalidJobError, file, txnAppId="a")
+        assert wanted == self.refused(InvalidJobError, file, txnVersion="1")
+
+    def test_a_version_that_is_none(self, file):
+        assert "option txnVersion takes a whole number from 0" in self.refused(
+            InvalidJobError, file, txnAppId="a", txnVersion="-1"
+        )
+
+    def test_a_name_that_nobody_can_read(self, file):
+        assert "option entrypoint must be printable" in self.refused(InvalidJobError, file, entrypoint="a\nb")
+        assert "option txnAppId must be printable" in self.refused(
+            InvalidJobError, file, txnAppId="\t.", txnVersion="1"
+        )
+
+    def test_an_option_that_there_is_not(self, file):
+        assert "there is no option 'entryPiont'" in self.refused(InvalidJobError, file, entryPiont="a")
+
+    @pytest.mark.parametrize("url", ["", "s3:/bucket/key", "ftp://host/queue", "memory://jobs"])
+    def test_a_wrong_url(self, url):
+        self.refused(InvalidURLError, url)
+
+    def test_a_wrong_url_for_staging_and_it_is_not_shown(self, file):
+        assert "secret" not in self.refused(InvalidURLError, file, stagingPath="s3://id:secret@/x")
+
+    def test_a_queue_that_cannot_be_read_if_it_has_to_be(self, tmp_path):
+        (tmp_path / "queue.json").write_text("no queue")
+        self.refused(StorageError, str(tmp_path / "queue.json"), txnAppId="a", txnVersion="1")

@@ -1,0 +1,76 @@
+"""What a bulk enqueue tells the program that asked for it, and what those find who take its jobs."""
+
+import asyncio
+import json
+
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType
+
+from jqueue import DirectQueue, connect
+from tests.spark.enqueue.bulk import (
+    STORES,
+    batch,
+    jobs_of,
+    schema,
+    task,
+    texts_of,
+    url_on,
+    write,
+    writer,
+)
+
+KEYED = schema(payload=BinaryType(), unique_key=StringType())
+
+
+@pytest.fixture(params=STORES)
+def url(request, tmp_path):
+    return url_on(request, tmp_path, request.param)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(tmp_path / "queue.json")
+
+
+def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = {"receiptPath": "receipt.json", "txnAppId": "nightly", "txnVersion": "5"}
+    receipts = []
+    for _ in range(2):
+        bulk = writer(file, KEYED, **named)
+        reports = [bulk.stage([batch(KEYED, (b"a", "k"), (b"b", "k"), (b"c", None))], task())]
+        monkeypatch.chdir("/")  # the commit may run anywhere
+        bulk.commit(reports)
+        monkeypatch.chdir(tmp_path)
+        receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
+    assert [
+        {"added": 2, "taken": 1, "repeated": False, "version": None},
+        {"added": 0, "taken": 0, "repeated": True, "version": 5},
+    ] == receipts
+
+
+def test_a_receipt_that_cannot_be_left_is_no_reason_to_say_that_the_write_failed(file, tmp_path, caplog):
+    caplog.set_level("WARNING", "jqueue")
+    write(file, b"a", receiptPath=str(tmp_path / "nowhere" / "receipt.json"))
+    assert [b"a"] == texts_of(file)
+    assert ["The receipt of a write could not be left: FileNotFoundError"] == caplog.messages
+
+
+def test_columns_without_a_payload_become_json(file):
+    columns = schema(id=LongType(), name=StringType())
+    bulk = writer(file, columns)
+    bulk.commit([bulk.stage([batch(columns, (1, "ä"))], task())])
+    assert ['{"id":1,"name":"ä"}'.encode()] == texts_of(file)
+
+
+def test_a_worker_can_take_what_was_written(file):
+    write(file, b"a")
+
+    async def work():
+        queue = connect(file, DirectQueue)
+        [job] = await queue.dequeue("resize")
+        await queue.ack(job)
+        return job.payload
+
+    assert b"a" == asyncio.run(work())
+    assert [] == jobs_of(file)

@@ -1,0 +1,105 @@
+"""The declarative pipeline of examples/queue_history: each run adds what the queues are like to a table."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as datasets
+import pytest
+
+from jqueue import DirectQueue, Enqueue, connect
+from jqueue.spark.session import java_problem
+
+pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[3]
+PROJECT = ROOT / "examples" / "queue_history"
+LONGEST_SECONDS = 900  # a run takes half a minute on an idle machine
+
+
+@pytest.fixture
+def program():
+    spec = importlib.util.spec_from_file_location("queue_history_run", PROJECT / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_project_holds_no_path_and_a_run_fills_in_all(program, tmp_path):
+    pytest.importorskip("grpc")
+    from pyspark.pipelines.cli import load_pipeline_spec
+
+    plain = load_pipeline_spec(PROJECT / "spark-pipeline.yml")
+    spec = load_pipeline_spec(program.prepare(tmp_path, ["s3://bucket/a.json", "relative.json"]))
+
+    assert "/" not in plain.storage
+    assert (plain.name, tmp_path.as_uri() + "/storage") == (spec.name, spec.storage)
+    assert f"s3://bucket/a.json,{os.getcwd()}/relative.json" == spec.configuration["spark.jqueue.queues"]
+    [library] = spec.libraries
+    found = {path.name for path in tmp_path.glob(library.include) if path.is_file()}
+    assert {"history.py", "latest.sql", "daily.sql"} <= found
+    conf = (tmp_path / "conf" / "spark-defaults.conf").read_text()
+    assert f"spark.sql.warehouse.dir {tmp_path}/warehouse\n" in conf
+
+
+def test_another_run_on_the_machine_is_one_line(program, tmp_path, monkeypatch):
+    monkeypatch.delenv("SPARK_TESTING", raising=False)
+    monkeypatch.setattr(sys, "argv", ["run.py", "queue.json", "--into", str(tmp_path)])
+    monkeypatch.setattr(program, "is_taken", lambda port: port == 15002)
+
+    with pytest.raises(SystemExit, match="port 15002 of this machine is taken, perhaps by another run"):
+        program.main()
+    assert [] == list(tmp_path.iterdir())
+
+
+def run(queues, folder):
+    """The program as its users run it. Its Spark finds a port of its own, so that runs can be side by side."""
+    environment = {**os.environ, "SPARK_TESTING": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, str(PROJECT / "run.py"), *queues, "--into", str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_SECONDS,
+    )
+    print(result.stdout, result.stderr)
+    assert 0 == result.returncode
+
+
+def rows(folder, table):
+    found = datasets.dataset(folder / "warehouse" / table, format="parquet", exclude_invalid_files=True)
+    return sorted(
+        found.to_table().to_pylist(), key=lambda row: (row.get("taken_at"), row["queue"], row["entrypoint"] or "")
+    )
+
+
+@pytest.mark.full
+async def test_each_run_adds_to_the_history_and_renews_what_is_made_from_it(tmp_path):
+    if problem := java_problem():
+        pytest.fail(problem) if os.environ.get("JQUEUE_TEST_SERVERS") == "required" else pytest.skip(problem)
+    folder, names = tmp_path / "history", [str(tmp_path / f"{name}.json") for name in ("empty", "mails")]
+    async with connect(names[0], DirectQueue) as queue:
+        await queue.cancel((await queue.enqueue("mail", b"")).id)
+    async with connect(names[1], DirectQueue) as queue:
+        await queue.enqueue_many([Enqueue("mail", b"secret")] * 3)
+        run([str(tmp_path / "*.json")], folder)
+        await queue.enqueue_many([Enqueue("mail", b"secret")] * 2)
+        await queue.nack((await queue.dequeue("mail"))[0], dead=True, error=ValueError("secret"))
+        run([str(tmp_path / "*.json")], folder)
+
+    history = rows(folder, "history")
+    assert [
+        (names[0], None, 0, 0, 0),
+        (names[1], "mail", 3, 3, 0),
+        (names[0], None, 0, 0, 0),
+        (names[1], "mail", 5, 4, 1),
+    ] == [(row["queue"], row["entrypoint"], row["jobs"], row["ready"], row["dead"]) for row in history]
+    first, _, second, _ = (row["taken_at"] for row in history)
+    assert first < second
+    assert [{key: row[key] for key in row if key != "run"} for row in history[2:]] == rows(folder, "latest")
+    [_, mails] = rows(folder, "daily") if first.date() == second.date() else rows(folder, "daily")[-2:]
+    assert (4, 4, 1) == (mails["most_ready"], mails["ready"], mails["dead"])
+    assert "secret" not in str(history)

@@ -1,0 +1,98 @@
+"""The page in a real browser, where there is one: nothing is asked for, nothing runs, nothing sticks out."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.spark.report.plain_report import plain_report, some_lines
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --enable-logging=stderr --hide-scrollbars"
+)
+"""Without these, the browser looks for its makers."""
+
+pytestmark = [pytest.mark.full, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+
+
+def browse(page, tmp_path, *flags):
+    command = [str(CHROMIUM), *QUIET.split(), f"--user-data-dir={tmp_path / 'profile'}", *flags, Path(page).as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+
+
+MEASURE = """
+<script>
+addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("body *")].filter(
+    each => !each.closest(".scroll") && each.getBoundingClientRect().right > innerWidth + 1
+  );
+  document.body.dataset.found = JSON.stringify({
+    width: document.documentElement.scrollWidth,
+    inner: innerWidth,
+    wide: wide.map(each => each.tagName + "." + each.className),
+    figures: document.querySelectorAll("figure").length,
+    bars: [...document.querySelectorAll("rect.ready")].filter(each => each.getBoundingClientRect().width).length,
+    alerted: window.alerted === true,
+  });
+});
+</script>
+"""
+"""What measures the page, from a frame's outside: the page itself allows no script."""
+
+
+def measured(page, tmp_path, width):
+    """The page without its policy, with a script that measures it, in a frame as wide as a screen."""
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
+    (tmp_path / "measured.html").write_text(text.replace("</head>", MEASURE + "</head>"), encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        f'<iframe id="f" width="{width}" height="800" style="border:0" src="measured.html"></iframe>'
+        "<script>onload = () => setTimeout(() => { document.body.dataset.found = "
+        'document.getElementById("f").contentDocument.body.dataset.found; }, 100)</script>'
+    )
+    seen = browse(
+        tmp_path / "frame.html", tmp_path, "--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom"
+    )
+    found = re.search(r'data-found="([^"]*)"', seen.stdout)
+    assert found, seen.stderr
+    return json.loads(found[1].replace("&quot;", '"'))
+
+
+@pytest.fixture
+def page(tmp_path):
+    queues = ("/queues/<img src=x onerror=window.alerted=true>.json", "/queues/" + "long" * 60 + ".json")
+    return plain_report(some_lines(5, 600, queues=queues), queues).to_html(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_everything_is_on_the_screen(page, tmp_path, width):
+    found = measured(page, tmp_path, width)
+
+    assert width == found["inner"]
+    assert [] == found["wide"]
+    assert found["width"] <= width
+    assert 7 == found["figures"]
+    assert found["bars"] > 5
+    assert not found["alerted"]
+
+
+def test_the_browser_has_nothing_to_complain_of(page, tmp_path):
+    seen = browse(page, tmp_path, "--dump-dom", "--host-resolver-rules=MAP * ~NOTFOUND")
+
+    assert "<h1>Queue report</h1>" in seen.stdout
+    assert [] == [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_the_page_allows_no_script_even_if_there_were_one(page, tmp_path):
+    evil = tmp_path / "evil.html"
+    text = page.read_text(encoding="utf-8").replace("</body>", "<script>document.title = 'evil'</script></body>")
+    evil.write_text(text, encoding="utf-8")
+
+    seen = browse(evil, tmp_path, "--dump-dom")
+
+    assert "<title>evil</title>" not in seen.stdout
+    assert "Content Security Policy" in seen.stderr

@@ -1,0 +1,267 @@
+"""The snapshot, called as Spark calls it: one read of each blob, and partitions that carry its lines."""
+
+import asyncio
+import logging
+import pickle
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StructType
+
+from jqueue import DirectQueue, Enqueue, InMemoryStorage, LocalFileSystemStorage, StorageError, connect
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageFatalError
+from jqueue.spark.fleet import Member
+from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
+from jqueue.spark.snapshot import contents
+from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, SnapshotReader, cut
+
+JOBS = 50
+
+
+def call(url, work):
+    async def run():
+        async with connect(url, DirectQueue) as queue:
+            return await work(queue)
+
+    return asyncio.run(run())
+
+
+def fill(url, jobs=JOBS, entrypoint="resize"):
+    async def work(queue):
+        names = [f"{entrypoint} {number}" for number in range(jobs)]
+        await queue.apply(*(Enqueue(entrypoint, name.encode(), job_id=name) for name in names))
+        return await queue.dequeue(entrypoint, batch_size=2)
+
+    return call(url, work)
+
+
+def rows_of(reader):
+    """What all tasks make of the partitions, each of which has been to another process and back."""
+    there = pickle.loads(pickle.dumps(reader))
+    return [
+        row
+        for part in reader.partitions()
+        for batch in there.read(pickle.loads(pickle.dumps(part)))
+        for row in batch.to_pylist()
+    ]
+
+
+def reader_of(path, schema=SNAPSHOT_SCHEMA, **options):
+    return SnapshotReader({"path": str(path), **options}, schema)
+
+
+@pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.full)])
+def url(request, tmp_path):
+    """Where a queue can be, and what stands behind its name in the URL."""
+    if request.param == "file":
+        return f"file://{tmp_path}/{{}}"
+    server = request.getfixturevalue("seaweedfs")
+    options = f"?endpoint_url={server.endpoint_url}&region_name={server.region}"
+    place = f"s3://{server.access_key}:{quote(server.secret_key)}@{server.bucket}/{quote(tmp_path.name)}"
+    return f"{place}/{{}}{options}"
+
+
+def test_the_rows_are_the_jobs_that_the_queue_sees(url):
+    queue = url.format("queue.json")
+    fill(queue)
+    jobs = call(queue, DirectQueue.read_state).jobs
+    rows = rows_of(reader_of(queue, numPartitions="8"))
+    assert [(job.id, job.status, job.attempt, job.created_at, job.payload, job.sequence) for job in jobs] == [
+        tuple(row[name] for name in ("id", "status", "attempt", "created_at", "payload", "sequence")) for row in rows
+    ]
+
+
+def test_a_fleet_says_of_each_row_which_queue_it_is_from(url):
+    for name in ("a.json", "b.json"):
+        fill(url.format(name), 3)
+    rows = rows_of(reader_of(url.format("[ab].json"), FLEET_SCHEMA))
+    names = [Member("", connect(url.format(name))).name for name in ("a.json", "b.json")]
+    expected = [(name, f"resize {number}") for name in names for number in range(3)]
+    assert expected == [(row["queue"], row["id"]) for row in rows]
+
+
+def test_only_the_jobs_that_are_asked_for(url):
+    queue = url.format("queue.json")
+    fill(queue, 6)
+    fill(queue, 3, "mail")
+    assert {"mail"} == {row["entrypoint"] for row in rows_of(reader_of(queue, entrypoint="mail"))}
+    assert 4 == len(rows_of(reader_of(queue, status="in_progress, dead")))
+    assert 5 == len(rows_of(reader_of(queue, status="queued")))
+    assert 1 == len(rows_of(reader_of(queue, entrypoint="mail,other", status="QUEUED")))
+
+
+def test_only_the_columns_that_are_asked_for(tmp_path):
+    fill(tmp_path / "queue.json", 1)
+    schema = StructType([SNAPSHOT_SCHEMA["attempt"], SNAPSHOT_SCHEMA["id"]])
+    assert [{"attempt": 1, "id": "resize 0"}] == rows_of(reader_of(tmp_path / "queue.json", schema))
+
+
+def test_planning_reads_each_blob_once_and_tasks_read_none(tmp_path, monkeypatch):
+    """Or tasks that start at different times would see different versions."""
+    fill(tmp_path / "queue.json")
+    reads, read = [], LocalFileSystemStorage.read
+
+    async def counted(storage):
+        reads.append(storage.path)
+        return await read(storage)
+
+    monkeypatch.setattr(LocalFileSystemStorage, "read", counted)
+    assert JOBS == len(rows_of(reader_of(tmp_path / "queue.json", numPartitions="8")))
+    assert [tmp_path / "queue.json"] == reads
+
+
+def test_the_queue_may_be_gone_when_the_tasks_run(tmp_path):
+    fill(tmp_path / "queue.json")
+    reader = reader_of(tmp_path / "queue.json")
+    parts = reader.partitions()
+    (tmp_path / "queue.json").unlink()
+    assert JOBS == sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+
+def test_a_queue_without_jobs_is_a_table_without_rows(tmp_path):
+    queue = tmp_path / "queue.json"
+    [job] = fill(queue, 1)
+    for options in ({"entrypoint": "other"}, {"numPartitions": "8"}):
+        assert 1 == len(reader_of(queue, **options).partitions())
+    assert [] == rows_of(reader_of(queue, entrypoint="other"))
+    call(queue, lambda queue: queue.ack(job))
+    assert [] == rows_of(reader_of(queue, numPartitions="8"))
+
+
+def test_lines_that_cannot_be_read_are_no_rows_and_are_counted_in_the_log(tmp_path, caplog):
+    fill(tmp_path / "queue.json", 4)
+    content = (tmp_path / "queue.json").read_bytes().replace(b'"attempt": 1', b'"attempt": -1')
+    for damaged in (content, content.replace(b",\n", b" ,\n")):
+        (tmp_path / "queue.json").write_bytes(damaged)
+        with caplog.at_level(logging.WARNING, "jqueue"):
+            rows = rows_of(reader_of(tmp_path / "queue.json", numPartitions="1"))
+        assert ["resize 2", "resize 3"] == [row["id"] for row in rows]
+    said = f"{tmp_path / 'queue.json'}: lines that cannot be read as jobs, and are no rows: 2"
+    assert [said, said] == caplog.messages
+
+
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+def test_a_queue_that_is_not_there_is_an_error_that_names_it(url):
+    queue = url.format("queue.json")
+    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: it is made with the first job"):
+        reader_of(queue).partitions()
+    fill(url.format("other.json"))
+    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: it"):
+        reader_of(f"{url.format('other.json')},{queue}", FLEET_SCHEMA).partitions()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 3, "version": 1, "jobs": {\n}}\n'])
+def test_an_unreadable_queue_of_a_fleet_is_an_error_that_names_it(tmp_path, content):
+    fill(tmp_path / "a.json")
+    (tmp_path / "b.json").write_bytes(content)
+    with pytest.raises(InvalidBlobError) as caught:
+        reader_of(f"{tmp_path}/*.json", FLEET_SCHEMA).partitions()
+    assert str(caught.value).startswith(f"{tmp_path}/b.json: the queue's object ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_queue_in_memory_is_refused():
+    with pytest.raises(InvalidURLError, match="only by the process that has it"):
+        reader_of("memory://name/queue").partitions()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batchSize": "7"}, "there is no option 'batchSize': there are entrypoint, numPartitions, status"),
+        ({"status": "scheduled"}, "option status takes some of queued, in_progress, dead, completed"),
+        ({"status": ""}, "option status takes"),
+        ({"entrypoint": "a,,b"}, "option entrypoint takes names"),
+        ({"numPartitions": "0"}, "option numPartitions takes a whole number from 1"),
+        ({"numpartitions": "many"}, "option numPartitions takes"),
+    ],
+)
+def test_an_option_that_is_wrong_is_refused_in_one_line_before_anything_is_read(options, words):
+    with pytest.raises(InvalidJobError, match=words) as caught:
+        reader_of("queue.json", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_filters_are_left_to_spark():
+    """It refuses a source that defines this, while push-down is off."""
+    assert "pushFilters" not in vars(SnapshotReader)
+
+
+def test_a_partition_shows_no_payload(tmp_path):
+    fill(tmp_path / "queue.json", 1)
+    [part] = reader_of(tmp_path / "queue.json").partitions()
+    assert "LinesPartition(" in repr(part)
+    assert "payload" not in repr(part)
+
+
+class Failing(InMemoryStorage):
+    """Fails so many times, then shows its content."""
+
+    def __init__(self, *errors):
+        super().__init__()
+        self.errors = list(errors)
+
+    async def read(self):
+        if self.errors:
+            raise self.errors.pop(0)
+        return b"content", "etag"
+
+
+async def test_a_store_that_fails_is_asked_again():
+    storage = Failing(StorageError("away"), TimeoutError(), ConnectionResetError())
+    assert (b"content", "etag") == await contents._patiently(Member("", storage))
+
+
+async def test_a_store_that_refuses_is_not_asked_again():
+    storage = Failing(StorageFatalError("no"), StorageError("never seen"))
+    with pytest.raises(StorageFatalError, match="no"):
+        await contents._patiently(Member("", storage))
+
+
+async def test_a_store_that_fails_until_the_deadline_is_named_with_its_last_error(monkeypatch):
+    monkeypatch.setattr(contents, "DEADLINE", 0.2)
+    storage = Failing(*[StorageError("the store is away")] * 100)
+    with pytest.raises(StorageError, match=r"could not be read in time: the store is away"):
+        await contents._patiently(Member("", storage))
+
+
+def joined(runs):
+    return b",\n".join(text for _, text in runs)
+
+
+def lines(*sizes):
+    return b",\n".join(b"x" * size for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("runs", "count", "expected"),
+    [
+        ([], None, [[]]),
+        ([("a", b"")], 3, [[]]),
+        ([("a", lines(5))], 3, [[5]]),
+        ([("a", lines(*[5] * 8))], 8, [[5]] * 8),
+        ([("a", lines(*[5] * 8))], 3, [[5] * 3] * 2 + [[5] * 2]),
+        ([("a", lines(100, 1, 1, 1))], 4, [[100], [1], [1], [1]]),
+        ([("a", lines(1, 1, 1, 100))], 4, [[1, 1, 1, 100]]),
+        ([("a", lines(5, 5)), ("b", lines(5, 5))], 2, [[5, 5], [5, 5]]),
+        ([("a", lines(5)), ("b", lines(5)), ("c", lines(5)), ("d", lines(5))], 2, [[5, 5], [5, 5]]),
+        ([("a", b""), ("b", lines(5)), ("c", b"")], None, [[5]]),
+    ],
+)
+def test_lines_are_cut_into_parts_of_about_the_same_size(runs, count, expected):
+    parts = cut(runs, count)
+    assert expected == [[len(line) for _, text in part for line in text.split(b",\n")] for part in parts]
+    assert joined(run for part in parts for run in part) == joined(run for run in runs if run[1])
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [(1000, 1), (SMALLEST, 1), (3 * SMALLEST + 1000, 3), (16 * SMALLEST, 4), (4 * LARGEST, 4), (5 * LARGEST, 5)],
+)
+def test_by_default_there_are_as_many_parts_as_the_size_needs(size, count):
+    parts = cut([("a", b",\n".join([b"x" * 998] * (size // 1000)))], None)
+    assert count == len(parts)
+    assert max(len(text) for part in parts for _, text in part) <= LARGEST + 1000

@@ -1,0 +1,125 @@
+"""A queue in memory with streaming queries on it, and an audit of what they have done with its jobs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core import codec
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Enqueue
+from jqueue.spark.rows import SNAPSHOT_SCHEMA
+from jqueue.spark.stream.source import ClaimReader
+from jqueue.testing.fake_clock import FakeClock
+from jqueue.testing.faults import FaultyStorage
+from tests.spark.stream.stream_driver import Checkpoint, Killed, Query, Sink
+
+LIMITS = Limits(batch_size=1_000_000)
+
+
+class StreamWorld:
+    """One queue, one checkpoint, one sink, and any number of lives of the query.
+
+    Attributes:
+        storage: what the query uses; it counts, and may misbehave.
+        elsewhere: the queue, for everybody else.
+        by_others: ids of jobs that were acked by others.
+        steps: what the query has done so far, over all its lives.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.memory = InMemoryStorage(clock=self.clock)
+        self.storage = FaultyStorage(self.memory)
+        self.options = {"path": "memory://", "maxJobsPerTrigger": "10", **{k: str(v) for k, v in options.items()}}
+        self.checkpoint, self.sink = Checkpoint(), Sink()
+        self.enqueued: list[str] = []
+        self.by_others: set[str] = set()
+        self.steps: list[str] = []
+
+    def have(self, work: Callable[[DirectQueue], Any]) -> Any:
+        """Have somebody else do something with the queue."""
+
+        async def do() -> Any:
+            async with DirectQueue(self.memory, clock=self.clock) as queue:
+                return await work(queue)
+
+        return asyncio.run(do())
+
+    def enqueue(self, count: int, entrypoint: str = "work", payload: bytes = b"payload", **fields: Any) -> list[str]:
+        """Add jobs; returns their ids."""
+        jobs = self.have(lambda queue: queue.enqueue_many([Enqueue(entrypoint, payload, **fields)] * count))
+        ids = [job.id for job in jobs]
+        self.enqueued += ids
+        return ids
+
+    def steal(self, count: int) -> list[str]:
+        """Have another worker revoke every claim, take some jobs, and finish them."""
+
+        async def work(queue: DirectQueue) -> list[str]:
+            await queue.requeue_stale(0)
+            jobs = await queue.dequeue(batch_size=count)
+            await queue.ack_many(jobs)
+            return [job.id for job in jobs]
+
+        stolen: list[str] = self.have(work)
+        self.by_others.update(stolen)
+        return stolen
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What is in the queue now."""
+        content, _ = asyncio.run(self.memory.read())
+        return list(codec.decode(content).jobs)
+
+    def reader(self, **options: Any) -> ClaimReader:
+        """A source of the query."""
+        given = {**self.options, **{k: str(v) for k, v in options.items()}}
+        return ClaimReader(given, SNAPSHOT_SCHEMA, opened=self.open)
+
+    def open(self, options: Any) -> DirectQueue:
+        """The queue, as the source has it."""
+        return DirectQueue(self.storage, clock=self.clock, limits=LIMITS, stale_timeout=options.claim_timeout)
+
+    def live(self, *, kill_at: int | None = None, on_step: Callable[[str], object] | None = None, **how: Any) -> bool:
+        """One life of the query; returns whether it came to its end.
+
+        Args:
+            kill_at: the number of the step, counted from here, at which it dies.
+            on_step: called at each step.
+            how: see `Query`.
+        """
+        left = kill_at
+
+        def step(name: str) -> None:
+            nonlocal left
+            self.steps.append(name)
+            self.audit()
+            if on_step is not None:
+                on_step(name)
+            if left is not None:
+                left -= 1
+                if left < 0:
+                    raise Killed(name)
+
+        try:
+            Query(self.reader, self.checkpoint, self.sink, step=step, **how).run()
+        except Killed:
+            return False
+        self.audit()
+        return True
+
+    def audit(self) -> None:
+        """Nothing left the queue that the sink does not have in a batch that Spark has noted as done."""
+        done = {job_id for batch in self.checkpoint.commits for job_id in self.sink.batches[batch]}
+        gone = set(self.enqueued) - {job.id for job in self.jobs}
+        assert set() == gone - done - self.by_others, "acked, and not delivered in a batch that is done"
+
+    def audit_end(self, *, once: bool = True) -> None:
+        """Everything was delivered, and is gone; in one batch each, if nobody else took part."""
+        assert [] == self.jobs
+        assert set(self.enqueued) == set(self.sink.ids) | self.by_others
+        if once:
+            assert sorted(self.enqueued) == sorted(self.sink.ids)

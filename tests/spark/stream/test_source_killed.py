@@ -1,0 +1,116 @@
+"""Streaming queries whose processes are killed: without Spark at any moment, and Spark itself."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.operations import Enqueue
+from jqueue.spark.session import java_problem
+from tests.spark.stream.streaming_child import Journal
+
+ROOT = Path(__file__).parents[3]
+
+
+def _have(url, work):
+    async def do():
+        async with DirectQueue(LocalFileSystemStorage(url)) as queue:
+            return await work(queue)
+
+    return asyncio.run(do())
+
+
+def _filled(url, count):
+    jobs = _have(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * count))
+    return [job.id for job in jobs]
+
+
+def _left(url):
+    return _have(url, lambda queue: queue.read_state()).jobs
+
+
+def _child(module, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.full
+def test_a_driver_that_is_killed_at_random_moments_loses_nothing(tmp_path):
+    chance = random.Random(7)
+    url, path = tmp_path / "queue.json", tmp_path / "journal"
+    ids = _filled(url, 2000)
+    killed = 0
+    while True:
+        child = _child("tests.spark.stream.streaming_child", url, path)
+        assert child.stdout is not None
+        assert "begins\n" == child.stdout.readline()
+        if killed < 12:
+            time.sleep(chance.uniform(0, 0.7))
+            killed += child.poll() is None
+            child.kill()
+        status = child.wait(120)
+        child.stdout.close()
+        done = {job_id for batch in _done(path) for job_id in batch}
+        assert set() == set(ids) - {job.id for job in _left(url)} - done
+        if status == 0:
+            break
+    assert () == _left(url)
+    assert sorted(ids) == sorted(Journal(path).sink().ids)
+    assert killed > 5, "it was too fast to be killed"
+
+
+def _done(path):
+    """The jobs of the batches that are done."""
+    journal = Journal(path)
+    batches = journal.sink().batches
+    return [batches[batch] for batch in journal.checkpoint().commits]
+
+
+def _kill_all(child, *, hard):
+    """Kill Spark's driver with all that belongs to it; or the driver alone, so that the others notice."""
+    if hard:
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+    child.wait(60)
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("spark")
+def test_spark_is_killed_between_claim_sink_and_commit(tmp_path):
+    if (problem := java_problem()) is not None:
+        pytest.skip(problem)
+    chance = random.Random(11)
+    url, out = tmp_path / "queue.json", tmp_path / "out"
+    out.mkdir()
+    ids = _filled(url, 800)
+    lives = [("start", 1), ("begun", 2), ("written", 2), ("begun", 1), (None, 0)]
+    for life, (moment, wait) in enumerate(lives):
+        child = _child("tests.spark.stream.spark_child", url, tmp_path / "checkpoint", out)
+        assert child.stdout is not None
+        for line in child.stdout:
+            wait -= line.strip() == moment
+            if wait == 0:
+                time.sleep(chance.uniform(0, 0.3))
+                break
+        if moment is not None:
+            _kill_all(child, hard=life % 2 == 0)
+        assert (moment is None) == (0 == child.wait(120))
+        child.stdout.close()
+    assert () == _left(url)
+    rows = [job_id for path in sorted(out.glob("batch-*.json")) for job_id in json.loads(path.read_text())]
+    assert sorted(ids) == sorted(rows), "delivered by none or by several batches"

@@ -1,0 +1,102 @@
+"""A streaming query that dies at any step and is started again: every job reaches it, and no batch grows."""
+
+import random
+
+import pytest
+
+from tests.spark.stream.stream_world import StreamWorld
+
+JOBS = 25
+STEPS = range(28)
+"""Of a life in which all of them are delivered."""
+
+STEPS_ONCE = range(7)
+
+
+def _filled():
+    world = StreamWorld()
+    world.enqueue(JOBS)
+    return world
+
+
+def test_a_query_drains_the_queue_in_batches_and_ends():
+    world = _filled()
+    assert world.live()
+    world.audit_end()
+    assert len(STEPS) == len(world.steps)
+    assert [0, 10, 10, 5] == [len(world.sink.batches[batch]) for batch in sorted(world.sink.batches)]
+    assert world.enqueued == world.sink.ids
+
+
+@pytest.mark.parametrize("kill_at", STEPS)
+def test_it_may_die_at_any_step(kill_at):
+    world = _filled()
+    assert not world.live(kill_at=kill_at)
+    assert world.live()
+    world.audit_end()
+    assert world.enqueued == world.sink.ids, "the jobs were delivered in another order"
+
+
+@pytest.mark.parametrize("first", [1, 2, 8])
+def test_it_may_die_again_in_its_next_life(first):
+    _die_twice(first, STEPS[1:12])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", STEPS)
+def test_it_may_die_again_at_any_step_of_its_next_life(first):
+    _die_twice(first, STEPS)
+
+
+def _die_twice(first, steps):
+    for second in steps:
+        world = _filled()
+        assert not world.live(kill_at=first)
+        world.live(kill_at=second)
+        assert world.live()
+        world.audit_end()
+
+
+@pytest.mark.parametrize("kill_at", STEPS_ONCE)
+def test_a_query_that_is_triggered_once_takes_all_that_is_there(kill_at):
+    world = _filled()
+    world.live(kill_at=kill_at, trigger="once")
+    if not world.checkpoint.offsets:
+        world.have(lambda queue: queue.requeue_stale(0))  # the first claim of such a query can be left behind
+    for _ in range(2):
+        world.live(trigger="once")
+    world.audit_end()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_every_job_is_delivered_and_none_is_acked_before(seed):
+    """Deaths, others that revoke and take claims, jobs that come late, lives that are never ended properly."""
+    chance = random.Random(seed)
+    world = _filled()
+
+    def disturb(name):
+        if chance.random() < 0.15:
+            world.steal(chance.randrange(5))
+        if chance.random() < 0.15:
+            world.enqueue(chance.randrange(5))
+
+    for _ in range(6):
+        world.live(kill_at=chance.randrange(20), on_step=disturb)
+    for _ in range(JOBS):
+        assert world.live()
+        if not world.jobs:
+            break
+        world.have(lambda queue: queue.requeue_stale(0))
+    world.audit_end(once=False)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_batch_that_is_repeated_has_no_job_that_it_did_not_have_before(seed):
+    chance = random.Random(seed)
+    world = _filled()
+    while world.jobs:
+        world.live(kill_at=chance.randrange(12), on_step=lambda name: chance.random() < 0.05 and world.steal(3))
+    before: dict[int, set[str]] = {}
+    for batch, ids in world.sink.offered:
+        assert set(ids) <= before.setdefault(batch, set(ids))
+        before[batch] &= set(ids)

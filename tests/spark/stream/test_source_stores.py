@@ -1,0 +1,65 @@
+"""The streaming source on real stores: a file, and an S3 server; opened by its URL, as Spark's processes do."""
+
+import asyncio
+
+import pytest
+
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.operations import Enqueue
+from jqueue.spark.rows import SNAPSHOT_SCHEMA
+from jqueue.spark.stream.source import ClaimReader
+from tests.object_stores import BUCKET, store_of
+from tests.spark.stream.stream_driver import Checkpoint, Killed, Query, Sink
+
+
+@pytest.fixture
+def file_url(tmp_path):
+    return str(tmp_path / "queue.json")
+
+
+@pytest.fixture
+def s3_url(request):
+    store = store_of(request, "seaweedfs")
+    server = store.server
+    return (
+        f"s3://{server.access_key}:{server.secret_key}@{BUCKET}/{store.new_key().replace(' ', '%20')}"
+        f"?endpoint_url={store.url}&region_name={server.region}"
+    )
+
+
+@pytest.fixture(
+    params=["file_url", pytest.param("s3_url", marks=[pytest.mark.full, pytest.mark.xdist_group("seaweedfs")])]
+)
+def url(request):
+    return request.getfixturevalue(request.param)
+
+
+def _have(url, work):
+    async def do():
+        async with connect(url, DirectQueue) as queue:
+            return await work(queue)
+
+    return asyncio.run(do())
+
+
+@pytest.mark.parametrize("kill_at", [2, 9, 13, 17, 40])
+def test_every_job_is_delivered_once_and_acked_whenever_the_driver_dies(url, kill_at):
+    jobs = _have(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * 250))
+    checkpoint, sink, steps = Checkpoint(), Sink(), []
+
+    def step(name):
+        steps.append(name)
+        if len(steps) == kill_at:
+            raise Killed(name)
+
+    def life():
+        options = {"path": url, "maxJobsPerTrigger": "100"}
+        Query(lambda: ClaimReader(options, SNAPSHOT_SCHEMA), checkpoint, sink, step=step).run()
+
+    if kill_at < 30:
+        with pytest.raises(Killed):
+            life()
+    life()
+    assert [job.id for job in jobs] == sink.ids
+    assert () == _have(url, lambda queue: queue.read_state()).jobs
