@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.cli.spark import session as spark_session as sessions
 from jqueue.cli.app import app
+from jqueue.cli.spark import session as sessions
 from jqueue.cli.spark.files import format_of
 from jqueue.spark.noise import PROFILE
 
