@@ -49,10 +49,15 @@ class LineWork:
     def __init__(self, monkeypatch):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0
         read_line, encode_job, split_lines = lines.read_line, lines.encode_job, codec.split_lines
+        read_entry = lines.read_entry
 
         def reading(line):
             self.read += 1
             return read_line(line)
+
+        def reading_packed(line, names):
+            self.read += 1
+            return read_entry(line, names)
 
         def encoding(job):
             line = encode_job(job)
@@ -65,8 +70,8 @@ class LineWork:
             self.cut += len(found)
             return found
 
-        for module in (blob, codec):
-            monkeypatch.setattr(module, "read_line", reading)
+        monkeypatch.setattr(codec, "read_line", reading)
+        monkeypatch.setattr(blob, "read_entry", reading_packed)
         monkeypatch.setattr(blob, "encode_job", encoding)
         monkeypatch.setattr(blob, "split_lines", cutting)
 

@@ -19,12 +19,12 @@ from jqueue.core.codec import (
     split_lines,
     take_whole,
 )
-from jqueue.core.lines import encode_asides, encode_job, read_line, set_twins_aside
+from jqueue.core.lines import encode_asides, encode_job, read_entry, set_twins_aside
 from jqueue.core.pages import SEPARATOR, Page, Pages
 from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
-from jqueue.domain.job_table import Packed, packed, unpacked
+from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
 
 logger = logging.getLogger("jqueue")
@@ -192,15 +192,15 @@ class Blob:
                     yield
                 job_id = known.get(line)
                 if job_id is None:
-                    found = unreadable.get(line) or self._parse(line)
+                    found = unreadable.get(line) or self._parse(line, names)
                     if isinstance(found, SetAside):
                         if take_whole(parsed, found):
                             return (yield from self._reading(parsed, [SEPARATOR.join(parsed.raw_lines)]))
                         read.set_aside.append(found)
                         continue
-                    job_id = found.id
+                    job_id, entry = found
                     if job_id not in read.ids:
-                        read.jobs[job_id] = packed(found, names)
+                        read.jobs[job_id] = entry
                 if job_id in settled:
                     return None
                 if job_id in read.ids:
@@ -226,11 +226,12 @@ class Blob:
         draft.load(parsed.jobs)
         unplaced: list[Job] = []
         for number, (job_id, entry) in enumerate(read.jobs.items(), 1):
-            job = unpacked(job_id, entry)
-            if job.sequence:
-                draft.load([job])
-            else:
-                unplaced.append(job)
+            if not draft.load_waiting(job_id, entry):
+                job = unpacked(job_id, entry)
+                if job.sequence:
+                    draft.load([job])
+                else:
+                    unplaced.append(job)
             if number % LINES_PER_SLICE == 0:
                 yield
         placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
@@ -249,9 +250,9 @@ class Blob:
             if page not in but:
                 yield from ((job_id, line) for job_id, line in page.lines.items() if job_id not in dirty)
 
-    def _parse(self, line: bytes) -> Job | SetAside:
+    def _parse(self, line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
         self.lines_parsed += 1
-        return read_line(line)
+        return read_entry(line, names)
 
     def _warn(self, before: Container[bytes]) -> None:
         found = [aside for aside in self.draft.set_aside if aside.line not in before]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.fields import Timestamp
+from jqueue.domain.job_table import Packed, packed, packed_waiting
 from jqueue.domain.models import LARGEST, NO_HEADERS, Job, JobStatus, SetAside
 
 NO_MEMBER = "the line is not a JSON member"
@@ -31,6 +33,13 @@ dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True).encode
 _quote = json.encoder.encode_basestring
 _time = lru_cache(maxsize=4096)(datetime.isoformat)  # jobs of one commit share their times
+_moment: Callable[[str], datetime] = lru_cache(maxsize=4096)(TypeAdapter(Timestamp).validate_python)
+_TEXT = rb'([^"\\\x00-\x1f]+)'
+_WAITING = re.compile(
+    rb'"%b": \{"entrypoint": "%b", "payload": "([A-Za-z0-9+/=]*)", "status": "queued", "sequence": ([1-9][0-9]{0,14}), '
+    rb'"created_at": "([0-9T:.+-]+)"\}' % (_TEXT, _TEXT)
+)
+"""The line of a job that says nothing but what every job does, as `encode_job` writes it."""
 _validate = Job.__pydantic_validator__.validate_python  # as `Job.model_validate`, without looking for options
 
 
@@ -128,6 +137,36 @@ def read_line(line: bytes) -> Job | SetAside:
         return SetAside("", line, SEVERAL)
     ((key, fields),) = entry.items()
     return _read_job(key, fields, line)
+
+
+def read_entry(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
+    """One line as the id of a job, and the job, packed; or as something set aside, as by `read_line`.
+
+    Args:
+        line: the line.
+        names: entrypoints seen before; all jobs that have one share it.
+    """
+    waiting = _read_waiting(line, names)
+    if waiting is not None:
+        return waiting
+    job = read_line(line)
+    return job if isinstance(job, SetAside) else (job.id, packed(job, names))
+
+
+def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | None:
+    """The short cut for the many lines of a long queue, which say the least and are written as we write them.
+
+    None if it is another one, or if anything about it is not as it should be.
+    """
+    found = _WAITING.fullmatch(line)
+    if found is None:
+        return None
+    job_id, entrypoint, payload, sequence, created_at = found.groups()
+    try:
+        content, moment, name = a2b_base64(payload, strict_mode=True), _moment(created_at.decode()), entrypoint.decode()
+        return job_id.decode(), packed_waiting(names.setdefault(name, name), content, moment, int(sequence))
+    except ValueError:
+        return None
 
 
 def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:

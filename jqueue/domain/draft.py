@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError
-from jqueue.domain.job_table import JobTable, unpacked
+from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import (
     Claim,
@@ -306,6 +306,22 @@ class Draft:
         for job in changed:
             self._index(job.id, job)
         self.settle()
+
+    def load_waiting(self, job_id: str, entry: Packed) -> bool:
+        """Take over a packed job that nobody here knows, and that waits for nothing but its turn: `load`, much faster.
+
+        Returns:
+            Whether it is one, and has been taken over.
+        """
+        entries = self.jobs.entries
+        place = place_of(entry)
+        if place is None or not place[1] or job_id in entries:
+            return False
+        entries[job_id] = entry
+        self.dirty[job_id] = None
+        self.last_sequence = max(self.last_sequence, place[1])
+        self.order.waits(job_id, entry, place)
+        return True
 
     def renumber(self) -> list[Job]:
         """Give all sequence numbers anew if one has become too large; returns those jobs. Cannot be undone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, MutableMapping
+from datetime import datetime
 from typing import Any
 
 from jqueue.domain.models import Job, JobStatus, trusted_job
@@ -41,14 +42,31 @@ def packed(job: Job, names: dict[str, str]) -> Packed:
     return (entrypoint, *first, others, extra)
 
 
+def packed_waiting(entrypoint: str, payload: bytes, created_at: datetime, sequence: int) -> Packed:
+    """A queued job that says nothing else, packed without ever having been a `Job`."""
+    return (entrypoint, payload, "queued", 0, created_at, sequence, 0, 0, (), ())
+
+
 def unpacked(job_id: str, entry: Job | Packed) -> Job:
     """The job that an entry of the table stands for."""
     if entry.__class__ is not tuple:
         return entry  # type: ignore[return-value]
-    *first, others, extra = entry
-    values = {"id": job_id, **_OTHERS, **dict(zip(_FIRST, first, strict=True)), **dict(others)}
-    values["status"] = _STATUSES[values["status"]]
-    return trusted_job(values, dict(extra))
+    entrypoint, payload, status, priority, created_at, sequence, attempt, failures, others, extra = entry
+    values = {
+        "id": job_id,
+        "entrypoint": entrypoint,
+        "payload": payload,
+        "status": _STATUSES[status],
+        "priority": priority,
+        "created_at": created_at,
+        "sequence": sequence,
+        "attempt": attempt,
+        "failures": failures,
+        **_OTHERS,
+    }
+    if others:
+        values.update(others)
+    return trusted_job(values, dict(extra) if extra else None)
 
 
 def place_of(packed: Packed) -> tuple[int, int, str] | None:
@@ -58,6 +76,11 @@ def place_of(packed: Packed) -> tuple[int, int, str] | None:
     """
     entrypoint, _, status, priority, _, sequence, _, _, others, _ = packed
     return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
+
+
+def was_claimed(packed: Packed) -> bool:
+    """Whether a packed job has ever been claimed."""
+    return bool(packed[6] or packed[7])
 
 
 class JobTable(MutableMapping[str, Job]):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.job_table import JobTable, place_of, unpacked
+from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.ready import Entry, LazyHeap
@@ -91,6 +91,15 @@ class Order:
             self._leave(before)
         if after is not None:
             self._enter(after)
+
+    def waits(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
+        """A packed job that nobody knew waits for nothing but its turn, at this place: as `changed`, much faster."""
+        if self.settings.aging is not None or was_claimed(entry):
+            self.changed(None, unpacked(job_id, entry))
+            return
+        self._parked_ids.discard(job_id)
+        _count(self._queued, place[2], 1)
+        self._push((*place, job_id))
 
     def _leave(self, job: Job) -> None:
         if job.status is JobStatus.QUEUED:

@@ -1,0 +1,56 @@
+"""Packed jobs that only wait are taken over without a model of each: the draft is the same as if there had been one."""
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jqueue import Job, QueueSettings
+from jqueue.domain.draft import Draft
+from jqueue.domain.job_table import packed
+from jqueue.domain.models import LARGEST, QueueState
+from tests.property.test_layout_properties import any_jobs, times
+
+LATE = datetime(9999, 1, 1, tzinfo=UTC)
+waiting = st.builds(
+    Job,
+    id=st.text(min_size=1, max_size=3),
+    entrypoint=st.sampled_from("ab"),
+    payload=st.just(b""),
+    priority=st.integers(-2, 2),
+    sequence=st.integers(0, 5),
+    attempt=st.sampled_from([0, 0, 0, 1, LARGEST]),
+    failures=st.sampled_from([0, 0, 0, LARGEST]),
+    created_at=times,
+)
+
+
+def served(draft):
+    found = []
+    while (job := draft.order.take(None, LATE)) is not None:
+        found.append(job)
+    return found
+
+
+@given(st.lists(any_jobs | waiting, max_size=8, unique_by=lambda job: job.id), st.sampled_from([None, 2.5]))
+def test_the_draft_is_the_same_however_its_jobs_come_in(jobs, aging):
+    one, other = Draft(), Draft()
+    for draft in (one, other):
+        draft.take_header(QueueState(settings=QueueSettings(aging=aging)))
+    for job in jobs:
+        one.load([job])
+        taken_over = other.load_waiting(job.id, packed(job, {}))
+        if not taken_over:
+            other.load([job])
+        assert job.sequence or not taken_over  # those get their places in the end
+        assert not other.load_waiting(job.id, packed(job, {}))  # it is known by now
+    other.settle()
+    assert list(one.jobs.values()) == list(other.jobs.values())
+    assert (one.dirty, one.last_sequence, one.claimed, one.keys) == (
+        other.dirty,
+        other.last_sequence,
+        other.claimed,
+        other.keys,
+    )
+    assert (one.order.running, one.order._queued) == (other.order.running, other.order._queued)
+    assert served(one) == served(other)
