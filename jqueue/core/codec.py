@@ -187,10 +187,12 @@ def _row(row: BaseModel, *but: str) -> dict[str, Any]:
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
     """The whole blob, from its header and its lines, or runs of lines that are joined already."""
-    parts = list(lines) or [b""]
-    parts[0] = header + b"\n" + parts[0]
-    parts[-1] += b"\n" + JOBS_CLOSE + b"\n"
-    return SEPARATOR.join(parts)
+    pieces = [header, b"\n"]
+    for line in lines:
+        pieces += (line, SEPARATOR)
+    if len(pieces) > 2:
+        pieces.pop()
+    return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one go: runs of lines are many megabytes
 
 
 def split_lines(part: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ from jqueue import Job, QueueSettings
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import packed
 from jqueue.domain.models import LARGEST, QueueState
-from tests.property.test_layout_properties import any_jobs, times
+from tests.property.test_codec_properties import times
+from tests.property.test_layout_properties import any_jobs
 
 LATE = datetime(9999, 1, 1, tzinfo=UTC)
 waiting = st.builds(
