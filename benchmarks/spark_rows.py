@@ -29,8 +29,14 @@ def pipeline_row() -> Row:
         (
             Line(f"bulk enqueue of {ROWS:,} rows of {PAYLOAD} bytes, rows/s", measured, None, Target(">=", 100_000)),
             Line("the same", measured, Measure(FIRST_RELEASE, "rows_per_second"), Target(">=", 3)),
+            Line(
+                "its commit alone, when the rows are staged, rows/s",
+                Measure(OURS, "rows_committed_per_second"),
+                Measure(FIRST_RELEASE, "rows_per_second"),
+            ),
             alone("snapshot_seconds", Target("<=", 1), f"snapshot of {ROWS:,} jobs, every column, seconds"),
             alone("streamed_per_second", Target(">=", 10_000), f"streaming source, {BATCH:,} jobs a batch, jobs/s"),
+            alone("streamed_from_start_per_second", None, "the same, with the query's start and end, jobs/s"),
             alone("run_per_second", Target(">=", 5_000), f"run_batch, {BATCH:,} jobs that do nothing, jobs/s"),
             alone(
                 "contended_seconds",

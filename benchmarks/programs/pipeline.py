@@ -13,14 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
 from shared import ENTRYPOINT, arguments, report
 
 from jqueue import DirectQueue, Limits, LocalFileSystemStorage
-from jqueue.spark.batch.run import run_batch
-from jqueue.spark.session import local_session
+from jqueue.spark import local_session, run_batch
+from jqueue.spark.enqueue.committing import TaskAttempt
+from jqueue.spark.enqueue.writing import BulkWriter
 from jqueue.worker import Worker
+
+Seconds = TypeVar("Seconds", float, tuple[float, float])
 
 BUSY = "busy"
 """The entrypoint of the jobs of writers that are in the way."""
@@ -76,8 +81,20 @@ class Pipeline:
         _check(found == count, f"a snapshot has {found} of {count} jobs")
         return seconds
 
-    def stream(self, url: str, count: int, batch: int) -> float:
-        """Seconds in which a query takes all jobs, so many at a time, from its start to its end."""
+    def commit(self, url: str, payloads: list[bytes]) -> float:
+        """Seconds of the commit alone of a bulk enqueue, called as Spark does it, when all rows are staged."""
+        schema = StructType([StructField("payload", BinaryType())])
+        writer = BulkWriter({"path": url, "entrypoint": ENTRYPOINT}, schema, False)
+        batch = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary())], names=["payload"])
+        half = len(payloads) // 2
+        parts = (batch.slice(0, half), batch.slice(half))
+        staged = [writer.stage(iter([part]), TaskAttempt(number, number)) for number, part in enumerate(parts)]
+        start = time.perf_counter()
+        writer.commit(staged)
+        return time.perf_counter() - start
+
+    def stream(self, url: str, count: int, batch: int) -> tuple[float, float]:
+        """Seconds in which a query takes all jobs, so many at a time: from its start to its end, and of its batches."""
         sizes: list[int] = []
         start = time.perf_counter()
         query = (
@@ -92,7 +109,9 @@ class Pipeline:
         query.awaitTermination()
         seconds = time.perf_counter() - start
         _check(sum(sizes) == count, f"a stream has {sum(sizes)} of {count} jobs")
-        return seconds
+        batches = [done for done in query.recentProgress if done.numInputRows]
+        _check(len(batches) == count // batch, f"a stream has {len(batches)} batches")
+        return seconds, sum(done.durationMs["triggerExecution"] for done in batches) / 1000
 
     def run(self, url: str, count: int) -> float:
         """Seconds in which jobs that do nothing are claimed, run and acked."""
@@ -118,7 +137,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     pipeline = Pipeline(spark, given)
     many, some = pipeline.rows(rows), pipeline.rows(jobs)
 
-    def twice(part: Callable[[], float]) -> float:
+    def twice(part: Callable[[], Seconds]) -> Seconds:
         part()
         return part()
 
@@ -127,7 +146,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     pipeline.enqueue(url, many)
     seconds["snapshot"] = twice(lambda: pipeline.snapshot(url, rows))
 
-    def stream() -> float:
+    def stream() -> tuple[float, float]:
         pipeline.enqueue(streamed := pipeline.new_queue(), many)
         return pipeline.stream(streamed, rows, batch)
 
@@ -135,13 +154,18 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
         pipeline.enqueue(worked := pipeline.new_queue(), some)
         return pipeline.run(worked, jobs)
 
-    seconds["stream"], seconds["run"] = twice(stream), twice(run)
+    seconds["stream"], seconds["batches"] = twice(stream)
+    seconds["run"] = twice(run)
+    payloads = [bytes(row.payload) for row in many.collect()]
+    seconds["commit"] = twice(lambda: pipeline.commit(pipeline.new_queue(), payloads))
     seconds["contended"] = twice(lambda: pipeline.contended(some, given["standing"], given["writers"]))
     spark.stop()
     return {
         "rows_per_second": rows / seconds["enqueue"],
+        "rows_committed_per_second": rows / seconds["commit"],
         "snapshot_seconds": seconds["snapshot"],
-        "streamed_per_second": rows / seconds["stream"],
+        "streamed_per_second": rows / seconds["batches"],
+        "streamed_from_start_per_second": rows / seconds["stream"],
         "run_per_second": jobs / seconds["run"],
         "contended_seconds": seconds["contended"],
     }

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from jqueue import DirectQueue, connect
 from jqueue.domain.errors import StorageError, StorageFatalError
@@ -42,6 +42,7 @@ def batch(columns, *rows):
 
 
 PAYLOAD = schema(payload=BinaryType())
+KEYED = schema(payload=BinaryType(), unique_key=StringType())
 
 
 def payloads(*texts):

@@ -10,28 +10,16 @@ from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID
 from jqueue.spark.enqueue.sink import StreamSink
 from tests.spark.enqueue.bulk import (
     PAYLOAD,
-    STORES,
     last_of,
     payloads,
     schema,
     staged_at,
     task,
     texts_of,
-    url_on,
     write,
 )
 
 QUERY = "57f302e8-df48-4e1e-8c1f-60989b576a03"
-
-
-@pytest.fixture(params=STORES)
-def url(request, tmp_path):
-    return url_on(request, tmp_path, request.param)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return str(tmp_path / "queue.json")
 
 
 def sink(url, columns=PAYLOAD, overwrite=False, **options):

@@ -12,7 +12,7 @@ from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, Inval
 from jqueue.spark.enqueue.committing import TaskReport
 from jqueue.testing import virtual_time
 from tests.spark.enqueue.bulk import (
-    STORES,
+    KEYED,
     Rough,
     batch,
     jobs_of,
@@ -23,23 +23,10 @@ from tests.spark.enqueue.bulk import (
     staged_at,
     task,
     texts_of,
-    url_on,
     without_entrypoint,
     write,
     writer,
 )
-
-KEYED = schema(payload=BinaryType(), unique_key=StringType())
-
-
-@pytest.fixture(params=STORES)
-def url(request, tmp_path):
-    return url_on(request, tmp_path, request.param)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return str(tmp_path / "queue.json")
 
 
 def test_what_tasks_stage_is_in_the_queue_after_the_commit_and_nothing_is_left_beside_it(url):
@@ -117,6 +104,13 @@ def test_an_abort_before_any_commit_leaves_a_queue_that_does_not_exist_alone(tmp
     bulk = writer(str(tmp_path / "queue.json"))
     bulk.stage([payloads(b"a")], task(0, 0))
     bulk.abort([None, None])
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_an_abort_of_which_nothing_was_staged_leaves_the_queue_alone(file, tmp_path):
+    bulk = writer(file)
+    bulk.abort([bulk.stage([], task(0, 0)), bulk.stage([], task(1, 1))])
+    bulk.abort([])
     assert [] == list(tmp_path.iterdir())
 
 

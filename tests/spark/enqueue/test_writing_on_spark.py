@@ -7,17 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from jqueue import DirectQueue, connect
-from tests.spark.enqueue.bulk import STORES, jobs_of, staged_at, texts_of, url_on
-
-
-@pytest.fixture(params=STORES)
-def url(request, tmp_path):
-    return url_on(request, tmp_path, request.param)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return str(tmp_path / "queue.json")
+from tests.spark.enqueue.bulk import jobs_of, staged_at, texts_of
 
 
 def save(frame, url, mode="append", **options):

@@ -8,11 +8,6 @@ from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullErro
 from tests.spark.enqueue.bulk import Rough, jobs_of, on, payloads, schema, staged_at, task, write, writer
 
 
-@pytest.fixture
-def file(tmp_path):
-    return str(tmp_path / "queue.json")
-
-
 class TestTooMuch:
     """A queue takes so many bytes of jobs, and says so with numbers."""
 

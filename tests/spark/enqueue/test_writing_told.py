@@ -3,33 +3,19 @@
 import asyncio
 import json
 
-import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType
+from pyspark.sql.types import LongType, StringType
 
 from jqueue import DirectQueue, connect
 from tests.spark.enqueue.bulk import (
-    STORES,
+    KEYED,
     batch,
     jobs_of,
     schema,
     task,
     texts_of,
-    url_on,
     write,
     writer,
 )
-
-KEYED = schema(payload=BinaryType(), unique_key=StringType())
-
-
-@pytest.fixture(params=STORES)
-def url(request, tmp_path):
-    return url_on(request, tmp_path, request.param)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return str(tmp_path / "queue.json")
 
 
 def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, monkeypatch):
