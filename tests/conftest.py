@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark
+from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark, spark_cluster
 
-__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark"]
+__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark", "spark_cluster"]
 
 
 def pytest_configure(config):

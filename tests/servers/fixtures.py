@@ -1,4 +1,4 @@
-"""The servers as fixtures of a whole test run: `seaweedfs`, `azurite`, `moto_s3`, `gcs_server`, and `spark`.
+"""The servers as fixtures of a test run: `seaweedfs`, `azurite`, `moto_s3`, `gcs_server`, `spark`, `spark_cluster`.
 
 Each starts when a test first asks for it. If it cannot be had, the test is skipped, except where the environment has
 CI, or JQUEUE_TEST_SERVERS=required: there that is an error.
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from tests.servers.gcs_server import GCSServer
     from tests.servers.moto_server import MotoS3
     from tests.servers.seaweedfs import SeaweedFS
+    from tests.servers.spark_cluster import SparkCluster
     from tests.servers.spark_here import SparkHere
 
 NAMES = frozenset({"seaweedfs", "azurite", "moto_s3", "gcs_server"})
 SPARK = "spark"
+ON_SPARK = frozenset({SPARK, "spark_cluster"})
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +38,18 @@ def spark() -> Iterator[Any]:
 
     for here in _running(make):
         yield here.session
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """A cluster of two workers, with `master`, for programs of their own."""
+
+    def make() -> SparkCluster:
+        from tests.servers.spark_cluster import SparkCluster
+
+        return SparkCluster()
+
+    yield from _running(make)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +129,7 @@ def cannot_be_had(reason: str) -> NoReturn:
 
 def servers_of(item: pytest.Item) -> frozenset[str]:
     """The servers that a test uses, as fixtures or as parameters by which it asks for fixtures."""
-    if SPARK in getattr(item, "fixturenames", ()):  # one process for the session, with servers of its own
+    if ON_SPARK & {*getattr(item, "fixturenames", ())}:  # one process for Java, with servers of its own
         return frozenset({SPARK})
     callspec = getattr(item, "callspec", None)
     parameters = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()

@@ -23,6 +23,7 @@ from botocore.exceptions import ClientError
 
 from tests.servers.child import Child, ServerUnavailableError
 from tests.servers.fixtures import cannot_be_had, groups
+from tests.servers.listening import HERE, listening, needs_linux
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 10
@@ -269,22 +270,11 @@ def test_the_gcs_server_answers(gcs_server):
         connection.close()
 
 
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is asked from Linux")
+@needs_linux
 @pytest.mark.parametrize(("server", "ports"), [("seaweedfs", 10), ("azurite", 1)])
 def test_a_server_listens_to_this_machine_only(request, server, ports):
     pid = request.getfixturevalue(server).pid
-    assert ["0100007F"] * ports == list(listening(pid))
-
-
-def listening(pid):
-    """The addresses, as Linux writes them, at which a process takes connections."""
-    descriptors = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
-    sockets = {link[len("socket:[") : -1] for link in descriptors if link.startswith("socket:[")}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
-            if inode in sockets and state == "0A":
-                yield local.partition(":")[0]
+    assert [HERE] * ports == list(listening(pid))
 
 
 PARENT = """

@@ -1,0 +1,91 @@
+"""Spark's own cluster: a master, and a worker on each of two hosts, which are two names of this machine.
+
+Two hosts, as Spark does not speculate on the one where a task is stuck.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from tests.servers.child import Child, ServerUnavailableError
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 90.0
+PATIENCE = 15.0
+"""Seconds in which a worker may end its executors, for which Spark gives them ten."""
+
+HOSTS = ("127.0.0.1", "localhost")
+DEPLOY = "org.apache.spark.deploy"
+ONLY_HERE = {"SPARK_LOCAL_IP": "127.0.0.1"}
+DAEMON = {
+    **ONLY_HERE,
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+    # executors inherit these: one that is killed leaves its files in the folder that goes with its worker
+    "JAVA_TOOL_OPTIONS": "-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+    "SPARK_LOCAL_DIRS": "{folder}",
+    "TMPDIR": "{folder}",
+}
+
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile(r"Successfully registered with master")
+
+
+class SparkCluster:
+    """A standalone cluster of two workers, each with one core.
+
+    Attributes:
+        master: its URL, once it is started.
+        processes: of the master and of the workers.
+    """
+
+    master: str
+
+    def __init__(self) -> None:
+        self.processes: list[Child] = []
+
+    def start(self) -> None:
+        """Start it, and wait until both workers are known to the master.
+
+        Raises:
+            ServerUnavailableError: it needs something that is not there.
+        """
+        from jqueue.spark.session import java_problem
+
+        problem = java_problem()
+        if problem is not None:
+            raise ServerUnavailableError(problem)
+        try:
+            master = self._begun("master.Master", HOSTS[0])
+            self.master = _told(master, _MASTER)[0]
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", "{folder}")
+            for worker in [self._begun("worker.Worker", host, *size, self.master) for host in HOSTS]:
+                _told(worker, _REGISTERED)
+        except ServerUnavailableError:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it, the workers first."""
+        while self.processes:
+            self.processes.pop().stop()
+
+    def environment(self) -> dict[str, str]:
+        """What a driver finds in its environment: its executors run this interpreter, and import what the tests do."""
+        return {**os.environ, **ONLY_HERE, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+
+    def _begun(self, kind: str, host: str, *options: str) -> Child:
+        import pyspark
+
+        program = str(Path(pyspark.__file__).with_name("bin") / "spark-class")
+        place = ("--host", host, "--port", "0", "--webui-port", "0")
+        self.processes.append(Child([program, f"{DEPLOY}.{kind}", *place, *options], DAEMON, PATIENCE))
+        return self.processes[-1]
+
+
+def _told(process: Child, sign: re.Pattern[str]) -> list[str]:
+    process.wait_until(lambda: sign.search(process.output()) is not None, READY_SECONDS)
+    return sign.findall(process.output())
