@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from pyspark import TaskContext
 
@@ -24,6 +25,7 @@ PLAN = {
     "deed": None,  # "raise", "stall", "kill executor" or "kill driver"
     "folder": None,  # of a stream
     "marker": None,  # a file that says that it was done
+    "attempts": None,  # a folder, in which each attempt to stage leaves a file that names its partition and itself
     "driver": os.getpid(),
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -38,6 +40,14 @@ def java_above():
         if name.endswith("(java"):
             return process
         process = int(rest.split()[1])
+
+
+def staged():
+    """What happens to a task that has staged its rows."""
+    context = TaskContext.get()
+    if context is not None and PLAN["attempts"] is not None:
+        Path(PLAN["attempts"], f"{context.partitionId()}-{context.attemptNumber()}").touch()
+    strike("staged")
 
 
 def strike(point):
@@ -62,7 +72,7 @@ def strike(point):
 class SabotagedWriter(BulkWriter):
     def write(self, iterator):
         report = super().write(iterator)
-        strike("staged")
+        staged()
         return report
 
     def commit(self, messages):
@@ -74,7 +84,7 @@ class SabotagedWriter(BulkWriter):
 class SabotagedSink(StreamSink):
     def write(self, iterator):
         report = super().write(iterator)
-        strike("staged")
+        staged()
         return report
 
     def commit(self, messages, batchId):

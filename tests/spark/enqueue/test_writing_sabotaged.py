@@ -38,14 +38,18 @@ def file(tmp_path):
     return str(tmp_path / "queue.json")
 
 
-def run(tmp_path, url, **plan):
+def run(tmp_path, url, environment=None, **plan):
     """The exit status of the program."""
     plan = {"url": url, "marker": str(tmp_path / "struck"), **plan}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = environment or {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, str(PROGRAM), json.dumps(plan)], cwd=ROOT, env=environment, timeout=500, check=False
     )
     return done.returncode
+
+
+def run_on(cluster, tmp_path, url, **plan):
+    return run(tmp_path, url, cluster.environment(), master=cluster.master, **plan)
 
 
 def struck(tmp_path):
@@ -58,25 +62,25 @@ def test_a_task_that_fails_after_it_has_staged_is_repeated_and_doubles_nothing(t
     assert (ALL, []) == (sorted(texts_of(url)), staged_at(url))
 
 
-def test_an_executor_that_is_killed_after_it_has_staged_doubles_nothing(tmp_path, file):
-    settings = {"spark_executorEnv_PYTHONPATH": str(ROOT)}
-    assert 0 == run(
-        tmp_path, file, master="local-cluster[2,1,1024]", settings=settings, point="staged", deed="kill executor"
-    )
+def test_an_executor_that_is_killed_after_it_has_staged_doubles_nothing(tmp_path, file, spark_cluster):
+    assert 0 == run_on(spark_cluster, tmp_path, file, point="staged", deed="kill executor")
     assert struck(tmp_path)
     assert (ALL, []) == (sorted(texts_of(file)), staged_at(file))
 
 
-def test_a_task_that_stalls_is_overtaken_by_a_speculative_attempt_and_one_of_them_counts(tmp_path, file):
+def test_a_task_that_stalls_is_overtaken_by_a_speculative_attempt_and_one_of_them_counts(tmp_path, file, spark_cluster):
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
     settings = {
-        "spark_executorEnv_PYTHONPATH": str(ROOT),
         "spark_speculation": "true",
         "spark_speculation_interval": "100ms",
         "spark_speculation_quantile": "0.5",
         "spark_speculation_minTaskRuntime": "100ms",
     }
-    assert 0 == run(tmp_path, file, master="local-cluster[2,1,1024]", settings=settings, point="staged", deed="stall")
+    plan = {"settings": settings, "attempts": str(attempts), "point": "staged", "deed": "stall"}
+    assert 0 == run_on(spark_cluster, tmp_path, file, **plan)
     assert struck(tmp_path)
+    assert {"0-0", "0-1"} <= {path.name for path in attempts.iterdir()}
     assert (ALL, []) == (sorted(texts_of(file)), staged_at(file))
 
 
