@@ -77,6 +77,11 @@ class SparkCluster:
         """What a driver finds in its environment: its executors run this interpreter, and import what the tests do."""
         return {**os.environ, **ONLY_HERE, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 
+    @property
+    def workers(self) -> list[Child]:
+        """The processes of the workers: executors work below their folders."""
+        return self.processes[1:]
+
     def _begun(self, kind: str, host: str, *options: str) -> Child:
         import pyspark
 

@@ -1,0 +1,66 @@
+"""On a real cluster, with a queue in a real object store: executors do the work, and are told their credentials."""
+
+import json
+import subprocess
+import sys
+from urllib.parse import quote
+
+import pytest
+
+from tests.object_stores import BUCKET, store_of
+from tests.spark.cluster_story import JOBS, LOGIN
+
+pytestmark = pytest.mark.full
+
+PROGRAM = "from tests.spark import cluster_story; cluster_story.main()"
+NUMBERS = list(range(JOBS))
+
+
+@pytest.fixture
+def url(request):
+    """A queue that nobody has used; who opens it needs credentials."""
+    store = store_of(request, "seaweedfs")
+    options = f"endpoint_url={quote(store.server.endpoint_url, safe='')}&region_name={store.server.region}"
+    return f"s3://{BUCKET}/{quote(store.new_key())}?{options}"
+
+
+@pytest.fixture
+def told(spark_cluster, seaweedfs, url, tmp_path):
+    """What the program has printed, once it has ended."""
+    login = dict(zip(LOGIN, (seaweedfs.access_key, seaweedfs.secret_key), strict=True))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, spark_cluster.master, url, str(tmp_path)],
+        cwd=tmp_path,
+        env={**spark_cluster.environment(), **login},
+        stdout=subprocess.PIPE,
+        timeout=500,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def in_folders(rows):
+    return {row["folder"] for row in rows}
+
+
+def numbers(rows):
+    return sorted(row["number"] for row in rows)
+
+
+def test_every_job_goes_all_the_way_on_executors_of_both_hosts(spark_cluster, told):
+    read, streamed = ([json.loads(row["payload"]) for row in told[part]] for part in ("read", "streamed"))
+    assert (NUMBERS, {"resize"}) == (numbers(read), {row["entrypoint"] for row in told["read"]})
+    assert (JOBS, JOBS) == (told["claimed"], told["done"])
+    assert (NUMBERS, {"index"}) == (numbers(streamed), {row["entrypoint"] for row in told["streamed"]})
+    assert 0 == told["left"]
+
+    folders = {
+        "enqueued": in_folders(read),
+        "read": in_folders(told["read"]),
+        "done": {row["done in"] for row in streamed},
+        "streamed": in_folders(told["streamed"]),
+    }
+    workers = [str(worker.folder) for worker in spark_cluster.workers]
+    for part, found in folders.items():
+        assert [1, 1] == [sum(folder.startswith(worker) for folder in found) for worker in workers], part
+        assert 2 == len(found), part
