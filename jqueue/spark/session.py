@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +43,21 @@ def java_problem() -> str | None:
     return None
 
 
+def interpreters(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Which Python runs what, where the environment does not say: executors must have what this process has.
+
+    On a cluster, whoever says `PYSPARK_PYTHON` says it for all. For a data source that Spark finds by itself, as it
+    does ours, executors would run `PYSPARK_DRIVER_PYTHON` instead, if that were set.
+
+    Args:
+        master: where Spark runs.
+        given: the environment.
+    """
+    said = "PYSPARK_PYTHON" in given and not master.startswith("local")
+    names = () if said else ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    return {name: sys.executable for name in names if name not in given}
+
+
 def local_session(name: str = "jqueue", master: str = "local[*]", **settings: str) -> SparkSession:
     """A session on this machine, or the one that runs already in this process.
 
@@ -58,8 +74,7 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
     problem = java_problem()
     if problem is not None:
         raise RuntimeError(problem)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must have what we have
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.update(interpreters(master, os.environ))
     wanted = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     defaults = DEFAULTS
     if master.startswith("local"):  # executors elsewhere have to reach the driver
