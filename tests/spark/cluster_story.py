@@ -24,6 +24,7 @@ EXECUTORS = {
     "spark_cores_max": "2",  # both of them, and no task before both are there
     "spark_scheduler_minRegisteredResourcesRatio": "1.0",
     "spark_scheduler_maxRegisteredResourcesWaitingTime": "300s",
+    "spark_locality_wait": "0",  # tasks do not wait for the host that has their rows
     "spark_executorEnv_PYTHONPATH": str(Path(__file__).parents[2]),
 }
 LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
