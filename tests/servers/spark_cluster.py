@@ -74,7 +74,7 @@ class SparkCluster:
             self.processes.pop().stop()
 
     def environment(self) -> dict[str, str]:
-        """What a driver finds in its environment: its executors run this interpreter, and import what the tests do."""
+        """What a driver finds in its environment: it imports what tests do, and executors run this interpreter."""
         return {**os.environ, **ONLY_HERE, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 
     @property

@@ -48,8 +48,9 @@ def run(tmp_path, url, environment=None, **plan):
     return done.returncode
 
 
-def run_on(cluster, tmp_path, url, **plan):
-    return run(tmp_path, url, cluster.environment(), master=cluster.master, **plan)
+def run_on(cluster, tmp_path, url, settings=None, **plan):
+    settings = {"spark_executorEnv_PYTHONPATH": str(ROOT), **(settings or {})}
+    return run(tmp_path, url, cluster.environment(), master=cluster.master, settings=settings, **plan)
 
 
 def struck(tmp_path):
