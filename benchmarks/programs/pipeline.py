@@ -1,6 +1,6 @@
-"""The data pipeline on Spark, part by part, on two cores and a file, each part once to warm up.
+"""The data pipeline on Spark, part by part, on two cores and a file, each part a few times to warm up.
 
-Arguments: rows, payload_bytes, batch, batch_jobs, standing, writers, and those of the storage.
+Arguments: rows, payload_bytes, batch, batch_jobs, standing, writers, rounds to warm up, and those of the storage.
 """
 
 from __future__ import annotations
@@ -137,14 +137,15 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     pipeline = Pipeline(spark, given)
     many, some = pipeline.rows(rows), pipeline.rows(jobs)
 
-    def twice(part: Callable[[], Seconds]) -> Seconds:
-        part()
+    def warm(part: Callable[[], Seconds]) -> Seconds:
+        for _ in range(given["rounds"]):
+            part()
         return part()
 
     url = pipeline.new_queue()
-    seconds = {"enqueue": twice(lambda: pipeline.enqueue(pipeline.new_queue(), many))}
+    seconds = {"enqueue": warm(lambda: pipeline.enqueue(pipeline.new_queue(), many))}
     pipeline.enqueue(url, many)
-    seconds["snapshot"] = twice(lambda: pipeline.snapshot(url, rows))
+    seconds["snapshot"] = warm(lambda: pipeline.snapshot(url, rows))
 
     def stream() -> tuple[float, float]:
         pipeline.enqueue(streamed := pipeline.new_queue(), many)
@@ -154,11 +155,11 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
         pipeline.enqueue(worked := pipeline.new_queue(), some)
         return pipeline.run(worked, jobs)
 
-    seconds["stream"], seconds["batches"] = twice(stream)
-    seconds["run"] = twice(run)
+    seconds["stream"], seconds["batches"] = warm(stream)
+    seconds["run"] = warm(run)
     payloads = [bytes(row.payload) for row in many.collect()]
-    seconds["commit"] = twice(lambda: pipeline.commit(pipeline.new_queue(), payloads))
-    seconds["contended"] = twice(lambda: pipeline.contended(some, given["standing"], given["writers"]))
+    seconds["commit"] = warm(lambda: pipeline.commit(pipeline.new_queue(), payloads))
+    seconds["contended"] = warm(lambda: pipeline.contended(some, given["standing"], given["writers"]))
     spark.stop()
     return {
         "rows_per_second": rows / seconds["enqueue"],
