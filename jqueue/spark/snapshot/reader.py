@@ -87,7 +87,13 @@ class SnapshotReader(DataSourceReader):
             StorageError: a queue could not be read, or is not there. The message says which.
         """
         runs = []
-        for name, data in asyncio.run(read_all(self.addresses)):
+        contents: list[tuple[str, bytes]] = []
+
+        async def read() -> None:  # what it returned, `asyncio.run` would write out for an error that nobody sees
+            contents.extend(await read_all(self.addresses))
+
+        asyncio.run(read())
+        for name, data in contents:
             try:
                 lines = job_lines(data, self.wanted)
             except InvalidBlobError as error:
