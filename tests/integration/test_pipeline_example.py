@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jqueue.spark.session import java_problem
+from tests.servers.fixtures import cannot_be_had
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.py"
 FILES = 12
@@ -49,9 +50,10 @@ def run(*arguments, **environment):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(java_problem() is not None and "JQUEUE_TEST_SERVERS" not in os.environ, reason="no Java")
 @pytest.mark.xdist_group("spark")
 def test_the_whole_story_is_told_and_all_of_it_is_true(folder, tmp_path):
+    if problem := java_problem():
+        cannot_be_had(problem)
     result = run(folder, "--out", tmp_path / "out", "--master", "local[2]")
     print(result.stdout, result.stderr)
     assert 0 == result.returncode

@@ -11,6 +11,7 @@ import pytest
 
 from jqueue import DirectQueue, Enqueue, connect
 from jqueue.spark.session import java_problem
+from tests.servers.fixtures import cannot_be_had
 
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[3]
@@ -79,7 +80,7 @@ def rows(folder, table):
 @pytest.mark.full
 async def test_each_run_adds_to_the_history_and_renews_what_is_made_from_it(tmp_path):
     if problem := java_problem():
-        pytest.fail(problem) if os.environ.get("JQUEUE_TEST_SERVERS") == "required" else pytest.skip(problem)
+        cannot_be_had(problem)
     folder, names = tmp_path / "history", [str(tmp_path / f"{name}.json") for name in ("empty", "mails")]
     async with connect(names[0], DirectQueue) as queue:
         await queue.cancel((await queue.enqueue("mail", b"")).id)
