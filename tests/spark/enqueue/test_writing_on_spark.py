@@ -69,8 +69,8 @@ def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
 
 
 def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
-    frame = spark.range(0, 10, 1, 2).selectExpr("if(id = 7, null, 'secret') payload")
-    assert "row 2 of partition 1: payload is null" == refusal(frame, file, entrypoint="a")
+    frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'secret') payload")  # no task outlives the abort
+    assert "row 7 of partition 0: payload is null" == refusal(frame, file, entrypoint="a")
     assert "queue takes 9000" in refusal(
         frame.selectExpr("repeat('x', 9000) payload"), file, entrypoint="a", maxBlobBytes=10000
     )
