@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.options import QueueOptions
-from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.limits import check_integer
 from jqueue.ports.storage import ObjectStoragePort
 
 
-class DirectQueue(QueueVerbs):
+class DirectQueue(BlobQueue):
     """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
 
     Only while a store refuses writes that come too soon (some take one a second) do waiting calls share commits.

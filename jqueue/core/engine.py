@@ -7,25 +7,24 @@ most one version, and that the result returned is that of the try that landed:
   says whether it landed (`jqueue.domain.commits`);
 * an answer that no commit carries comes from a read begun after the call.
 
-One engine runs one `commit` at a time; `jqueue.core.writer` sees to that.
+The loop around it is `jqueue.core.engine_base`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jqueue.core.blob import Blob, Sight
 from jqueue.core.codec import ParsedBlob, parse_blob
-from jqueue.core.pace import Backoff, CycleTime, WritePace
-from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
+from jqueue.core.engine_base import TRANSIENT, Engine
+from jqueue.core.pace import Backoff
+from jqueue.core.requests import Outcome, Request, as_storage_error
 from jqueue.core.slices import in_turns
-from jqueue.core.staleness import StaleWatch
-from jqueue.core.tries import OpenTries, Try, answer
-from jqueue.core.turns import Turns
+from jqueue.core.tries import Try
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -38,7 +37,6 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
-from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsStoreTime
 
@@ -46,14 +44,8 @@ Answer = TypeVar("Answer")
 
 logger = logging.getLogger("jqueue")
 
-TRANSIENT = (StorageError, OSError, TimeoutError)
-"""What is worth another try, unless it is a StorageFatalError."""
 
-OPERATIONS_PER_SLICE = 256
-"""After so many operations the event loop gets a turn."""
-
-
-class CommitEngine:
+class CommitEngine(Engine):
     """Commits requests to one object of one store, from one process.
 
     Args:
@@ -76,11 +68,7 @@ class CommitEngine:
         max_conflicts: int | None = None,
     ) -> None:
         self.storage = storage
-        self.clock = clock
-        self.entropy = entropy
-        self.claim_timeout = claim_timeout
         self.call_timeout = call_timeout
-        self.max_conflicts = max_conflicts
         self.versions_kept = VERSIONS_KEPT  # a simulation shortens it, to see what is forgotten
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
@@ -88,22 +76,16 @@ class CommitEngine:
         self.recognised = 0
         self.queue_id = ""
         self.existed = False
-        self.reset()
+        super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
 
     def reset(self) -> None:
         """Be another writer, and read anew: after a fork, or when the cached state can't be trusted.
 
         Which queue it is, and that it was there, is not forgotten.
         """
-        self.life = object()
-        self.watch = StaleWatch(self.claim_timeout)
-        self._forget_content()
-        self.tries = OpenTries()
+        super().reset()
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
-        self.cycle = CycleTime()
-        self.turns = Turns(self.clock)
-        self.pace = WritePace(self.clock, self.entropy)
 
     def _forget_content(self) -> None:
         self.blob = Blob()
@@ -112,68 +94,9 @@ class CommitEngine:
         self.loaded = False
         self.watch.lost_sight()
 
-    def now(self) -> datetime:
-        """The time by the store's clock, if it has one; else by our own."""
-        return self.store_time() or self.clock.now()
-
     def store_time(self) -> datetime | None:
         """The time by a clock that all users of the store share; None if there is no such clock."""
         return None if self._store_time is None else self._store_time()
-
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """Carry requests until each is settled, has failed, or is still waiting for jobs.
-
-        Args:
-            requests: submitted before this call.
-            read_first: begin with a read: somebody else may have changed the blob.
-        """
-        backoff = Backoff(self.entropy)
-        fresh, conflicts = False, 0
-        refusal: Exception | None = None
-        life = self.life
-        self.draft.rollback()
-        must_read = read_first or not self.loaded or bool(self.tries.open)
-        while pending := [request for request in requests if not request.future.done()]:
-            self.go_on(life)
-            try:
-                if must_read:
-                    await self.refresh()
-                    fresh, must_read = True, False
-                    if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
-                        must_read = True
-                        await asyncio.sleep(seconds)
-                elif refusal is not None:
-                    self._refuse(pending, refusal)
-                else:
-                    outcomes = await self._apply(pending)
-                    self.go_on(life)
-                    if self.draft.changed:
-                        await self._write(outcomes)
-                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
-                        answer(outcomes)
-                    else:
-                        self._undo(outcomes)
-                        must_read = True
-                        continue
-                    return
-            except CASConflictError as error:
-                conflicts += 1
-                must_read = True
-                if self.max_conflicts is not None and conflicts > self.max_conflicts:
-                    refusal = error
-                await backoff.conflict(self.cycle.seconds)
-            except Exception as error:
-                failure = as_storage_error(error)
-                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
-                    for request in pending:
-                        request.last_error = error
-                    throttled = isinstance(error, StorageThrottledError)
-                    await backoff.failure(throttled=throttled, pace=None if must_read else self.pace)
-                    must_read = True
-                elif must_read:
-                    self._fail(pending, failure)
-                else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
-                    refusal, must_read = failure, True
 
     async def refresh(self) -> bool:
         """Read the blob if it has changed, and find out what became of open writes. Returns whether it had changed.
@@ -197,11 +120,6 @@ class CommitEngine:
         self.turns.read(self.draft.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
-
-    def go_on(self, life: object) -> None:
-        """Raise CancelledError in a task that began before the queue moved to another loop: this state is not its."""
-        if life is not self.life:
-            raise asyncio.CancelledError("the queue has moved to another event loop")
 
     async def look(self, deadline: float) -> tuple[Sight, int, int]:
         """What there is now, its bytes, and how many of them count against the limit: a read of its own.
@@ -294,40 +212,6 @@ class CommitEngine:
         what_to_do = "restore it, or make a new queue object to start with an empty queue"
         return BlobMissingError(f"the queue's object was there, and is gone: {what_to_do}")
 
-    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
-        """Apply requests to the draft: what ends or moves claims, then the sweep, then what makes claims."""
-        draft, now = self.draft, self.now()
-        outcomes: list[tuple[Request, Outcome]] = []
-        nothing_for: set[Any] = set()
-        claiming: list[Request] = []
-        for number, request in enumerate(pending, 1):
-            if request.claims_jobs:
-                claiming.append(request)
-            elif not request.future.done():  # or its deadline passed, or its caller left, in this very moment
-                request.in_flight = True
-                outcomes.append((request, request.perform(draft, now)))
-            if number % OPERATIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        if claiming or draft.changed:
-            perform(Sweep(self.watch.suspects()), draft, now)
-        for number, request in enumerate(claiming, 1):
-            if not request.future.done():
-                request.in_flight = True
-                key = request.sought
-                if key is not None and key in nothing_for:
-                    outcomes.append((request, [[]]))
-                    continue
-                before = draft.savepoint()
-                outcome = request.perform(draft, now)
-                if key is None and draft.savepoint() != before:
-                    nothing_for.clear()
-                elif key is not None and is_empty(outcome):
-                    nothing_for.add(key)
-                outcomes.append((request, outcome))
-            if number % OPERATIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        return outcomes
-
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
         """Send the draft, and settle what it carries if the answer is a clean success.
 
@@ -380,21 +264,3 @@ class CommitEngine:
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         async with asyncio.timeout(self.call_timeout):
             return await call()
-
-    def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
-        self.draft.rollback()
-        for request, _ in outcomes:
-            request.in_flight = False
-            request.release(Verdict.NOT_DONE)
-
-    def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
-        """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""
-        if isinstance(refusal, StorageFatalError) and self.tries.open:
-            self.tries.close({self.tries.open[-1]: Verdict.NOT_DONE})
-        self._fail(pending, refusal)
-
-    def _fail(self, pending: Sequence[Request], error: Exception) -> None:
-        for request in pending:
-            request.in_flight = False
-            unsure = "it was sent, and it cannot be said whether it was done"
-            request.fail(request.unknown(unsure, error) if request.open_tries else error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.options import QueueOptions
-from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.storage import ObjectStoragePort
@@ -15,7 +15,7 @@ BATCH_LIMIT = 10_000
 """The most calls in one commit."""
 
 
-class GroupCommitLoop(QueueVerbs):
+class GroupCommitLoop(BlobQueue):
     """The queue under `BrokerQueue`, started and stopped by hand.
 
     While one commit is on its way, calls gather; they all go into the next. Waiting consumers are answered inside the

@@ -43,7 +43,7 @@ class OperatorVerbs(QueueBase):
 
     async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
         """The result of one operation."""
-        results: list[Any] = await self._one(operation.prepared(self._preparation), deadline)
+        results: list[Any] = await self._one(self._prepared(operation), deadline)
         return results[0]
 
     # Operators
@@ -256,7 +256,7 @@ class OperatorVerbs(QueueBase):
         """
         reference = job_id.id if isinstance(job_id, Job) else job_id
         patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
-        operation = AwaitResult(reference).prepared(self._preparation)
+        operation = self._prepared(AwaitResult(reference))
         found = await self._look_for(operation, patience, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, patience)

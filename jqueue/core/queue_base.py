@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jqueue.core.claims import ClaimRegistry, HeldClaim
-from jqueue.core.engine import CommitEngine
+from jqueue.core.engine_base import Engine
 from jqueue.core.options import QueueOptions
 from jqueue.core.writer import Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
-from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
 
 DEQUEUES_KEPT = 256
 """So many dequeues are kept, prepared."""
+
+Prepared = TypeVar("Prepared", bound=Operation)
 
 Convert = Callable[[list[Any]], Any]
 
@@ -40,25 +41,16 @@ class QueueBase:
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
-        storage: where the queue is.
+        engine: what carries calls to where the queue is.
         options: its settings.
         batch_limit: the most calls in one commit.
-        max_retries: after so many lost races in one call, CASConflictError; None: never.
     """
 
-    def __init__(
-        self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
-    ) -> None:
-        if not isinstance(storage, ObjectStoragePort):
-            raise InvalidJobError(
-                f"a queue needs a storage, got {type(storage).__name__}: for a file, LocalFileSystemStorage(path); for "
-                "anything else, an object with the methods read and write"
-            )
+    def __init__(self, engine: Engine, options: QueueOptions, *, batch_limit: int) -> None:
         options.check()
-        self.storage = storage
         self.options = options
+        self._engine = engine
         self._batch_limit = batch_limit
-        self._max_retries = max_retries
         self._claims = ClaimRegistry(options.clock)
         self._preparation = Preparation(
             limits=options.limits,
@@ -66,18 +58,10 @@ class QueueBase:
             new_id=options.entropy.new_id,
             find_claim=self._claims.find,
         )
-        self._engine = CommitEngine(
-            storage,
-            options.clock,
-            options.entropy,
-            claim_timeout=self._preparation.claim_timeout,
-            call_timeout=to_seconds("call_timeout", options.call_timeout),
-            max_conflicts=max_retries,
-        )
         self._prepared_dequeues: dict[Any, tuple[Dequeue]] = {}
         self._deadline = to_seconds("deadline", options.deadline)
         self._writer = Writer(
-            self._engine,
+            engine,
             self._claims,
             batch_limit=batch_limit,
             max_pending=options.max_pending,
@@ -93,6 +77,18 @@ class QueueBase:
         """Seconds since the store last confirmed a claim handed out by this queue object; None if it knows of none."""
         held = self.held_claim(job_id)
         return None if held is None else self.options.clock.monotonic() - held.confirmed
+
+    def _prepared(self, operation: Prepared) -> Prepared:
+        """An operation with its arguments checked and completed, if this queue can do it."""
+        return self._checked(operation.prepared(self._preparation))  # type: ignore[return-value]
+
+    def _checked(self, operation: Prepared) -> Prepared:
+        """A prepared operation, if this queue can do it.
+
+        Raises:
+            InvalidJobError: it cannot. The message says what is missing.
+        """
+        return operation
 
     def _seconds(self, deadline: Duration | None) -> float:
         return self._deadline if deadline is None else to_seconds("deadline", deadline)
@@ -113,7 +109,7 @@ class QueueBase:
         plain = claim_timeout is None and entrypoint.__class__ is str and batch_size.__class__ is int
         if plain and key in self._prepared_dequeues:
             return self._prepared_dequeues[key]
-        operation = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(self._preparation)
+        operation = self._prepared(Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout))
         if plain:
             if len(self._prepared_dequeues) >= DEQUEUES_KEPT:
                 self._prepared_dequeues.clear()
@@ -124,7 +120,7 @@ class QueueBase:
         if not operations:
             return []
         self._check_size(len(operations))
-        prepared = [operation.prepared(self._preparation) for operation in operations]
+        prepared = [self._prepared(operation) for operation in operations]
         return errors_of(await self._submit(prepared, deadline, atomic=False, convert=errors_of))
 
     def _check_size(self, *numbers: int) -> None:
@@ -159,18 +155,3 @@ class QueueBase:
         except asyncio.CancelledError:
             request.abandoned()
             raise
-
-    async def _release_storage(self) -> None:
-        if isinstance(self.storage, SupportsRelease):
-            await self.storage.release()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.storage, self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        return dict(vars(self.options))
-
-
-def _rebuild(kind: type[QueueBase], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:
-    """Unpickle a queue: the same settings, and a writer of its own."""
-    return kind(storage, **settings)

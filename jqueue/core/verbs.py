@@ -104,7 +104,7 @@ class QueueVerbs(OperatorVerbs):
             concurrency_limit,
             keep_result,
         )
-        jobs: list[Job] = await self._one(operation, deadline)
+        jobs: list[Job] = await self._one(self._checked(operation), deadline)
         return jobs[0]
 
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
@@ -158,7 +158,7 @@ class QueueVerbs(OperatorVerbs):
         """
         operation = Ack(self._claims.find(job_id))
         if result is not None:
-            operation = Ack(job_id, result).prepared(self._preparation)
+            operation = self._prepared(Ack(job_id, result))
         await self._submit((operation,), deadline, convert=first_of)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
@@ -189,7 +189,7 @@ class QueueVerbs(OperatorVerbs):
             ClaimLostError: the claim is not current; nothing changed.
             JobNotFoundError: there is no job with this bare id.
         """
-        operation = Nack(job_id, delay, error, dead, charge).prepared(self._preparation)
+        operation = self._prepared(Nack(job_id, delay, error, dead, charge))
         await self._submit((operation,), deadline, convert=first_of)
 
     async def nack_many(
@@ -213,14 +213,14 @@ class QueueVerbs(OperatorVerbs):
                 queue object.
             JobNotFoundError: there is no job with this bare id.
         """
-        operation = Heartbeat((job_id,)).prepared(self._preparation)
+        operation = self._prepared(Heartbeat((job_id,)))
         await self._one(operation, deadline, nothing)
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
         """Say that the work on many jobs goes on, in one operation; returns the errors of the lost claims."""
-        operation = Heartbeat(tuple(jobs), tolerant=True).prepared(self._preparation)
+        operation = self._prepared(Heartbeat(tuple(jobs), tolerant=True))
         if not operation.jobs:
             return []
         self._check_size(len(operation.jobs))
@@ -243,7 +243,7 @@ class QueueVerbs(OperatorVerbs):
                 raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
         if not operations:
             return []
-        prepared = [operation.prepared(self._preparation) for operation in operations]
+        prepared = [self._prepared(operation) for operation in operations]
         self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
         return await self._submit(prepared, deadline)
 
@@ -258,7 +258,7 @@ class QueueVerbs(OperatorVerbs):
             if not isinstance(operation, Operation):
                 raise InvalidJobError(f"apply_each takes operations such as Ack(job), got {type(operation).__name__}")
             try:
-                prepared.append(operation.prepared(self._preparation))
+                prepared.append(self._prepared(operation))
             except JQueueError as error:
                 prepared.append(error)
         valid = [operation for operation in prepared if isinstance(operation, Operation)]

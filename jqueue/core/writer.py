@@ -15,7 +15,7 @@ from typing import Any
 from jqueue.adapters.system import forks
 from jqueue.core.alarms import Alarms
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.engine import CommitEngine
+from jqueue.core.engine_base import Engine
 from jqueue.core.pace import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.core.room import Room
@@ -44,7 +44,7 @@ class Writer:
 
     def __init__(
         self,
-        engine: CommitEngine,
+        engine: Engine,
         claims: ClaimRegistry,
         *,
         batch_limit: int,

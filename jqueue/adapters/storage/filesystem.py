@@ -36,8 +36,8 @@ from jqueue.adapters.storage._posix_files import (
     regular_file,
     write_all,
 )
-from jqueue.adapters.storage._threads import in_a_thread
 from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.adapters.threads import in_a_thread
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.system import SystemEntropy
-from jqueue.core.engine import TRANSIENT
+from jqueue.core.engine_base import TRANSIENT
 from jqueue.core.pace import Backoff
 from jqueue.domain.errors import (
     BlobMissingError,

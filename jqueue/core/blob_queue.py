@@ -1,0 +1,61 @@
+"""What queues on one blob have in common: the storage, the engine that commits to it, and how they are pickled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jqueue.core.engine import CommitEngine
+from jqueue.core.options import QueueOptions
+from jqueue.core.verbs import QueueVerbs
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.errors import InvalidJobError
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
+
+
+class BlobQueue(QueueVerbs):
+    """A queue whose whole state is one object of a store.
+
+    Args:
+        storage: where the queue is.
+        options: its settings.
+        batch_limit: the most calls in one commit.
+        max_retries: after so many lost races in one call, CASConflictError; None: never.
+    """
+
+    _engine: CommitEngine
+
+    def __init__(
+        self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
+    ) -> None:
+        if not isinstance(storage, ObjectStoragePort):
+            raise InvalidJobError(
+                f"a queue needs a storage, got {type(storage).__name__}: for a file, LocalFileSystemStorage(path); for "
+                "anything else, an object with the methods read and write"
+            )
+        options.check()
+        self.storage = storage
+        self._max_retries = max_retries
+        engine = CommitEngine(
+            storage,
+            options.clock,
+            options.entropy,
+            claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
+            call_timeout=to_seconds("call_timeout", options.call_timeout),
+            max_conflicts=max_retries,
+        )
+        super().__init__(engine, options, batch_limit=batch_limit)
+
+    async def _release_storage(self) -> None:
+        if isinstance(self.storage, SupportsRelease):
+            await self.storage.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.storage, self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        return dict(vars(self.options))
+
+
+def _rebuild(kind: type[BlobQueue], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:
+    """Unpickle a queue: the same settings, and a writer of its own."""
+    return kind(storage, **settings)
