@@ -238,6 +238,13 @@ class Draft:
         """Whether there is anything to commit."""
         return self._changed
 
+    def moved_jobs(self) -> dict[str, list[Job | None]]:
+        """What each job that changed since the last `settle` has been, from before to now; None: not there."""
+        stages: dict[str, list[Job | None]] = {}
+        for _, job_id, old in filter(lambda entry: entry[0] is self.jobs, self._journal):
+            stages.setdefault(job_id, []).append(None if old is _ABSENT else old)
+        return {job_id: [*before, self.jobs.get(job_id)] for job_id, before in stages.items()}
+
     def savepoint(self) -> tuple[int, bool, int]:
         """A mark to come back to."""
         return len(self._journal), self._changed, self.last_sequence

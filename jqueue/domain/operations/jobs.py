@@ -180,17 +180,17 @@ class NewJob(Operation):
         enqueue_bytes: the size up to which the blob takes new jobs.
 
     Attributes:
-        values: as given; not to be changed.
+        values, id_given, delay: as given; not to be changed.
     """
 
-    __slots__ = ("_delay", "_enqueue_bytes", "_id_given", "_on_conflict", "values")
+    __slots__ = ("_enqueue_bytes", "_on_conflict", "delay", "id_given", "values")
 
     def __init__(
         self, values: dict[str, Any], id_given: bool, delay: float | None, on_conflict: OnConflict, enqueue_bytes: int
     ) -> None:
         self.values = values
-        self._id_given = id_given
-        self._delay = delay
+        self.id_given = id_given
+        self.delay = delay
         self._on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
 
@@ -204,7 +204,7 @@ class NewJob(Operation):
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:
             raise InvalidJobError(f"job id {job_id!r} belongs to a line of the blob that cannot be read")
-        if self._id_given and draft.attempt_floor >= LARGEST:
+        if self.id_given and draft.attempt_floor >= LARGEST:
             raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
@@ -244,9 +244,9 @@ class NewJob(Operation):
 
     def _job(self, draft: Draft, now: datetime) -> Job:
         values = {**self.values, "created_at": now, "sequence": draft.next_sequence()}
-        if self._delay is not None:
-            values["run_at"] = now + timedelta(seconds=self._delay)
-        if self._id_given:
+        if self.delay is not None:
+            values["run_at"] = now + timedelta(seconds=self.delay)
+        if self.id_given:
             values["attempt"] = draft.attempt_floor
         return trusted_job(values)
 

@@ -1,0 +1,266 @@
+"""The engine of queues whose jobs are kept one by one: a mirror of the store, and each change carried out there.
+
+The rules are those of every queue: operations change a draft, which mirrors the store. What changed is then done in the
+store, job by job. Where somebody else was quicker, the mirror is read anew and the call is tried again; what was done
+for it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from jqueue.adapters.threads import in_a_thread
+from jqueue.core.blob import Sight
+from jqueue.core.engine_base import TRANSIENT, Engine
+from jqueue.core.pace import Backoff
+from jqueue.core.requests import Outcome, Request, as_storage_error
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import (
+    CASConflictError,
+    ClaimLostError,
+    DeadlineExceededError,
+    JobNotFoundError,
+    StorageFatalError,
+)
+from jqueue.domain.models import Claim, Job, QueueState
+from jqueue.domain.operations import Dequeue, Operation
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.job_store import Change, JobStorePort, Kept, Lost
+
+Answer = TypeVar("Answer")
+
+
+class StoreEngine(Engine):
+    """Carries requests to a store of jobs.
+
+    Args:
+        store: where the jobs are.
+        clock: tells the time.
+        entropy: makes ids and jitter.
+        claim_timeout: seconds, for claims that carry no timeout of their own.
+    """
+
+    def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
+        self.store = store
+        self._version = 0
+        self._looked_at: frozenset[Any] = frozenset()
+        self._finished: Mapping[str, int] = {}
+        super().__init__(clock, entropy, claim_timeout=claim_timeout)
+
+    def _forget_content(self) -> None:
+        self.draft = Draft()
+        self.places: dict[str, str] = {}
+        self.loaded = False
+        self.watch.lost_sight()
+
+    def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+        """Nothing else says that the mirror is behind: a claim of what it shows succeeds."""
+        for request, outcome in outcomes:
+            if request.claims_jobs and isinstance(outcome, list):
+                for operation, result in zip(request.operations, outcome, strict=True):
+                    if (
+                        isinstance(operation, Dequeue)
+                        and isinstance(result, list)
+                        and len(result) < operation.batch_size
+                    ):
+                        return True
+        return False
+
+    async def refresh(self) -> bool:
+        """Read the store if it may have changed. Returns whether it had."""
+        started = self.clock.monotonic()
+        try:
+            jobs = await self._call(self._scan, not self.loaded)
+        except BaseException:
+            self.watch.failed()
+            raise
+        self.cycle.read(self.clock.monotonic() - started)
+        moved = jobs is not None and self._adopt(jobs)
+        self.loaded = True
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        return moved
+
+    def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
+        if not self.store.knows_expiry:
+            return super()._suspects(now)
+        claimed = [self.draft.jobs[job_id] for job_id in self.draft.claimed]
+        ends = [
+            (job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)) for job in claimed if job.heartbeat_at
+        ]
+        return tuple((job.claim, job.heartbeat_at) for job, end in ends if end <= now)
+
+    async def look(self, deadline: float) -> tuple[Sight, int, int]:
+        """What there is now, payloads and all."""
+        backoff = Backoff(self.entropy)
+        last: BaseException | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    try:
+                        kept, jobs = await self._call(self._all)
+                        break
+                    except StorageFatalError:
+                        raise
+                    except TRANSIENT as error:
+                        last = error
+                        await backoff.failure(throttled=False)
+                    except Exception as error:
+                        raise as_storage_error(error) from error
+        except TimeoutError as error:
+            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+        looked_at = frozenset((place, *_seen(job)) for job, place in kept)
+        if looked_at != self._looked_at:
+            self._version, self._looked_at = self._version + 1, looked_at
+        size = sum(len(job.payload) for job in jobs)
+        return Sight(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
+
+    def _scan(self, anyway: bool) -> list[Kept] | None:
+        if not anyway and not self.store.has_moved():
+            return None
+        self._finished = self.store.finished()
+        return list(self.store.scan(self.now()))
+
+    def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
+        kept = self.store.scan(self.now())
+        return kept, self.store.payloads(kept)
+
+    def _adopt(self, kept: list[Kept]) -> bool:
+        """Have the draft say what the store says. Returns whether it said something else."""
+        known, places = self.draft.jobs, {job.id: place for job, place in kept}
+        gone = [job_id for job_id in known if job_id not in places]
+        changed = [job for job, place in kept if self.places.get(job.id) != place or _seen(known[job.id]) != _seen(job)]
+        self.places = places
+        self.draft.load(changed, gone)
+        self.draft.finished.update(self._finished)
+        self.draft.dirty.clear()
+        if changed or gone:
+            self.draft.version += 1
+        return bool(changed or gone)
+
+    async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+        """Carry out what changed, and settle each request of which all was done.
+
+        Raises:
+            CASConflictError: somebody was quicker with some of the jobs; the requests that need them are left.
+            StorageError: the store failed.
+        """
+        stages = self.draft.moved_jobs()
+        life = self.life
+        try:
+            now_there = await self._call(self._carry_out, stages, self.now())
+        except BaseException:
+            if life is self.life:
+                self._lose_track(outcomes)
+            raise
+        self.go_on(life)
+        failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
+        self.draft.settle()
+        self.draft.load([kept.job for kept in now_there.values() if isinstance(kept, Kept) and kept.place])
+        self.draft.dirty.clear()
+        for job_id, kept in now_there.items():
+            if isinstance(kept, Kept) and kept.place:
+                self.places[job_id] = kept.place
+            else:
+                self.places.pop(job_id, None)
+        self.draft.version += 1
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        if not failed:
+            for request, outcome in outcomes:
+                self._settle(request, _as_it_stands(outcome, now_there))
+            return
+        self._forget_content()
+        for request, outcome in outcomes:
+            self._settle_or_leave(request, outcome, now_there, failed)
+        others = [error for error in failed.values() if not isinstance(error, Lost)]
+        raise others[0] if others else CASConflictError("another program was quicker")
+
+    def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> dict[str, Any]:
+        """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker."""
+        came_to: dict[str, Any] = {}
+        places = {job_id: self.places.get(job_id, "") for job_id in stages}
+        for step in range(max(map(len, stages.values()), default=1) - 1):
+            changes = [
+                Change(states[step], states[step + 1], places[job_id])
+                for job_id, states in stages.items()
+                if step + 1 < len(states) and not isinstance(came_to.get(job_id), Exception)
+            ]
+            for change, outcome in zip(changes, self.store.carry_out(changes, now), strict=True):
+                came_to[change.job_id] = outcome
+                if isinstance(outcome, Kept):
+                    places[change.job_id] = outcome.place
+        return came_to
+
+    def _settle(self, request: Request, outcome: Outcome) -> None:
+        request.in_flight = False
+        if request.patient:
+            request.deliver(outcome)
+        else:
+            request.settle(outcome)
+
+    def _settle_or_leave(
+        self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], failed: Mapping[str, Exception]
+    ) -> None:
+        """A request of which something was not done: if it was all of it, it is left; what was done is not undone."""
+        request.in_flight = False
+        if not isinstance(outcome, list):
+            self._settle(request, outcome)
+            return
+        pairs = list(zip(request.operations, outcome, strict=True))
+        lost = [_jobs_of(operation, result) & failed.keys() for operation, result in pairs]
+        if len(pairs) == 1 and lost[0] and not (request.claims_jobs and len(outcome[0]) > len(lost[0])):
+            return
+        told = [
+            _without(operation, result, of_it) if of_it else result
+            for (operation, result), of_it in zip(pairs, lost, strict=True)
+        ]
+        self._settle(request, _as_it_stands(told, now_there))
+
+    def _lose_track(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+        self._forget_content()
+        for request, _ in outcomes:
+            request.in_flight = False
+
+    async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await in_a_thread(work, *arguments)
+
+
+def _seen(job: Job) -> tuple[Any, ...]:
+    """What of a job tells whether it is another; its payload is never changed."""
+    return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, job.error
+
+
+def _jobs_of(operation: Operation, result: Any) -> set[str]:
+    """The jobs that an operation is about."""
+    found = set(operation.job_ids())
+    if isinstance(result, Job):
+        found.add(result.id)
+    elif isinstance(result, list):
+        found.update(job.id for job in result if isinstance(job, Job))
+    return found
+
+
+def _without(operation: Operation, result: Any, lost: set[str]) -> Any:
+    """What an operation came to, one among others, if somebody else was quicker with some of its jobs."""
+    if operation.claims_jobs:
+        return [job for job in result if job.id not in lost]
+    claim = getattr(operation, "job", None)
+    if isinstance(claim, Claim):
+        return ClaimLostError(*claim, "another program has the job, or has finished it")
+    return JobNotFoundError(min(lost))
+
+
+def _as_it_stands(outcome: Outcome, now_there: Mapping[str, Any]) -> Outcome:
+    """The results, with the jobs in them as the store has them now."""
+    if not isinstance(outcome, list):
+        return outcome
+
+    def current(result: Any) -> Any:
+        if isinstance(result, Job):
+            found = now_there.get(result.id)
+            return found.job if isinstance(found, Kept) else result
+        return [current(entry) for entry in result] if isinstance(result, list) else result
+
+    return [current(result) for result in outcome]

@@ -1,0 +1,101 @@
+"""`StoreQueue`: a queue on a place that keeps jobs one by one, such as a folder of files in somebody else's format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from jqueue.core.needs import needs
+from jqueue.core.options import QueueOptions
+from jqueue.core.queue_base import Prepared
+from jqueue.core.store_engine import StoreEngine
+from jqueue.core.verbs import QueueVerbs
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Operation
+from jqueue.domain.rules import Schedule
+from jqueue.ports.job_store import JobStorePort
+from jqueue.ports.queue import Capabilities
+
+BATCH_LIMIT = 1_000
+"""The most calls that are carried out together."""
+
+
+class StoreQueue(QueueVerbs):
+    """A queue whose jobs are kept one by one.
+
+    It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
+
+    Args:
+        store: where the jobs are. What it cannot keep is refused.
+        options: see `QueueOptions`: stale_timeout, deadline, limits and the others, by name.
+    """
+
+    def __init__(self, store: JobStorePort, **options: Any) -> None:
+        self.store = store
+        settings = QueueOptions(**options)
+        settings.check()
+        timeout = to_seconds("stale_timeout", settings.stale_timeout)
+        engine = StoreEngine(store, settings.clock, settings.entropy, claim_timeout=timeout)
+        super().__init__(engine, settings, batch_limit=BATCH_LIMIT)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can keep."""
+        return self.store.capabilities
+
+    def __repr__(self) -> str:
+        return f"StoreQueue(store={self.store!r})"
+
+    async def dequeue(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 1,
+        wait: Duration | None = None,
+        claim_timeout: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> list[Job]:
+        """Claim ready jobs: see `JobQueue`."""
+        if wait:
+            self.capabilities.require("wait")
+        return await super().dequeue(
+            entrypoint, batch_size=batch_size, wait=wait, claim_timeout=claim_timeout, deadline=deadline
+        )
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit: see `JobQueue`. One by itself needs no commit."""
+        self.capabilities.require("transactions")
+        return await super().apply(*operations, deadline=deadline)
+
+    async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
+        """The cron entries: see `JobQueue`."""
+        self.capabilities.require("schedules")
+        return []
+
+    def _checked(self, operation: Prepared) -> Prepared:
+        self.capabilities.require(*needs(operation, self._preparation.claim_timeout))
+        return operation
+
+    async def __aenter__(self) -> Self:
+        self._writer.open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is under way, and hand back what nobody took; ends by the deadline."""
+        await self._writer.close(
+            "this queue is closed: make a new one, or enter it again", to_seconds("deadline", self.options.deadline)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.store, dict(vars(self.options)))
+
+
+def _rebuild(store: JobStorePort, settings: dict[str, Any]) -> StoreQueue:
+    return StoreQueue(store, **settings)

@@ -1,0 +1,142 @@
+"""What keeps jobs one by one, each by itself: a folder of files, a text file. The queues are made of it elsewhere.
+
+An object store keeps a queue as one object, and changes it as a whole. Here each job is changed by one step that
+succeeds or not by itself, so that two programs may work on the same folder. Nothing here knows the rules of a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jqueue.domain.models import Job, JobStatus
+from jqueue.ports.queue import Capabilities
+
+
+class Step(StrEnum):
+    """What is done to one job."""
+
+    ADD = "add"
+    CLAIM = "claim"
+    PROLONG = "prolong"
+    RELEASE = "release"
+    BURY = "bury"
+    REVIVE = "revive"
+    REMOVE = "remove"
+    CHANGE = "change"
+
+
+_BETWEEN = {
+    (None, JobStatus.QUEUED): Step.ADD,
+    (JobStatus.QUEUED, JobStatus.IN_PROGRESS): Step.CLAIM,
+    (JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS): Step.PROLONG,
+    (JobStatus.IN_PROGRESS, JobStatus.QUEUED): Step.RELEASE,
+    (JobStatus.IN_PROGRESS, JobStatus.DEAD): Step.BURY,
+    (JobStatus.QUEUED, JobStatus.DEAD): Step.BURY,
+    (JobStatus.DEAD, JobStatus.QUEUED): Step.REVIVE,
+}
+
+
+class Kept(NamedTuple):
+    """A job as it was seen, and where.
+
+    Attributes:
+        job: the job.
+        place: where exactly, in the words of the store: as soon as anybody changes the job, it is elsewhere.
+    """
+
+    job: Job
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One job, before and after.
+
+    Attributes:
+        before: as it was seen; None if it is new.
+        after: as it shall be; None if it leaves.
+        place: where it was seen; empty if it is new.
+    """
+
+    before: Job | None
+    after: Job | None
+    place: str
+
+    @property
+    def step(self) -> Step:
+        """What is to be done."""
+        if self.after is None:
+            return Step.REMOVE
+        return _BETWEEN.get((None if self.before is None else self.before.status, self.after.status), Step.CHANGE)
+
+    @property
+    def acked(self) -> bool:
+        """Whether whoever had claimed the job has finished it."""
+        return self.after is None and self.before is not None and self.before.status is JobStatus.IN_PROGRESS
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        job = self.before or self.after
+        assert job is not None
+        return job.id
+
+
+class Lost(Exception):
+    """The job is not any more as it was seen: look again."""
+
+
+Outcome = Kept | None | Exception
+"""What one change came to: the job as it stands now (nowhere, if it has left), or why not: `Lost`, OSError."""
+
+
+@runtime_checkable
+class JobStorePort(Protocol):
+    """A place that keeps jobs one by one. Its methods block, and are called by one thread at a time."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a queue on it can do."""
+        ...
+
+    @property
+    def knows_expiry(self) -> bool:
+        """Whether a claim ends when its time is over by the clock, for every program that works on the place."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Where it is, as people know it."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is anything yet; the first job makes it."""
+        ...
+
+    def has_moved(self) -> bool:
+        """Whether it may be another than at the last `scan`. Quick, and never wrong when it says no."""
+        ...
+
+    def scan(self, now: datetime) -> Sequence[Kept]:
+        """Every job that there is. Payloads need not be read: a claim brings its own.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        ...
+
+    def payloads(self, jobs: Sequence[Kept]) -> Sequence[Job]:
+        """The same jobs with their payloads; those that have left are left out."""
+        ...
+
+    def finished(self) -> Mapping[str, int]:
+        """The ids of jobs that were acked a short while ago, with the attempts that did it."""
+        ...
+
+    def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
+        """Do each change for itself, in order."""
+        ...
