@@ -1,0 +1,17 @@
+"""A folder of vsqs keeps the contract of queues, as far as it can."""
+
+import pytest
+
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.store_queue import StoreQueue
+from jqueue.testing.queue_contract import QueueContract
+
+
+class TestVsqs(QueueContract):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(**options):
+            options.pop("clock", None)
+            return StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False), **options)
+
+        return make
