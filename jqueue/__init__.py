@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 from jqueue._version import __version__
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect import connect
+from jqueue.connect import connect, connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -122,10 +123,12 @@ __all__ = [
     "StorageError",
     "StorageFatalError",
     "StorageThrottledError",
+    "StoreQueue",
     "UnknownOutcomeError",
     "Unschedule",
     "__version__",
     "connect",
+    "connect_queue",
 ]
 
 _LATER = {"S3Storage": "s3", "GCSStorage": "gcs", "AzureBlobStorage": "azure"}

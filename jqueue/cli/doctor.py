@@ -25,7 +25,7 @@ from jqueue.cli.checks import CHECKS, Finding, examine
 from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge
-from jqueue.connect import connect
+from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch
 
@@ -96,7 +96,7 @@ def run(url: str) -> Examination:
     """Examine the store of a URL; with progress, if a terminal is there to show it."""
     examination = Examination()
     try:
-        storage = connect(url)
+        storage = connect_storage(url)
     except (ValueError, ImportError, StorageFatalError) as error:  # of errors about a URL, no message holds secrets
         examination.error = str(error)
         return examination

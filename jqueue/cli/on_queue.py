@@ -12,12 +12,16 @@ import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
+from jqueue.adapters.threads import in_a_thread
 from jqueue.cli.printing import refusal
-from jqueue.connect import connect
+from jqueue.connect import connect_queue
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
+from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import JobNotFoundError, JQueueError
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.ports.storage import SupportsStoreTime
+from jqueue.ports.job_store import JobStorePort
+from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
 
 Answer = TypeVar("Answer")
 
@@ -44,13 +48,13 @@ class Opened:
         stats: what was in it when it was opened.
     """
 
-    queue: DirectQueue
+    queue: DirectQueue | StoreQueue
     name: str
     stats: QueueStats
 
     def now(self) -> datetime:
         """The time by the store's clock, if it has one; else by our own. Jobs are dated so."""
-        storage = self.queue.storage
+        storage = place_of(self.queue)
         told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
         return told or self.queue.options.clock.now()
 
@@ -71,28 +75,35 @@ def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: 
         typer.Exit: it could not be done.
     """
     try:
-        queue = connect(url, DirectQueue)
+        queue = connect_queue(url, DirectQueue)
     except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
         raise refusal(str(error), as_json=as_json) from None
     try:
         return asyncio.run(_perform(queue, work))
     except JobNotFoundError:  # the id is not repeated: it may be a URL that was put into the wrong place
-        raise refusal(f"no job with this id is in {describe(queue.storage)}", as_json=as_json) from None
+        raise refusal(f"no job with this id is in {describe(place_of(queue))}", as_json=as_json) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
 
 
-async def _perform(queue: DirectQueue, work: Callable[[Opened], Awaitable[Answer]]) -> Answer:
-    if isinstance(queue.storage, InMemoryStorage):
+async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[Opened], Awaitable[Answer]]) -> Answer:
+    if isinstance(place_of(queue), InMemoryStorage):
         raise RefusedError("a queue in memory can be seen only by the process that has it: name a file or a store")
-    name = describe(queue.storage)
+    name = describe(place_of(queue))
     async with queue:
         stats = await queue.stats(deadline=PATIENCE)
-        if is_absent(stats):
+        if await is_absent(queue, stats):
             raise RefusedError(f"there is no queue at {name}: it is made with the first job")
         return await work(Opened(queue, name, stats))
 
 
-def is_absent(stats: QueueStats) -> bool:
-    """Whether these are the figures of a queue that is not there: one that is has its braces at least."""
+def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
+    """Where a queue is."""
+    return queue.store if isinstance(queue, StoreQueue) else queue.storage
+
+
+async def is_absent(queue: BlobQueue | StoreQueue, stats: QueueStats) -> bool:
+    """Whether these are the figures of a queue that is not there: a blob that is has its braces at least."""
+    if isinstance(queue, StoreQueue):
+        return not await in_a_thread(queue.store.exists)
     return stats.size == 0

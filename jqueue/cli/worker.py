@@ -15,11 +15,12 @@ import typer
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe, printable
 from jqueue.cli.log import log_to_stderr
-from jqueue.cli.on_queue import URL, is_absent
+from jqueue.cli.on_queue import URL, is_absent, place_of
 from jqueue.cli.printing import refusal
 from jqueue.cli.program import find_worker
-from jqueue.connect import connect
-from jqueue.core.broker import BrokerQueue
+from jqueue.connect import connect_queue
+from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.domain.stats import QueueStats
 from jqueue.worker import Worker
@@ -66,7 +67,7 @@ def worker(
     found.concurrency = concurrency or found.concurrency
     found.grace = found.grace if grace is None else grace
     try:
-        queue = connect(url, BrokerQueue)
+        queue = connect_queue(url)
         asyncio.run(_run(found, queue, drain=drain))
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
@@ -74,7 +75,7 @@ def worker(
         raise refusal(f"the queue cannot be used: {error}") from None
 
 
-async def _run(found: Worker, queue: BrokerQueue, *, drain: bool) -> None:
+async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> None:
     await _look(queue, found.handlers)
     await found.run(queue, drain=drain)
     left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -87,10 +88,10 @@ async def _run(found: Worker, queue: BrokerQueue, *, drain: bool) -> None:
         os._exit(0)  # or they would keep the process for ever
 
 
-async def _look(queue: BrokerQueue, handled: Container[str]) -> None:
+async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Say what there is; a queue that can never be used is an error now, and one that is away is waited for."""
     logger = logging.getLogger("jqueue.worker")
-    if isinstance(queue.storage, InMemoryStorage):
+    if isinstance(place_of(queue), InMemoryStorage):
         logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
     try:
         stats: QueueStats = await queue.stats(deadline=10)
@@ -99,8 +100,8 @@ async def _look(queue: BrokerQueue, handled: Container[str]) -> None:
     except JQueueError as error:
         logger.warning("the queue cannot be reached yet: %s", error)
         return
-    if is_absent(stats):
-        logger.info("there is no queue at %s yet: it is made with the first job", describe(queue.storage))
+    if await is_absent(queue, stats):
+        logger.info("there is no queue at %s yet: it is made with the first job", describe(place_of(queue)))
         return
     counts = f"{stats.depth} jobs ready, {stats.scheduled} scheduled, {stats.dead} dead"
     logger.info("the queue has %s%s", counts, _unhandled(stats, handled))

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from jqueue.adapters.storage._remote import RemoteStorage
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.connect import connect
+from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsListing, SupportsRelease
 from jqueue.spark.globs import Pattern, has_wildcards
@@ -132,7 +132,7 @@ async def find_all(addresses: Sequence[str]) -> list[Member]:
     found: dict[str, Member] = {}
     for address in addresses:
         if not has_wildcards(_name_in(address)):
-            members = [Member(address, connect(address))]
+            members = [Member(address, connect_storage(address))]
         elif (scheme := _URL.match(address)) is None or scheme[1].lower() == "file":
             members = _files(address)
         else:
@@ -167,7 +167,7 @@ def _files(address: str) -> list[Member]:
     if url is not None:
         path, mark, text = address[url.end() :].partition("?")
         if not path.startswith(("/", "localhost/")):
-            connect(address)  # says what is wrong
+            connect_storage(address)  # says what is wrong
         pattern, options = Pattern.of_url(path.removeprefix("localhost")), mark + text
     found = []
     for path in sorted(glob.glob(pattern.text, recursive=True)):
@@ -175,7 +175,7 @@ def _files(address: str) -> list[Member]:
             absolute = os.path.abspath(path)
             plain = url is None and not _SIGNS.search(absolute)
             member = absolute if plain else f"file://{quote(os.fsencode(absolute))}{options}"
-            found.append(Member(member, connect(member)))
+            found.append(Member(member, connect_storage(member)))
     return found
 
 
@@ -191,7 +191,7 @@ async def _objects(address: str) -> list[Member]:
             f"the {scheme}:// URL has too little before its first wildcard: it takes two characters of the name, as in "
             f"{scheme}://…/queues/*.json"
         )
-    base = connect(f"{scheme}://{place}/{quote(before)}{mark}{options}")
+    base = connect_storage(f"{scheme}://{place}/{quote(before)}{mark}{options}")
     if not isinstance(base, SupportsListing):
         raise InvalidURLError(f"wildcards are for files and object stores, and {scheme}:// cannot list its objects")
     found: list[Member] = []

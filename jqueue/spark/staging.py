@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.system import SystemClock, SystemEntropy
-from jqueue.connect import connect
+from jqueue.connect import connect_storage
 from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.errors import (
     CASConflictError,
@@ -56,7 +56,7 @@ def open_store(url: str) -> SupportsScratch:
     Raises:
         InvalidURLError: it names none.
     """
-    storage = connect(url)
+    storage = connect_storage(url)
     if isinstance(storage, InMemoryStorage):
         raise InvalidURLError(
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jqueue.adapters.system import forks
-from jqueue.connect import connect
+from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, to_seconds
@@ -264,7 +264,7 @@ class SyncQueue:
 def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
     """The async queue for whatever a `SyncQueue` is made of."""
     if isinstance(target, str | os.PathLike):
-        return connect(target, BrokerQueue, **settings)
+        return connect_queue(target, **settings)
     if isinstance(target, ObjectStoragePort):
         return BrokerQueue(target, **settings)
     if isinstance(target, SyncQueue) or not hasattr(target, "enqueue"):

@@ -15,7 +15,7 @@ def doctor(monkeypatch):
     """`doctor(storage, *options)`: what became of `jqueue doctor URL`, in a terminal of 80 columns."""
 
     def run(storage, *options, real_time=False):
-        monkeypatch.setattr(module, "connect", lambda url: storage)
+        monkeypatch.setattr(module, "connect_storage", lambda url: storage)
         if not real_time:
             monkeypatch.setattr(asyncio, "run", virtual_time.run)
             monkeypatch.setattr(module, "SystemClock", virtual_time.VirtualClock)

@@ -118,7 +118,7 @@ async def test_neither_use_nor_a_copy_of_a_storage_shows_the_secrets_of_its_url(
         with pytest.raises(StorageError) as raised:
             await call()
         said.append(all_that_is_said(raised.value))
-    await storage.release()  # type: ignore[attr-defined]
-    said += [caplog.text, repr(storage.beside(".x"))]  # type: ignore[attr-defined]
+    await storage.release()
+    said += [caplog.text, repr(storage.beside(".x"))]
     said += [repr(pickle.loads(pickle.dumps(each))) for each in (storage, queue)]
     assert [] == [text for text in said if SECRET in text]

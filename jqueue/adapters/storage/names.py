@@ -5,6 +5,7 @@ from __future__ import annotations
 from jqueue.adapters.storage._remote import RemoteStorage
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.ports.job_store import JobStorePort
 
 
 def describe(storage: object) -> str:
@@ -15,6 +16,8 @@ def describe(storage: object) -> str:
         name = str(storage.path.absolute())
     elif isinstance(storage, InMemoryStorage):
         name = "memory"
+    elif isinstance(storage, JobStorePort):
+        name = storage.name
     else:
         name = repr(storage)
     return printable(name)

@@ -18,7 +18,7 @@ from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
-from jqueue.connect import connect
+from jqueue.connect import connect_storage
 from jqueue.domain.errors import JQueueError
 
 
@@ -119,7 +119,7 @@ def _checked(source: str, url: str, kind: Format | None, place: Place) -> tuple[
     """The name of the queue and the format of the file: what is wrong with them is seen before Spark starts."""
     as_json = place.as_json
     try:
-        storage = connect(url)
+        storage = connect_storage(url)
     except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
         raise refusal(str(error), as_json=as_json) from None
     if isinstance(storage, InMemoryStorage):

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from jqueue.adapters.storage.names import describe
 from jqueue.adapters.system import SystemClock, SystemEntropy
-from jqueue.connect import connect
+from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.report.columns import (
@@ -122,7 +122,7 @@ def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | No
     if now is not None and now.tzinfo is None:
         raise InvalidJobError("now must be aware of its time zone, as in datetime.now(UTC)")
     found = queues_of(urls if isinstance(urls, str) else ",".join(urls))
-    names = tuple(sorted({describe(connect(url)) for url in found}))
+    names = tuple(sorted({describe(connect_storage(url)) for url in found}))
     reader = spark.read.format("jqueue")
     if len(found) == 1:
         snapshot = reader.schema(READ).load(found[0]).withColumn("queue", F.lit(names[0]))

@@ -96,9 +96,9 @@ def test_on_a_real_object_store(spark, seaweedfs):
     async def left():
         storage = connect(url)
         try:
-            return await storage.list_beside(".")  # type: ignore[attr-defined]
+            return await storage.list_beside(".")
         finally:
-            await storage.release()  # type: ignore[attr-defined]
+            await storage.release()
 
     assert [] == asyncio.run(left())
 

@@ -1,0 +1,132 @@
+"""The one place that turns a URL into a storage, or a queue on it.
+
+    storage = connect("s3://bucket/queue.json?endpoint_url=http://127.0.0.1:9000")
+    queue = connect("queue.json", BrokerQueue)
+    queue = connect("vsqs:///var/spool/app/queue")
+
+No text of an error, log or repr has the secrets of a URL in it, nor anything else that its user gave there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from jqueue.connect.address import EXAMPLES, take_apart, wrong
+from jqueue.connect.formats import FORMATS
+from jqueue.connect.stores import STORES, bare_path
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.store_queue import StoreQueue
+from jqueue.domain.errors import InvalidURLError
+from jqueue.ports.job_store import JobStorePort
+from jqueue.ports.storage import ObjectStoragePort
+
+Queue = TypeVar("Queue")
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_ALIASES = {
+    "s3a": "s3", "s3n": "s3",
+    "gcs": "gs", "gcs+https": "gs",
+    "azure": "az", "abfs": "az", "abfss": "az", "wasb": "az", "wasbs": "az",
+    "mem": "memory",
+}  # fmt: skip
+
+
+@overload
+def connect(url: str | os.PathLike[str], **settings: Any) -> Any: ...
+@overload
+def connect(url: str | os.PathLike[str], kind: Callable[..., Queue], **settings: Any) -> Queue: ...
+
+
+def connect(url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, **settings: Any) -> Any:
+    """A storage for a URL, or a queue on it. Nothing is sent before it is used.
+
+    Args:
+        url: `s3://bucket/key`, `gs://bucket/object`, `az://account@container/blob`, `file:///path` or `memory://`, with
+            options of the storage behind it as `?name=value&name=value`; or a bare path, which is taken as it is. Or
+            the folder or file of an older queue, which is always a queue: `vsqs:///folder`.
+        kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
+        settings: settings of the queue.
+
+    Returns:
+        What `kind` makes of the storage; without it, the storage, or a `StoreQueue` on the format of an older queue.
+
+    Raises:
+        InvalidURLError: the URL is wrong. The message shows a right one. Or it is that of an older queue, and `kind`
+            is a queue that keeps all its jobs in one object.
+        ImportError: the extra for that store is not installed. The message says which.
+        TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
+    """
+    found = _found(url)
+    if isinstance(found, JobStorePort):
+        if kind is not None and kind is not StoreQueue:
+            raise InvalidURLError(
+                "this URL names a queue in a format of its own, which is not for the class that was given: leave that "
+                "out, or take connect_queue(url, kind)"
+            )
+        return StoreQueue(found, **settings)
+    if kind is not None:
+        return kind(found, **settings)
+    if settings:
+        raise TypeError(f"connect() takes {', '.join(settings)} only with the class of a queue: connect(url, kind)")
+    return found
+
+
+@overload
+def connect_queue(url: str | os.PathLike[str], **settings: Any) -> BrokerQueue | StoreQueue: ...
+@overload
+def connect_queue(url: str | os.PathLike[str], kind: Callable[..., Queue], **settings: Any) -> Queue | StoreQueue: ...
+
+
+def connect_queue(url: str | os.PathLike[str], kind: Callable[..., Any] = BrokerQueue, **settings: Any) -> Any:
+    """A queue for any URL: that of the format, where an older queue is named, and else one of a class.
+
+    Args:
+        url: see `connect`.
+        kind: the class of a queue on a storage.
+        settings: settings of the queue.
+
+    Raises:
+        InvalidURLError: the URL is wrong. The message shows a right one.
+        ImportError: the extra for that store is not installed. The message says which.
+        TypeError: the URL is neither text nor a path.
+    """
+    found = _found(url)
+    return StoreQueue(found, **settings) if isinstance(found, JobStorePort) else kind(found, **settings)
+
+
+def connect_storage(url: str | os.PathLike[str]) -> ObjectStoragePort:
+    """The storage for a URL, for what needs a whole queue in one object.
+
+    Raises:
+        InvalidURLError: the URL is wrong, or it is that of an older queue.
+        ImportError: the extra for that store is not installed. The message says which.
+        TypeError: the URL is neither text nor a path.
+    """
+    found = _found(url)
+    if isinstance(found, JobStorePort):
+        raise InvalidURLError(
+            "this URL names a queue in a format of its own, and this is only for queues that are one object of a "
+            f"store: it should look like {EXAMPLES['s3']}, or be a path"
+        )
+    return found
+
+
+def _found(url: str | os.PathLike[str]) -> ObjectStoragePort | JobStorePort:
+    match = _SCHEME.match(url) if isinstance(url, str) else None
+    if match is None:
+        return bare_path(url)
+    scheme = match[1].lower()
+    if scheme in _ALIASES:
+        raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
+    build = STORES.get(scheme) or FORMATS.get(scheme)
+    if build is None:
+        known = ", ".join(EXAMPLES.values())
+        raise InvalidURLError(
+            f"no store has the scheme of this URL: there are {known}, or a path, as ./a:b with colons"
+        )
+    if match[2] is None:
+        raise wrong(scheme, "has no // behind its scheme")
+    return build(take_apart(scheme, match.string, match.end()))

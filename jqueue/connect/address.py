@@ -1,0 +1,205 @@
+"""A URL taken apart, what its options may say, and what is wrong with it, without its secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from jqueue.domain.durations import LONGEST
+from jqueue.domain.errors import InvalidURLError
+
+Given = TypeVar("Given")
+Value = TypeVar("Value")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REGION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+
+EXAMPLES = {
+    "s3": "s3://bucket/queue.json",
+    "gs": "gs://bucket/queue.json",
+    "az": "az://account@container/queue.json",
+    "file": "file:///var/lib/app/queue.json",
+    "memory": "memory://",
+    "vsqs": "vsqs:///var/spool/app/queue",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an option takes, in words, and how its text becomes its value."""
+
+    words: str
+    convert: Callable[[str], Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """A URL taken apart.
+
+    Attributes:
+        scheme: which store.
+        user, secret: what stands before the @.
+        place: the bucket or container.
+        name: the object in it; bytes that are not UTF-8 are surrogates, as in the names of files.
+        options: what stands behind the question mark.
+    """
+
+    scheme: str
+    place: str
+    name: str
+    options: Mapping[str, str]
+    user: str | None = None
+    secret: str | None = None
+
+    def take(self, **known: Kind) -> dict[str, Any]:
+        """The options, converted.
+
+        Args:
+            known: the options that there are.
+
+        Raises:
+            InvalidURLError: it has another one, or one whose value cannot be converted.
+        """
+        taken = {}
+        for option, text in self.options.items():
+            if option not in known:
+                known_ones = ", ".join(known) or "no options"
+                raise wrong(self.scheme, f"has an unknown option (there are {known_ones}; & in a value is written %26)")
+            taken[option] = or_none(known[option].convert, text)
+            if taken[option] is None:
+                raise wrong(self.scheme, f"has a wrong value for {option}, which takes {known[option].words}")
+        return taken
+
+
+def take_apart(scheme: str, url: str, begin: int) -> Address:
+    """What stands behind the scheme.
+
+    Not by `urlsplit`: its errors show what they are about, it deletes line breaks, and it knows hosts and ports.
+    """
+    if not url.isprintable() or url != url.strip():
+        raise wrong(scheme, "has a line break, or something else that has to be escaped with %")
+    path, _, query = url[begin:].partition("?")
+    authority, _, name = path.partition("/")
+    login, at, place = authority.rpartition("@")
+    user, colon, secret = (_unescaped(scheme, part) for part in login.partition(":"))
+    if at and (not user or (colon and not secret)):
+        raise wrong(scheme, "leaves out something before its @")
+    return Address(
+        scheme,
+        place,
+        unquote(name, errors="surrogateescape"),
+        _options(scheme, query),
+        user if at else None,
+        secret if colon else None,
+    )
+
+
+def _options(scheme: str, query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for field in query.split("&") if query else ():
+        option, _, text = field.partition("=")
+        if not text:
+            raise wrong(scheme, "has an option without a value (they are name=value&name=value; a ? in a key is %3F)")
+        if option in options:
+            raise wrong(scheme, "has an option twice")
+        options[option] = _unescaped(scheme, text)
+    return options
+
+
+def _unescaped(scheme: str, text: str) -> str:
+    """The text that was escaped with %. A plus is itself: the keys of Azure have many."""
+    plain = or_none(partial(unquote, errors="strict"), text)
+    if plain is None:
+        raise wrong(scheme, "has escaped bytes that are not UTF-8")
+    return plain
+
+
+def check_object(address: Address, what: str) -> None:
+    """An object in a bucket: both are named."""
+    if not address.place:
+        raise wrong(address.scheme, f"names no {what}")
+    if ":" in address.place:
+        right = "an endpoint goes into an option, and / ? # in a key are written %2F %3F %23"
+        raise wrong(address.scheme, f"has a colon where only the {what} belongs ({right})")
+    if not _NAME.fullmatch(address.place):
+        raise wrong(address.scheme, f"has a name that no {what} can have")
+    if not address.name or address.name.endswith("/"):
+        raise wrong(address.scheme, f"names a {what}, but no object in it")
+    if or_none(str.encode, address.name) is None:
+        raise wrong(address.scheme, "names an object by bytes that are not UTF-8")
+
+
+def check_nobody(address: Address) -> None:
+    """A store that knows no users."""
+    if address.user is not None:
+        raise wrong(address.scheme, "names a user, which this store does not take from a URL")
+
+
+def wrong(scheme: str, what: str) -> InvalidURLError:
+    """The error that says what is wrong with a URL, and shows a right one."""
+    return InvalidURLError(f"the {scheme}:// URL {what}: it should look like {EXAMPLES[scheme]}")
+
+
+def or_none(convert: Callable[[Given], Value], given: Given, wrong: type[Exception] = ValueError) -> Value | None:
+    """What the function returns; None if it finds the argument wrong.
+
+    It is called here, so that our error is not raised within its error, which may show the argument.
+    """
+    try:
+        return convert(given)
+    except wrong:
+        return None
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("not for a header")
+    return text
+
+
+def region(text: str) -> str:
+    """The name of a region."""
+    if not _REGION.fullmatch(text):
+        raise ValueError("not a region")
+    return text
+
+
+def addressing_style(text: str) -> str:
+    """How a bucket is named in a request."""
+    if text not in ("auto", "path", "virtual"):
+        raise ValueError("not a style")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    """The URL of an endpoint, which may hold no secrets: the errors of the clients show it."""
+    parts = urlsplit(text)
+    plain = text.isprintable() and not any(sign in text for sign in " @?#")
+    host = plain and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError("not an endpoint")
+    return text
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("not a truth value")
+    return text == "true"
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= LONGEST:
+        raise ValueError("not a duration")
+    return seconds
+
+
+TEXT = Kind("printable text", _printable)
+ENDPOINT = Kind("the URL of an http or https server, without user, ? and #", _endpoint)
+YES_OR_NO = Kind("true or false", _yes_or_no)
+DURATION = Kind("a number of seconds above 0", _seconds)
