@@ -30,6 +30,7 @@ class Seen:
         settings: what holds for the queue as a whole.
         schedules: its cron entries, the next one first.
         now: by the queue's clock.
+        one_object: whether it is an object of a store, with a version and a limit, and not in an older queue's format.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Seen:
     settings: QueueSettings
     schedules: Sequence[Schedule]
     now: datetime
+    one_object: bool
 
     @property
     def entrypoints(self) -> dict[str, EntrypointStats]:
@@ -56,7 +58,7 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
         show_json(as_values(seen))
         return
     figures = seen.stats
-    show(Text(seen.name, "bold"), f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}\n")
+    show(Text(seen.name, "bold"), f"{_extent(seen)}\n")
     show(_jobs(seen))
     if limits := _limits(seen):
         show("", limits)
@@ -68,11 +70,20 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
         show(Text(f"\nwarning: {printable(warning)}", "yellow"))
 
 
+def _extent(seen: Seen) -> str:
+    """How large the queue is; in the format of an older one, only its payloads are known, and it has no versions."""
+    figures = seen.stats
+    if seen.one_object:
+        return f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
+    return f"{size(figures.size)} of payloads"
+
+
 async def _look(opened: Opened) -> Seen:
     state = await opened.queue.read_state()
     return Seen(
         name=opened.name,
         stats=opened.stats,
+        one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
         settings=state.settings,
         schedules=sorted(state.schedules.values(), key=lambda schedule: (schedule.next_at, schedule.name)),
@@ -85,9 +96,9 @@ def as_values(seen: Seen) -> dict[str, Any]:
     figures = seen.stats
     return {
         "queue": seen.name,
-        "version": figures.version,
+        "version": figures.version if seen.one_object else None,
         "size": figures.size,
-        "size_limit": figures.size_limit,
+        "size_limit": figures.size_limit if seen.one_object else None,
         "unreadable": figures.unreadable,
         "warnings": list(figures.warnings),
         **_counts(figures),

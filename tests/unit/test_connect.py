@@ -216,7 +216,7 @@ async def test_a_queue_is_made_of_a_url_its_class_and_settings():
 
 def test_settings_without_a_queue_are_refused():
     with pytest.raises(TypeError, match=r"stale_timeout only with the class of a queue: connect\(url, kind\)"):
-        connect("memory://", stale_timeout=7)  # type: ignore[call-overload]
+        connect("memory://", stale_timeout=7)
 
 
 @pytest.mark.parametrize("what", [None, 7, b"queue.json", ["memory://"]])

@@ -152,7 +152,7 @@ def test_a_worker_that_had_them_all_did_every_other_job_once_and_exits_with_0(af
     assert {*RESULTS, "good in a process"} == set(after.jobs())
     assert 2 == after.jobs()["good in a process"].result
     assert 0 == after.fate.exit_code, after.log
-    assert "Traceback" not in after.log
+    assert "Traceback" not in after.log, after.log
 
 
 def test_a_process_that_never_ends_is_killed_when_its_time_is_up(after):

@@ -1,0 +1,27 @@
+"""A worker keeps the worker contract on the formats of older queues, as it stands."""
+
+from typing import Any
+
+import pytest
+
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.store_queue import StoreQueue
+from jqueue.testing.worker_contract import WorkerContract
+
+
+class OnAFormat(WorkerContract):
+    """A subclass says what makes the store of a path."""
+
+    make_store: Any
+
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(**options):
+            options.pop("clock", None)
+            return StoreQueue(self.make_store(tmp_path / "queue", fsync=False), **options)
+
+        return make
+
+
+class TestVsqs(OnAFormat):
+    make_store = VsqsFolder
