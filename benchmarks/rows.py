@@ -20,6 +20,7 @@ from benchmarks.contest import (
     ours,
 )
 from benchmarks.figures import Target
+from benchmarks.format_rows import format_rows
 from benchmarks.peers import PEERS, WORKERS, Peer
 from benchmarks.spark_rows import pipeline_row
 
@@ -58,6 +59,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         memory_row(),
         *growth_rows(),
         pipeline_row(),
+        *(format_rows() if peers is None else ()),
     ]
 
 

@@ -123,6 +123,7 @@ async def test_a_connection_to_a_server_that_is_gone_ends():
 # Our programs, on small numbers, in this environment
 
 BRIEF = {"in_flight": 4, "seconds": 0.05, "warm_seconds": 0, "payload_bytes": 64}
+FORMATS = {"jobs": 20, "in_flight": 4, "payload_bytes": 64}
 PROGRAMS_RUN = [
     ("depth", {**BRIEF, "storage": "memory", "depth": 5}, "operations_per_second"),
     ("depth", {**BRIEF, "storage": "file", "depth": 5, "limit": True}, "limit_operations_per_second"),
@@ -134,6 +135,8 @@ PROGRAMS_RUN = [
     ("memory", {"jobs": 500, "payload_bytes": 64, "traced": False}, "bytes_per_job"),
     ("fair", {**BRIEF, "storage": "file", "processes": 2, "seconds": 0.3}, "operations_per_second"),
     ("stalls", {**BRIEF, "depth": 20, "repeats": 1}, "work_longest"),
+    ("formats", {**FORMATS, "url": "vsqs://{folder}/queue", "headers": True}, "jobs_per_second"),
+    ("formats", {**FORMATS, "url": "vsqs://{folder}/queue?fsync=false", "headers": False}, "jobs_per_second"),
     ("bulk", {"storage": "file", "rows": 20, "payload_bytes": 64}, "rows_per_second"),
 ]
 
