@@ -8,6 +8,7 @@ for it is kept.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -48,7 +49,13 @@ class StoreEngine(Engine):
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
+        self._looked_aside = False  # the place was scanned, and the draft has not heard of it
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
+
+    def reset(self) -> None:
+        """Read anew: after a fork, or when what is known cannot be trusted."""
+        self._one_at_a_time = threading.Lock()
+        super().reset()
 
     def _forget_content(self) -> None:
         self.draft = Draft()
@@ -118,12 +125,14 @@ class StoreEngine(Engine):
         return Sight(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
 
     def _scan(self, anyway: bool) -> list[Kept] | None:
-        if not anyway and not self.store.has_moved():
+        if not anyway and not self._looked_aside and not self.store.has_moved():
             return None
+        self._looked_aside = False
         self._finished = self.store.finished()
         return list(self.store.scan(self.now()))
 
     def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
+        self._looked_aside = True
         kept = self.store.scan(self.now())
         return kept, self.store.payloads(kept)
 
@@ -151,9 +160,9 @@ class StoreEngine(Engine):
         life = self.life
         try:
             now_there = await self._call(self._carry_out, stages, self.now())
-        except BaseException:
+        except BaseException as error:
             if life is self.life:
-                self._lose_track(outcomes)
+                self._lose_track(outcomes, is_over=isinstance(error, Exception))
             raise
         self.go_on(life)
         failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
@@ -218,13 +227,20 @@ class StoreEngine(Engine):
         ]
         self._settle(request, _as_it_stands(told, now_there))
 
-    def _lose_track(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+    def _lose_track(self, outcomes: list[tuple[Request, Outcome]], *, is_over: bool) -> None:
+        """What is in the store is not known any more. A thread that was left may still be at it."""
         self._forget_content()
         for request, _ in outcomes:
-            request.in_flight = False
+            request.in_flight = not is_over
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
-        return await in_a_thread(work, *arguments)
+        return await in_a_thread(self._alone, self._one_at_a_time, work, *arguments)
+
+    @staticmethod
+    def _alone(lock: threading.Lock, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Somebody may look while calls are carried, and a call that was left may still be at it."""
+        with lock:
+            return work(*arguments)
 
 
 def _seen(job: Job) -> tuple[Any, ...]:
