@@ -98,7 +98,7 @@ Outcome = Kept | None | Exception
 class JobStorePort(Protocol):
     """A place that keeps jobs one by one. Its methods block, and are called by one thread at a time.
 
-    An object belongs to one queue, as it knows what that has seen; another queue takes another object on the same place.
+    An object belongs to one queue, as it knows what that has seen: another queue takes another object on that place.
     """
 
     @property
