@@ -1,0 +1,147 @@
+"""Environments of other programs, and of other versions of this one: built when first needed, and kept between runs.
+
+`make clean` removes them: their folders are called `.venv-<name>`. A failure to build one is the failure of the test.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SECONDS = 60
+INSTALL_SECONDS = 600
+
+ASK_VERSION = "import sys, {0}, importlib.metadata; print(importlib.metadata.version(sys.argv[1]))"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that has one version of a package."""
+
+    python: Path
+    environment: dict[str, str]
+
+    def command(self, program: Path | str, *arguments: str) -> list[str]:
+        """The command that runs a file, or a text, with every warning shown."""
+        code = [str(program)] if isinstance(program, Path) else ["-c", program]
+        return [str(self.python), "-W", "always", *code, *arguments]
+
+    def run(self, program: Path | str, *arguments: str, folder: Path) -> str:
+        """Run a program in a folder, and return what it prints. It must succeed, and nothing may go wrong aside."""
+        folder.mkdir(parents=True, exist_ok=True)
+        result = subprocess.run(
+            self.command(program, *arguments),
+            cwd=folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert result.returncode == 0, f"{self.python}: {program}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.stderr, result.stderr
+        assert "Warning" not in result.stderr, result.stderr
+        return result.stdout
+
+
+@dataclass(frozen=True)
+class Release:
+    """One version of a package, as it is on PyPI.
+
+    Attributes:
+        package: its name.
+        version: which one.
+        options: more arguments for pip.
+        oldest: the Python that it asks for; older ones install it all the same, and must be able to run it.
+    """
+
+    package: str
+    version: str
+    options: Sequence[str] = ()
+    oldest: tuple[int, int] = (3, 0)
+
+    def interpreter(self) -> Interpreter:
+        """A Python of the version that runs now, with this release: built if it is not there yet."""
+        cache = ROOT / f".venv-{self.package}-{self.version}"
+        version = "{}.{}".format(*sys.version_info)
+        python = cache / version / "bin" / "python"
+        with _lock(cache / f"{version}.lock") as lock:
+            if not self._is_in(python):
+                _refuse_if_it_failed_already(lock)
+                try:
+                    self._build(python)
+                except (OSError, subprocess.SubprocessError) as error:
+                    output = getattr(error, "stdout", None) or ""
+                    what = f"{self.package} {self.version} could not be installed in {cache / version}"
+                    reason = f"{what}: {error}\n{output}"
+                    lock.write_text(f"{_run_id()}\n{reason}", encoding="utf-8")
+                    pytest.fail(reason, pytrace=False)
+        return Interpreter(python, clean_environment())
+
+    def _build(self, python: Path) -> None:
+        _call(sys.executable, "-m", "venv", "--clear", str(python.parents[1]))
+        wanted = f"{self.package}=={self.version}"
+        install = [str(python), "-m", "pip", "install", "--no-input", *self.options, wanted]
+        if sys.version_info < self.oldest:
+            install.append("--ignore-requires-python")
+        _call(*install)
+        if not self._is_in(python):
+            raise OSError("it was installed, and cannot be imported")
+
+    def _is_in(self, python: Path) -> bool:
+        try:
+            answer = subprocess.run(
+                [python, "-c", ASK_VERSION.format(self.package), self.package],
+                cwd=python.parents[2],
+                env=clean_environment(),
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return answer.returncode == 0 and answer.stdout.strip() == self.version
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what would lead one interpreter to the other's modules."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def _call(*command: str) -> None:
+    subprocess.run(
+        command,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=INSTALL_SECONDS,
+    )
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[Path]:
+    """Only one process builds at a time: a test run has several."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield path
+
+
+def _refuse_if_it_failed_already(lock: Path) -> None:
+    """The other processes of one test run need not find out again, each after minutes, that there is no network."""
+    run_id, _, reason = lock.read_text(encoding="utf-8").partition("\n")
+    if run_id == _run_id():
+        pytest.fail(reason, pytrace=False)
+
+
+def _run_id() -> str:
+    return os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
