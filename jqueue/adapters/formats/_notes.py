@@ -1,6 +1,8 @@
-"""What a format has no place for, kept with a file in an extended attribute: id, entrypoint, headers, attempts.
+"""What a format has no place for is kept with a file: id, entrypoint, headers, attempts.
 
-An attribute stays with its file through every rename, and programs that do not know it do not see it.
+A note is an extended attribute: it stays with its file through every rename, and programs that do not know it do not
+see it. Where there are no attributes (other systems, file systems without them, a file of somebody else), and where a
+note is too large for one, it is a file beside, in a folder that the other programs do not look into.
 """
 
 from __future__ import annotations
@@ -8,9 +10,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import suppress
 from typing import Any
-
-from jqueue.domain.errors import StorageFatalError
 
 ATTRIBUTE = "user.jqueue"
 
@@ -18,66 +19,108 @@ LARGEST = 1024
 """So many bytes go into an attribute; file systems have room for about four thousand, all attributes together."""
 
 MORE = "more"
+"""In an attribute: where the whole note is, from the folder of the file."""
 
-_ABSENT = (errno.ENODATA, errno.EOPNOTSUPP)
+HAS_ATTRIBUTES = hasattr(os, "setxattr")
+
+_ABSENT = (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES) if HAS_ATTRIBUTES else ()
+_REFUSED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.E2BIG, errno.ERANGE)
 
 
-def read_note(path: str) -> dict[str, Any]:
+def read_note(path: str, beside: str | None = None, *, attributes: bool = HAS_ATTRIBUTES) -> dict[str, Any]:
     """The note of a file; empty if it has none, or one that cannot be read.
+
+    Args:
+        path: of the file.
+        beside: the path of the file that is its note where there are no attributes; None if that is not known.
+        attributes: whether extended attributes are looked at.
 
     Raises:
         FileNotFoundError: there is no such file.
     """
+    if beside is not None and (note := _read_beside(beside)) is not None:
+        return note
+    if not attributes:
+        os.stat(path)
+        return {}
     try:
         content = os.getxattr(path, ATTRIBUTE)
     except OSError as error:
         if error.errno in _ABSENT:
             return {}
         raise
-    try:
-        note = json.loads(content)
-    except ValueError:
-        return {}
-    if not isinstance(note, dict):
-        return {}
-    if MORE in note:
-        try:
-            with open(note[MORE], "rb") as file:
-                return dict(json.loads(file.read()))
-        except (OSError, ValueError, TypeError):
-            return note
-    return note
+    note = _decoded(content)
+    if note is not None and MORE in note:
+        more = _read_beside(os.path.join(os.path.dirname(path), str(note[MORE])))
+        return note if more is None else more
+    return note or {}
 
 
-def write_note(path: str, note: dict[str, Any], beside: str) -> None:
-    """Give a file a note.
+def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool = HAS_ATTRIBUTES) -> None:
+    """Give a file a note, whole: it is the old one or the new one, whenever this process dies.
 
     Args:
         path: of the file.
         note: what is kept; None is nothing.
-        beside: the path of a file for what is too much for an attribute.
+        beside: the path of a file for what cannot be an attribute; its folder is made if need be. What is there from
+            before is replaced, or removed if an attribute has the note.
+        attributes: whether extended attributes are used.
 
     Raises:
         FileNotFoundError: there is no such file.
-        StorageFatalError: this file system keeps no attributes.
     """
     said = {name: value for name, value in note.items() if value is not None and name != MORE}
     content = _encoded(said)
-    if len(content) > LARGEST:
-        os.makedirs(os.path.dirname(beside), exist_ok=True)
-        part = f"{beside}.part"
-        with open(part, "wb") as file:
-            file.write(content)
-        os.replace(part, beside)
-        content = _encoded({**{name: said[name] for name in ("id", "entrypoint") if name in said}, MORE: beside})
+    if len(content) <= LARGEST and attributes and _set_attribute(path, content):
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        return
+    if not attributes:
+        os.stat(path)
+    _write_beside(beside, content)
+    if attributes:
+        where = os.path.relpath(beside, os.path.dirname(path))
+        few = {name: said[name] for name in ("id", "entrypoint") if name in said}
+        _set_attribute(path, _encoded({**few, MORE: where}))
+
+
+def _set_attribute(path: str, content: bytes) -> bool:
+    """Returns whether it could be set."""
     try:
         os.setxattr(path, ATTRIBUTE, content)
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            raise StorageFatalError(
-                f"the file system of {os.path.dirname(path)!r} keeps no extended attributes, which attempts need"
-            ) from error
+        if error.errno in _REFUSED:
+            return False
         raise
+    return True
+
+
+def _write_beside(beside: str, content: bytes) -> None:
+    part = f"{beside}.part"
+    try:
+        file = open(part, "wb")  # noqa: SIM115 - it is closed below, wherever it was opened
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(beside), exist_ok=True)
+        file = open(part, "wb")  # noqa: SIM115
+    with file:
+        file.write(content)
+    os.replace(part, beside)
+
+
+def _read_beside(beside: str) -> dict[str, Any] | None:
+    try:
+        with open(beside, "rb") as file:
+            return _decoded(file.read())
+    except OSError:
+        return None
+
+
+def _decoded(content: bytes) -> dict[str, Any] | None:
+    try:
+        note = json.loads(content)
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) else None
 
 
 def _encoded(note: dict[str, Any]) -> bytes:
