@@ -85,7 +85,7 @@ def needs(operation: Operation, claim_timeout: float) -> Iterator[str]:
             yield "results"
         case Nack():
             asked = {
-                "delay": operation.delay is not None,
+                "delay": bool(operation.delay),
                 "errors": operation.error is not None,
                 "dead_letters": operation.dead,
                 "uncharged": not operation.charge,

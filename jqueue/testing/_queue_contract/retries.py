@@ -95,7 +95,7 @@ class RetriesContract(QueueContractBase):
 
     @pytest.mark.parametrize("attempts", [1, 3])
     async def test_a_job_is_dead_when_its_attempts_are_used_up(self, make_queue: QueueFactory, attempts: int) -> None:
-        async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
+        async with self.queues(make_queue, 1, ["dead_letters", "errors"]) as [queue]:
             enqueued = await queue.enqueue("work", b"payload", max_attempts=attempts)
             for number in range(1, attempts + 1):
                 assert (await self.held(queue, enqueued)).status is JobStatus.QUEUED
