@@ -30,6 +30,7 @@ from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.job_store import Change, JobStorePort, Kept, Lost
+from jqueue.ports.storage import SupportsStoreTime
 
 Answer = TypeVar("Answer")
 
@@ -46,6 +47,7 @@ class StoreEngine(Engine):
 
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = store
+        self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
@@ -62,6 +64,10 @@ class StoreEngine(Engine):
         self.places: dict[str, str] = {}
         self.loaded = False
         self.watch.lost_sight()
+
+    def store_time(self) -> datetime | None:
+        """The time by a clock that all users of the store share; None if there is no such clock."""
+        return None if self._store_time is None else self._store_time()
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Nothing else says that the mirror is behind: a claim of what it shows succeeds."""
@@ -128,8 +134,9 @@ class StoreEngine(Engine):
         if not anyway and not self._looked_aside and not self.store.has_moved():
             return None
         self._looked_aside = False
-        self._finished = self.store.finished()
-        return list(self.store.scan(self.now()))
+        jobs = list(self.store.scan(self.now()))
+        self._finished = self.store.finished()  # last, so that what has left by now is known to be finished
+        return jobs
 
     def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
         self._looked_aside = True
