@@ -69,8 +69,13 @@ def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
     return StorageError(f"Could not {doing}: {where!r}{advice}", error)
 
 
-def open_file(path: str, flags: int) -> tuple[int, os.stat_result]:
-    """Open a regular file, mode 0600 if that creates it, following no link and waiting for nobody.
+def open_file(path: str, flags: int, mode: int = 0o600) -> tuple[int, os.stat_result]:
+    """Open a regular file, following no link and waiting for nobody.
+
+    Args:
+        path: of the file.
+        flags: those of `os.open`.
+        mode: that of the file, if this creates it.
 
     Returns:
         The descriptor, and what the system knew of the file as it was opened.
@@ -79,7 +84,7 @@ def open_file(path: str, flags: int) -> tuple[int, os.stat_result]:
         StorageFatalError: there is something else than a regular file.
         OSError: the system refused.
     """
-    descriptor = os.open(path, flags | _ALWAYS, 0o600)
+    descriptor = os.open(path, flags | _ALWAYS, mode)
     try:
         status = os.fstat(descriptor)
         check_kind(path, status)
