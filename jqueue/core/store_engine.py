@@ -174,13 +174,13 @@ class StoreEngine(Engine):
         self.go_on(life)
         failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
         self.draft.settle()
-        self.draft.load([kept.job for kept in now_there.values() if isinstance(kept, Kept) and kept.place])
+        there = [kept for kept in now_there.values() if isinstance(kept, Kept) and kept.place]
+        called = {job_id for job_id, kept in now_there.items() if isinstance(kept, Kept) and kept.job.id != job_id}
+        self.draft.load([kept.job for kept in there], called & self.draft.jobs.keys())
         self.draft.dirty.clear()
-        for job_id, kept in now_there.items():
-            if isinstance(kept, Kept) and kept.place:
-                self.places[job_id] = kept.place
-            else:
-                self.places.pop(job_id, None)
+        for job_id in now_there:
+            self.places.pop(job_id, None)
+        self.places.update((kept.job.id, kept.place) for kept in there)
         self.draft.version += 1
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:

@@ -141,5 +141,8 @@ class JobStorePort(Protocol):
         ...
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
-        """Do each change for itself, in order."""
+        """Do each change for itself, in order.
+
+        A new job that comes back has the id that it is found by from now on, whatever it was called before.
+        """
         ...
