@@ -121,12 +121,12 @@ $(STAMP): pyproject.toml constraints.txt
 	    "$$python" -m venv --clear $(VENV); \
 	fi
 	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report]"
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,formats,s3,gcs,azure,cli,spark,pipelines,report]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,s3,gcs,azure,cli,spark,pipelines,report,fuzz,bench]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,formats,s3,gcs,azure,cli,spark,pipelines,report,fuzz,bench]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from jqueue.core.blob import Sight
@@ -49,6 +50,10 @@ class Engine(ABC):
 
     draft: Draft
     loaded: bool
+    sweeps_in_place = False
+    """Whether a job whose claim is over keeps its place."""
+    watched: Callable[[], Sequence[Path]] | None = None
+    """Asked for the folders in which every change is seen; None if there are none."""
 
     def __init__(
         self, clock: Clock, entropy: Entropy, *, claim_timeout: float, max_conflicts: int | None = None
@@ -174,6 +179,10 @@ class Engine(ABC):
         if life is not self.life:
             raise asyncio.CancelledError("the queue has moved to another event loop")
 
+    def next_due(self) -> datetime | None:
+        """When a job becomes ready that was not when jobs were last looked for; None if that is not known of any."""
+        return self.draft.next_due()
+
     def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
         """The claims that are stale by now, each with the heartbeat that stood still."""
         return self.watch.suspects()
@@ -193,7 +202,7 @@ class Engine(ABC):
             if number % OPERATIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         if claiming or draft.changed:
-            perform(Sweep(self._suspects(now)), draft, now)
+            perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
         for number, request in enumerate(claiming, 1):
             if not request.future.done():
                 request.in_flight = True

@@ -10,7 +10,13 @@ from typing import Any, Protocol
 
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    JQueueError,
+    QueueFullError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Dequeue, Operation, perform
 
@@ -143,6 +149,8 @@ class Request:
         """The deadline has passed."""
         if self.in_flight or self.open_tries:
             self.fail(self.unknown("the deadline passed before the store's answer was certain", self.last_error))
+        elif isinstance(self.last_error, QueueFullError):
+            self.fail(self.last_error)
         else:
             why = f" (last: {self.last_error})" if self.last_error is not None else ""
             self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))

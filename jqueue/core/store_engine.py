@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -24,12 +25,14 @@ from jqueue.domain.errors import (
     ClaimLostError,
     DeadlineExceededError,
     JobNotFoundError,
+    JQueueError,
+    QueueFullError,
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.operations import Dequeue, Operation
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.job_store import Change, JobStorePort, Kept, Lost
+from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, SupportsWatching
 from jqueue.ports.storage import SupportsStoreTime
 
 Answer = TypeVar("Answer")
@@ -48,6 +51,8 @@ class StoreEngine(Engine):
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = store
         self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
+        self.sweeps_in_place = store.knows_expiry
+        self.watched = store.watched if isinstance(store, SupportsWatching) else None
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
@@ -99,11 +104,19 @@ class StoreEngine(Engine):
     def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
         if not self.store.knows_expiry:
             return super()._suspects(now)
-        claimed = [self.draft.jobs[job_id] for job_id in self.draft.claimed]
-        ends = [
-            (job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)) for job in claimed if job.heartbeat_at
-        ]
-        return tuple((job.claim, job.heartbeat_at) for job, end in ends if end <= now)
+        return tuple((job.claim, job.heartbeat_at) for job, end in self._ends() if end <= now)
+
+    def _ends(self) -> Iterator[tuple[Job, datetime]]:
+        """The claims, with the time at which each is over."""
+        for job_id in self.draft.claimed:
+            job = self.draft.jobs[job_id]
+            if job.heartbeat_at is not None:
+                yield job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)
+
+    def next_due(self) -> datetime | None:
+        """When a job is due, or a claim is over."""
+        ends = [end for _, end in self._ends()] if self.store.knows_expiry else []
+        return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
 
     async def look(self, deadline: float) -> tuple[Sight, int, int]:
         """What there is now, payloads and all."""
@@ -166,7 +179,7 @@ class StoreEngine(Engine):
         stages = self.draft.moved_jobs()
         life = self.life
         try:
-            now_there = await self._call(self._carry_out, stages, self.now())
+            now_there, steps = await self._call(self._carry_out, stages, _groups(outcomes), self.now())
         except BaseException as error:
             if life is self.life:
                 self._lose_track(outcomes, is_over=isinstance(error, Exception))
@@ -188,26 +201,36 @@ class StoreEngine(Engine):
                 self._settle(request, _as_it_stands(outcome, now_there))
             return
         self._forget_content()
-        for request, outcome in outcomes:
-            self._settle_or_leave(request, outcome, now_there, failed)
-        others = [error for error in failed.values() if not isinstance(error, Lost)]
-        raise others[0] if others else CASConflictError("another program was quicker")
+        undone = _undone(outcomes, failed, steps)
+        for (request, outcome), lost in zip(outcomes, undone, strict=True):
+            self._settle_or_leave(request, outcome, now_there, lost)
+        again = [error for error in failed.values() if not isinstance(error, (Full, JQueueError))]
+        if again:
+            others = [error for error in again if not isinstance(error, Lost)]
+            raise others[0] if others else CASConflictError("another program was quicker")
 
-    def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> dict[str, Any]:
-        """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker."""
+    def _carry_out(
+        self, stages: Mapping[str, list[Job | None]], groups: Mapping[str, int], now: datetime
+    ) -> tuple[dict[str, Any], Counter[str]]:
+        """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
+
+        Returns what it came to with each, and how many steps were done.
+        """
         came_to: dict[str, Any] = {}
+        steps: Counter[str] = Counter()
         places = {job_id: self.places.get(job_id, "") for job_id in stages}
         for step in range(max(map(len, stages.values()), default=1) - 1):
             changes = [
-                Change(states[step], states[step + 1], places[job_id])
+                Change(states[step], states[step + 1], places[job_id], groups.get(job_id, 0))
                 for job_id, states in stages.items()
                 if step + 1 < len(states) and not isinstance(came_to.get(job_id), Exception)
             ]
             for change, outcome in zip(changes, self.store.carry_out(changes, now), strict=True):
                 came_to[change.job_id] = outcome
+                steps[change.job_id] += not isinstance(outcome, Exception)
                 if isinstance(outcome, Kept):
                     places[change.job_id] = outcome.place
-        return came_to
+        return came_to, steps
 
     def _settle(self, request: Request, outcome: Outcome) -> None:
         request.in_flight = False
@@ -217,20 +240,35 @@ class StoreEngine(Engine):
             request.settle(outcome)
 
     def _settle_or_leave(
-        self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], failed: Mapping[str, Exception]
+        self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], lost: list[dict[str, Exception]]
     ) -> None:
-        """A request of which something was not done: if it was all of it, it is left; what was done is not undone."""
+        """A request of which something was not done: if it was all of it, it is left; what was done is not undone.
+
+        Args:
+            request: the request.
+            outcome: what it would have come to.
+            now_there: what each job came to.
+            lost: for each operation, the jobs with which it was not done.
+        """
         request.in_flight = False
         if not isinstance(outcome, list):
             self._settle(request, outcome)
             return
-        pairs = list(zip(request.operations, outcome, strict=True))
-        lost = [_jobs_of(operation, result) & failed.keys() for operation, result in pairs]
-        if len(pairs) == 1 and lost[0] and not (request.claims_jobs and len(outcome[0]) > len(lost[0])):
+        errors = [error for of_it in lost for error in of_it.values()]
+        full = [error for error in errors if isinstance(error, Full)]
+        refusals = [error for error in errors if isinstance(error, JQueueError)]
+        if full and all(lost):
+            request.last_error = QueueFullError(str(full[0]))
+            return
+        if refusals and request.atomic:
+            self._settle(request, refusals[0])
+            return
+        some_claimed = request.claims_jobs and len(lost) == 1 and len(outcome[0]) > len(lost[0])
+        if all(lost) and not refusals and not some_claimed:
             return
         told = [
             _without(operation, result, of_it) if of_it else result
-            for (operation, result), of_it in zip(pairs, lost, strict=True)
+            for operation, result, of_it in zip(request.operations, outcome, lost, strict=True)
         ]
         self._settle(request, _as_it_stands(told, now_there))
 
@@ -265,8 +303,45 @@ def _jobs_of(operation: Operation, result: Any) -> set[str]:
     return found
 
 
-def _without(operation: Operation, result: Any, lost: set[str]) -> Any:
+def _groups(outcomes: Sequence[tuple[Request, Outcome]]) -> dict[str, int]:
+    """Which jobs belong together: those of one call; or those of one operation, where each is for itself."""
+    groups: dict[str, int] = {}
+    number = 0
+    for request, outcome in outcomes:
+        for operation, result in zip(request.operations, outcome, strict=True) if isinstance(outcome, list) else ():
+            number += not request.atomic
+            groups.update(dict.fromkeys(_jobs_of(operation, result), number))
+        number += 1
+    return groups
+
+
+def _undone(
+    outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], steps: Mapping[str, int]
+) -> list[list[dict[str, Exception]]]:
+    """For each operation of each request, the jobs with which it was not done, and why.
+
+    What comes before a claim may have been done where the claim was not: the operations move a job in their order.
+    """
+    moves: Counter[str] = Counter()
+    undone = []
+    for request, outcome in outcomes:
+        of_request = []
+        for operation, result in zip(request.operations, outcome, strict=True) if isinstance(outcome, list) else ():
+            lost = {}
+            for job_id in _jobs_of(operation, result) & failed.keys() if not isinstance(result, Exception) else ():
+                moves[job_id] += 1
+                if operation.claims_jobs or moves[job_id] > steps[job_id]:
+                    lost[job_id] = failed[job_id]
+            of_request.append(lost)
+        undone.append(of_request)
+    return undone
+
+
+def _without(operation: Operation, result: Any, lost: Mapping[str, Exception]) -> Any:
     """What an operation came to, one among others, if somebody else was quicker with some of its jobs."""
+    others = [error for error in lost.values() if not isinstance(error, Lost)]
+    if others and not operation.claims_jobs:
+        return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
     if operation.claims_jobs:
         return [job for job in result if job.id not in lost]
     claim = getattr(operation, "job", None)

@@ -16,6 +16,7 @@ from jqueue.adapters.system import forks
 from jqueue.core.alarms import Alarms
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine_base import Engine
+from jqueue.core.file_watch import FileWatch
 from jqueue.core.pace import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.core.room import Room
@@ -73,6 +74,7 @@ class Writer:
         self._running = False  # whether the task will look for what is pending once more
         self._resting = False  # whether it waits for something to be pending
         self._wake: asyncio.Event = asyncio.Event()
+        self._files = FileWatch(self.engine.watched, self._wake.set)
         self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
         self._looked = 0.0  # when what the store holds was last known, on the clock of the event loop
@@ -160,6 +162,7 @@ class Writer:
             self._start()  # the store was away for long; it may be back
             await self._wait_for_task(until)
         self._fail_all(None)
+        await self._files.ended()
 
     async def _wait_for_task(self, until: float) -> None:
         task = self._task
@@ -255,6 +258,7 @@ class Writer:
         finally:
             if life is self.engine.life:
                 self._running = False
+                self._files.end()
 
     async def _carry_all(self) -> None:
         fenced = False
@@ -325,12 +329,15 @@ class Writer:
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
         loop, version = asyncio.get_running_loop(), self.engine.draft.version
-        due = self.engine.draft.next_due() if any(request.sought is not None for request in self._waiting) else None
+        self._files.begin()
+        due = self.engine.next_due() if any(request.sought is not None for request in self._waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
-        until_poll = max(0.0, self._looked + self._poll - loop.time())
+        poll = self._longest_poll if self._files.active else self._poll
+        until_poll = max(0.0, self._looked + poll - loop.time())
         polling = until_poll <= until_due
-        if await self._rest(min(until_poll, until_due)):
+        if not self._files.noticed and await self._rest(min(until_poll, until_due)) and not self._files.noticed:
             return
+        polling, self._files.noticed = polling or self._files.noticed, False
         await self._carry(self._waiting, read_first=polling)
         if self.engine.draft.version != version:
             self._looked, self._poll = loop.time(), SHORTEST_POLL

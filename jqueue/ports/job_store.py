@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.models import Job, JobStatus
@@ -60,11 +61,13 @@ class Change:
         before: as it was seen; None if it is new.
         after: as it shall be; None if it leaves.
         place: where it was seen; empty if it is new.
+        group: new jobs with the same number were asked for by one call: they are added all, or none.
     """
 
     before: Job | None
     after: Job | None
     place: str
+    group: int = 0
 
     @property
     def step(self) -> Step:
@@ -90,8 +93,15 @@ class Lost(Exception):
     """The job is not any more as it was seen: look again."""
 
 
+class Full(Exception):
+    """There is no room for the job: whoever enqueues it waits until there is, or the deadline has passed."""
+
+
 Outcome = Kept | None | Exception
-"""What one change came to: the job as it stands now (nowhere, if it has left), or why not: `Lost`, OSError."""
+"""What one change came to: the job as it stands now (nowhere, if it has left), or why not.
+
+`Lost`, `Full`, OSError; or an error of jqueue's own for the caller, such as QueueFullError.
+"""
 
 
 @runtime_checkable
@@ -99,6 +109,8 @@ class JobStorePort(Protocol):
     """A place that keeps jobs one by one. Its methods block, and are called by one thread at a time.
 
     An object belongs to one queue, as it knows what that has seen: another queue takes another object on that place.
+
+    Where it `knows_expiry`, a claim that is over is given back in its place, by whoever comes first.
     """
 
     @property
@@ -144,5 +156,17 @@ class JobStorePort(Protocol):
         """Do each change for itself, in order.
 
         A new job that comes back has the id that it is found by from now on, whatever it was called before.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsWatching(Protocol):
+    """A place in the file system: whoever waits for jobs is told when it changes."""
+
+    def watched(self) -> Sequence[Path]:
+        """The folders, absolute, in which a file comes, leaves or gets another name when jobs change.
+
+        They need not exist yet. Asked again whenever one of them has come or gone.
         """
         ...

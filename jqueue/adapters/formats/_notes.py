@@ -80,7 +80,7 @@ def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool
     _write_beside(beside, content)
     if attributes:
         where = os.path.relpath(beside, os.path.dirname(path))
-        few = {name: said[name] for name in ("id", "entrypoint") if name in said}
+        few: dict[str, Any] = {name: said[name] for name in ("id", "entrypoint") if name in said}
         _set_attribute(path, _encoded({**few, MORE: where}))
 
 

@@ -39,7 +39,8 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if changes.pop("dead", False):
         after = job.evolve(status=JobStatus.DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
-        after = job.evolve(status=JobStatus.QUEUED, sequence=draft.next_sequence(), **NO_CLAIM, **changes)
+        place = {} if "sequence" in changes else {"sequence": draft.next_sequence()}
+        after = job.evolve(status=JobStatus.QUEUED, **NO_CLAIM, **place, **changes)
     draft.move(job, verb, after, after.status)
 
 

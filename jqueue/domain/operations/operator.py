@@ -19,11 +19,12 @@ from jqueue.domain.transitions import Verb
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 
 
-def revoke(draft: Draft, stale: Iterable[Job], now: datetime) -> int:
+def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool = False) -> int:
     """Take jobs from their holders, in the order in which they stood; returns how many."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
-        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR)
+        place = {"sequence": job.sequence} if in_place else {}
+        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, **place)
     return len(jobs)
 
 
@@ -198,6 +199,9 @@ class Sweep(Operation):
     suspects: tuple[tuple[Claim, datetime | None], ...]
     """Each claim with the heartbeat that stood still."""
 
+    in_place: bool = False
+    """Whether the jobs keep their places among the others."""
+
     def change(self, draft: Draft, now: datetime) -> int:
         """Queued again, or dead."""
         stale = []
@@ -209,7 +213,7 @@ class Sweep(Operation):
                 and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
             ):
                 stale.append(job)
-        return revoke(draft, stale, now)
+        return revoke(draft, stale, now, in_place=self.in_place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,285 @@
+"""What is in a folder of vsqs: every message as a job, read anew only where something may have changed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from jqueue.adapters.formats._notes import read_note
+from jqueue.adapters.formats._vsqs_names import LARGEST_TIME, Name, from_microseconds, microseconds, moment, parse
+from jqueue.domain.errors import BlobMissingError, StorageFatalError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.ports.job_store import Kept
+
+DEAD = ".jqueue-dead"
+NOTES = ".jqueue-notes"
+ACKED = ".jqueue-acked"
+ACKED_KEPT = 1_000
+
+VISIBILITY_TIMEOUT = 10.0
+"""Seconds that vsqs hides a message by default: taken for claims that do not say how long they are meant to last."""
+
+SURE = timedelta(seconds=0.05)
+"""What has not moved for so long was not changed by then: file systems count time in ticks."""
+
+LISTINGS = 3
+"""So often a folder is listed in which files get other names at that very time, and may be missed."""
+
+_PLAIN = Job(entrypoint="plain", payload=b"")
+
+
+def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = False) -> Job:
+    """The job that a message is.
+
+    Args:
+        name: of its file.
+        note: what is known of it besides.
+        entrypoint: if the note has none.
+        dead: whether it is among the dead.
+
+    Raises:
+        ValueError, TypeError: the note is not one of ours.
+    """
+    number, until = name
+    values: dict[str, Any] = {
+        "id": str(number),
+        "entrypoint": entrypoint,
+        "created_at": moment(number),
+        "sequence": min(number, LARGEST_TIME),
+    }
+    if note:
+        known = ("id", "entrypoint", "attempt", "failures", "max_attempts", "headers", "error")
+        values |= {field: note[field] for field in known if field in note}
+        times = {"created_at": "created", "run_at": "run_at", "dead_at": "dead_at"}
+        values |= {field: from_microseconds(note[entry]) for field, entry in times.items() if entry in note}
+    if dead:
+        values |= {"status": JobStatus.DEAD, "dead_at": values.get("dead_at", values["created_at"])}
+    elif until is not None and note.get("due") == until:
+        values["run_at"] = moment(until)
+    elif until is not None:
+        ours = is_noted(name, note)
+        timeout = float(note.get("claim_timeout", VISIBILITY_TIMEOUT)) if ours else VISIBILITY_TIMEOUT
+        attempt = values.get("attempt", 0)
+        values |= {
+            "status": JobStatus.IN_PROGRESS,
+            "attempt": max(1, attempt) if ours else attempt + 1,
+            "heartbeat_at": moment(until) - timedelta(seconds=timeout),
+            "claim_timeout": timeout,
+        }
+    if not dead:
+        values["dead_at"] = None
+    return Job(payload=b"", **values) if note else _PLAIN.evolve(**values)
+
+
+def is_noted(name: Name, note: dict[str, Any]) -> bool:
+    """Whether what a note says of a claim is meant for the one that the name shows.
+
+    If not, that is one of vsqs; or one of ours, and its note is about to be written.
+    """
+    return name.until in (note.get("until"), note.get("next"), note.get("due"))
+
+
+@dataclass(slots=True)
+class _Seen:
+    changed: tuple[int, int]  # inode and time of the last change of the file
+    since: datetime  # when that was seen first
+    read: datetime  # when the note was read
+    job: Job
+    last: bool  # whether no other note can follow under this name
+
+    def holds(self, changed: tuple[int, int]) -> bool:
+        return self.last and self.changed == changed and self.read - self.since >= SURE
+
+
+class Sight:
+    """What is known of one folder.
+
+    Args:
+        folder: its path.
+        entrypoint: of messages that have no note.
+        attributes: whether notes may be extended attributes.
+    """
+
+    def __init__(self, folder: str, entrypoint: str, attributes: bool) -> None:
+        self._folder = folder
+        self._entrypoint = entrypoint
+        self._attributes = attributes
+        self._was_there = False
+        self._times: tuple[tuple[int, int], ...] = ()
+        self._since: datetime | None = None
+        self._sure = False
+        self._seen: dict[str, _Seen] = {}
+        self._acked: tuple[tuple[int, int, int], dict[str, int]] | None = None
+
+    def has_moved(self) -> bool:
+        """Whether the folder may have changed since the last scan."""
+        return not self._sure or self._folder_times() != self._times
+
+    def check_gone(self) -> None:
+        """There is no folder: was there one?
+
+        Raises:
+            BlobMissingError: there was, and its jobs are gone.
+        """
+        if self._was_there:
+            raise BlobMissingError(
+                f"the folder {self._folder!r} was there, and is gone: restore it, or make a new queue object to start "
+                "with an empty queue"
+            )
+
+    def scan(self, now: datetime) -> list[Kept]:
+        """Every message, and every dead job, by their numbers.
+
+        Raises:
+            BlobMissingError: the folder was there, and is gone.
+            StorageFatalError: it is no folder.
+        """
+        for _ in range(LISTINGS):
+            times = self._folder_times()
+            seen, whole = self._looked(now)
+            if whole and times == self._folder_times():
+                break
+        if times != self._times or self._since is None:
+            self._times, self._since = times, now
+        self._sure = now - self._since >= SURE
+        self._seen = seen
+        jobs = [Kept(entry.job, place) for place, entry in seen.items()]
+        jobs.sort(key=lambda kept: (kept.job.sequence, kept.place))
+        return _with_ids_of_their_own(jobs)
+
+    def finished(self) -> dict[str, int]:
+        """Jobs that jqueue has acked of late, by any process, with their attempts."""
+        path = f"{self._folder}/{ACKED}"
+        try:
+            status = os.stat(path)
+            known = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._acked is None or self._acked[0] != known:
+                with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                    pairs = [line.rpartition(" ") for line in file.read().splitlines()[-ACKED_KEPT:]]
+                attempts = {job_id: int(attempt) for job_id, _, attempt in pairs if attempt.isdecimal()}
+                self._acked = known, attempts
+        except FileNotFoundError:
+            return {}
+        return self._acked[1]
+
+    def note(self, place: str) -> dict[str, Any]:
+        """The note of a message, as it is now.
+
+        Raises:
+            FileNotFoundError: it is not there any more.
+        """
+        return read_note(f"{self._folder}/{place}", self.beside(place), attributes=self._attributes)
+
+    def beside(self, place: str) -> str:
+        """The path of the file of a note that is no attribute."""
+        number = place.removeprefix(f"{DEAD}/").partition(".")[0]
+        return f"{self._folder}/{NOTES}/{number}"
+
+    def job(self, place: str, note: dict[str, Any]) -> Job:
+        """The job that a message with that note is. A note that is none of ours is as good as none."""
+        dead = place.startswith(f"{DEAD}/")
+        name = parse(place.removeprefix(f"{DEAD}/"))
+        assert name is not None
+        try:
+            return job_of(name, note, self._entrypoint, dead=dead)
+        except (ValueError, TypeError, OverflowError):
+            return job_of(name, {}, self._entrypoint, dead=dead)
+
+    def _folder_times(self) -> tuple[tuple[int, int], ...]:
+        """What is another as soon as a file of the folder gets another name, comes or leaves."""
+        found = []
+        for folder in (self._folder, f"{self._folder}/{DEAD}"):
+            try:
+                status = os.stat(folder)
+                found.append((status.st_ino, status.st_mtime_ns))
+            except (FileNotFoundError, NotADirectoryError):
+                found.append((0, 0))
+        return tuple(found)
+
+    def _looked(self, now: datetime) -> tuple[dict[str, _Seen], bool]:
+        """What is there, by place; and whether no file got another name meanwhile."""
+        found: dict[str, _Seen] = {}
+        whole = True
+        for place, entry in self._entries():
+            try:
+                status = entry.stat(follow_symlinks=False)
+                found[place] = self._entry(place, (status.st_ino, status.st_ctime_ns), now)
+            except FileNotFoundError:
+                whole = False
+        return found, whole
+
+    def _entry(self, place: str, changed: tuple[int, int], now: datetime) -> _Seen:
+        known = self._seen.get(place)
+        if known is not None and known.holds(changed):
+            return known
+        since = known.since if known is not None and known.changed == changed else now
+        note = self.note(place)
+        name = parse(place.removeprefix(f"{DEAD}/"))
+        assert name is not None
+        last = name.until is None or is_noted(name, note)
+        return _Seen(changed, since, now, self.job(place, note), last)
+
+    def _entries(self) -> list[tuple[str, os.DirEntry[str]]]:
+        """The files that are messages. Links and folders that are called like one are none."""
+        found = []
+        for prefix in ("", f"{DEAD}/"):
+            try:
+                with os.scandir(f"{self._folder}/{prefix}") as entries:
+                    for entry in entries:
+                        if parse(entry.name) is not None and entry.is_file(follow_symlinks=False):
+                            found.append((f"{prefix}{entry.name}", entry))
+            except FileNotFoundError:
+                if not prefix:
+                    self.check_gone()
+            except NotADirectoryError:
+                raise StorageFatalError(
+                    f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
+                ) from None
+            else:
+                self._was_there = True
+        return found
+
+
+def _with_ids_of_their_own(jobs: list[Kept]) -> list[Kept]:
+    """Two messages of one number, or with one note: the later one is known by its whole name."""
+    ids: set[str] = set()
+    for place, (job, name) in enumerate(jobs):
+        if job.id in ids:
+            jobs[place] = Kept(job.evolve(id=name), name)
+        ids.add(jobs[place].job.id)
+    return jobs
+
+
+def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """A note that says what the format has no place for; what a later version of jqueue has noted is kept."""
+    return {
+        **before,
+        "id": job.id,
+        "entrypoint": job.entrypoint,
+        "created": microseconds(job.created_at),
+        "headers": dict(job.headers) or None,
+        "max_attempts": job.max_attempts,
+        "attempt": job.attempt or None,
+        "failures": job.failures or None,
+        "error": job.error,
+        "run_at": None if job.run_at is None else microseconds(job.run_at),
+        "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
+        **values,
+    }
+
+
+def remember(folder: str, job: Job, longest: int, known: dict[str, int]) -> None:
+    """Note that a job was acked, for whoever acks it again. If that fails, it was acked all the same."""
+    path = f"{folder}/{ACKED}"
+    with suppress(OSError):
+        with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(f"{job.id} {job.attempt}\n")
+            size = file.tell()
+        if size > longest:
+            part = f"{path}.{os.getpid()}.part"
+            with open(part, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.writelines(f"{job_id} {attempt}\n" for job_id, attempt in [*known.items(), (job.id, job.attempt)])
+            os.replace(part, path)
