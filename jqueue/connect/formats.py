@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from jqueue.connect.address import TEXT, YES_OR_NO, Address, check_nobody, wrong
+from jqueue.connect.address import TEXT, YES_OR_NO, Address, Kind, check_nobody, wrong
 from jqueue.ports.job_store import JobStorePort
 
 
@@ -18,8 +19,28 @@ def _path(address: Address) -> str:
     return f"/{address.name}"
 
 
+def _one_of(*texts: str) -> str:
+    *known, text = texts
+    if text not in known:
+        raise ValueError("another word")
+    return text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
+        raise ValueError("not a count")
+    return int(text)
+
+
 def _vsqs(address: Address) -> JobStorePort:
-    path, options = _path(address), address.take(entrypoint=TEXT, fsync=YES_OR_NO)
+    path = _path(address)
+    options = address.take(
+        entrypoint=TEXT,
+        unit=Kind("us or ms", partial(_one_of, "us", "ms")),
+        capacity=Kind("a number of messages above 0", _count),
+        when_full=Kind("refuse or wait", partial(_one_of, "refuse", "wait")),
+        fsync=YES_OR_NO,
+    )
     from jqueue.adapters.formats.vsqs import VsqsFolder
 
     return VsqsFolder(path, **options)
