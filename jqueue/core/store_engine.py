@@ -179,7 +179,7 @@ class StoreEngine(Engine):
         stages = self.draft.moved_jobs()
         life = self.life
         try:
-            now_there, steps = await self._call(self._carry_out, stages, _groups(outcomes), self.now())
+            now_there, steps = await self._call(self._carry_out, stages, self.now())
         except BaseException as error:
             if life is self.life:
                 self._lose_track(outcomes, is_over=isinstance(error, Exception))
@@ -209,9 +209,7 @@ class StoreEngine(Engine):
             others = [error for error in again if not isinstance(error, Lost)]
             raise others[0] if others else CASConflictError("another program was quicker")
 
-    def _carry_out(
-        self, stages: Mapping[str, list[Job | None]], groups: Mapping[str, int], now: datetime
-    ) -> tuple[dict[str, Any], Counter[str]]:
+    def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> tuple[dict[str, Any], Counter[str]]:
         """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
 
         Returns what it came to with each, and how many steps were done.
@@ -221,7 +219,7 @@ class StoreEngine(Engine):
         places = {job_id: self.places.get(job_id, "") for job_id in stages}
         for step in range(max(map(len, stages.values()), default=1) - 1):
             changes = [
-                Change(states[step], states[step + 1], places[job_id], groups.get(job_id, 0))
+                Change(states[step], states[step + 1], places[job_id])
                 for job_id, states in stages.items()
                 if step + 1 < len(states) and not isinstance(came_to.get(job_id), Exception)
             ]
@@ -303,18 +301,6 @@ def _jobs_of(operation: Operation, result: Any) -> set[str]:
     return found
 
 
-def _groups(outcomes: Sequence[tuple[Request, Outcome]]) -> dict[str, int]:
-    """Which jobs belong together: those of one call; or those of one operation, where each is for itself."""
-    groups: dict[str, int] = {}
-    number = 0
-    for request, outcome in outcomes:
-        for operation, result in zip(request.operations, outcome, strict=True) if isinstance(outcome, list) else ():
-            number += not request.atomic
-            groups.update(dict.fromkeys(_jobs_of(operation, result), number))
-        number += 1
-    return groups
-
-
 def _undone(
     outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], steps: Mapping[str, int]
 ) -> list[list[dict[str, Exception]]]:
@@ -341,6 +327,8 @@ def _without(operation: Operation, result: Any, lost: Mapping[str, Exception]) -
     """What an operation came to, one among others, if somebody else was quicker with some of its jobs."""
     others = [error for error in lost.values() if not isinstance(error, Lost)]
     if others and not operation.claims_jobs:
+        if isinstance(others[0], Full):
+            return QueueFullError(str(others[0]))
         return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
     if operation.claims_jobs:
         return [job for job in result if job.id not in lost]

@@ -61,13 +61,11 @@ class Change:
         before: as it was seen; None if it is new.
         after: as it shall be; None if it leaves.
         place: where it was seen; empty if it is new.
-        group: new jobs with the same number were asked for by one call: they are added all, or none.
     """
 
     before: Job | None
     after: Job | None
     place: str
-    group: int = 0
 
     @property
     def step(self) -> Step:

@@ -1,4 +1,4 @@
-"""A folder of vsqs keeps the contract of queues, as far as it can."""
+"""A folder of vsqs keeps the contract of queues, as far as it can: whatever its notes and its numbers are."""
 
 import pytest
 
@@ -8,10 +8,21 @@ from jqueue.testing.queue_contract import QueueContract
 
 
 class TestVsqs(QueueContract):
+    settings: dict[str, object] = {}
+
     @pytest.fixture
     def make_queue(self, tmp_path):
         def make(**options):
             options.pop("clock", None)
-            return StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False), **options)
+            return StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False, **self.settings), **options)
 
         return make
+
+
+class TestVsqsWithNotesInFiles(TestVsqs):
+    settings = {"attributes": False}
+
+
+@pytest.mark.full
+class TestVsqsInMilliseconds(TestVsqs):
+    settings = {"unit": "ms"}

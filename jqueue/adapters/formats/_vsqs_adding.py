@@ -26,7 +26,7 @@ Name = Callable[[Job, int, str], str]
 def add_all(
     numbers: Numbers, changes: Sequence[Change], now: datetime, name: Name, *, fsync: bool
 ) -> list[str | Exception]:
-    """Add jobs. Those of one group are added all, or none.
+    """Add jobs, each for itself; where there is not room for all, who comes first gets it.
 
     Args:
         numbers: of the folder, which must be there.
@@ -42,25 +42,21 @@ def add_all(
         reserved = numbers.reserve(len(changes), now)
     except OSError as error:
         return [error for _ in changes]
-    outcomes: dict[int, str | Exception] = {}
+    room = len(changes) if reserved.free is None else reserved.free
+    outcomes: list[str | Exception] = [QueueFullError("the queue has no room: it holds as many jobs as it may")] * len(
+        changes
+    )
+    chosen = list(zip(reserved.numbers, changes, strict=True))[:room]
     try:
-        refused = _refused(changes, reserved.free)
-        chosen = [
-            (number, change)
-            for number, change in zip(reserved.numbers, changes, strict=True)
-            if change.group not in refused
-        ]
         for begin in range(0, len(chosen), OPEN_AT_ONCE):
-            _write(numbers, chosen[begin : begin + OPEN_AT_ONCE], refused, fsync)
-        for number, change in chosen:
-            if change.group not in refused:
-                outcomes[number] = _publish(numbers, number, change, name)
+            some = chosen[begin : begin + OPEN_AT_ONCE]
+            failures = _write(numbers, some, fsync)
+            for place, ((number, change), failure) in enumerate(zip(some, failures, strict=True), begin):
+                outcomes[place] = failure or _publish(numbers, number, change, name)
     finally:
-        numbers.free([number for number in reserved.numbers if not isinstance(outcomes.get(number), str)])
-    return [
-        outcomes[number] if number in outcomes else refused[change.group]
-        for number, change in zip(reserved.numbers, changes, strict=True)
-    ]
+        unused = [isinstance(outcome, Exception) for outcome in outcomes]
+        numbers.free([number for number, free in zip(reserved.numbers, unused, strict=True) if free])
+    return outcomes
 
 
 def flush(folder: str | os.PathLike[str]) -> None:
@@ -72,38 +68,24 @@ def flush(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def _refused(changes: Sequence[Change], free: int | None) -> dict[int, Exception]:
-    """The groups that there is no room for: who comes first gets it."""
-    sizes: dict[int, int] = {}
-    for change in changes:
-        sizes[change.group] = sizes.get(change.group, 0) + 1
-    refused: dict[int, Exception] = {}
-    for group, size in sizes.items():
-        if free is not None and size > free:
-            refused[group] = QueueFullError(f"the queue has no room for {size} more: it holds as many as it may")
-        elif free is not None:
-            free -= size
-    return refused
-
-
-def _write(numbers: Numbers, chosen: list[tuple[int, Change]], refused: dict[int, Exception], fsync: bool) -> None:
-    """Write files; a group of which one cannot be written is refused."""
-    written: list[tuple[int, int]] = []
+def _write(numbers: Numbers, chosen: list[tuple[int, Change]], fsync: bool) -> list[Exception | None]:
+    """Write files. Returns what went wrong with each."""
+    failures: list[Exception | None] = [None] * len(chosen)
+    written: dict[int, int] = {}
     try:
-        for number, change in chosen:
+        for place, (number, change) in enumerate(chosen):
             try:
-                descriptor = os.open(numbers.path(number), os.O_WRONLY | os.O_CLOEXEC)
-                written.append((descriptor, change.group))
-                _write_whole(descriptor, change)
+                written[place] = os.open(numbers.path(number), os.O_WRONLY | os.O_CLOEXEC)
+                _write_whole(written[place], change)
             except OSError as error:
-                refused[change.group] = error
-        if fsync:
-            for (_, group), failure in zip(written, _synced([descriptor for descriptor, _ in written]), strict=True):
-                if failure is not None:
-                    refused[group] = failure
+                failures[place] = error
+        if fsync and written:
+            for place, failure in zip(written, _synced(list(written.values())), strict=True):
+                failures[place] = failures[place] or failure
     finally:
-        for descriptor, _ in written:
+        for descriptor in written.values():
             os.close(descriptor)
+    return failures
 
 
 def _write_whole(descriptor: int, change: Change) -> None:

@@ -28,6 +28,9 @@ SURE = timedelta(seconds=0.05)
 LISTINGS = 3
 """So often a folder is listed in which files get other names at that very time, and may be missed."""
 
+COUNTED = ("attempt", "failures", "until", "next", "due")
+"""The fields of a note that are counted with."""
+
 _PLAIN = Job(entrypoint="plain", payload=b"")
 
 
@@ -58,7 +61,7 @@ def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = Fa
     if dead:
         values |= {"status": JobStatus.DEAD, "dead_at": values.get("dead_at", values["created_at"])}
     elif until is not None and note.get("due") == until:
-        values["run_at"] = moment(until)
+        values.setdefault("run_at", moment(until))  # the name may be rounded
     elif until is not None:
         ours = is_noted(name, note)
         timeout = float(note.get("claim_timeout", VISIBILITY_TIMEOUT)) if ours else VISIBILITY_TIMEOUT
@@ -118,6 +121,10 @@ class Sight:
         """Whether the folder may have changed since the last scan."""
         return not self._sure or self._folder_times() != self._times
 
+    def found(self) -> None:
+        """There is a folder: from now on it must not vanish."""
+        self._was_there = True
+
     def check_gone(self) -> None:
         """There is no folder: was there one?
 
@@ -171,7 +178,7 @@ class Sight:
         Raises:
             FileNotFoundError: it is not there any more.
         """
-        return read_note(f"{self._folder}/{place}", self.beside(place), attributes=self._attributes)
+        return _checked(read_note(f"{self._folder}/{place}", self.beside(place), attributes=self._attributes))
 
     def beside(self, place: str) -> str:
         """The path of the file of a note that is no attribute."""
@@ -239,8 +246,13 @@ class Sight:
                     f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
                 ) from None
             else:
-                self._was_there = True
+                self.found()
         return found
+
+
+def _checked(note: dict[str, Any]) -> dict[str, Any]:
+    """A note, if what is counted with is numbers; who else would write it?"""
+    return note if all(type(note.get(field, 0)) is int for field in COUNTED) else {}
 
 
 def _with_ids_of_their_own(jobs: list[Kept]) -> list[Kept]:

@@ -158,6 +158,7 @@ class VsqsFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if self._fsync:
                 flush(self.path.absolute().parent)
+        self._sight.found()
         notes: dict[str, dict[str, Any]] = {}
 
         def name(job: Job, number: int, path: str) -> str:

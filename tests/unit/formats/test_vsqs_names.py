@@ -1,0 +1,82 @@
+"""Every name that can lie in a folder of vsqs, and the numbers in them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jqueue.adapters.formats._vsqs_names import Name, Unit, microseconds, moment, parse, parse_written
+
+NOON = datetime(2026, 11, 22, 12, 0, 0, 123457, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "until"),
+    [
+        ("1795313466137003", 1795313466137003, None),
+        ("1795313466137003.1795313467140262", 1795313466137003, 1795313467140262),
+        ("1795313466138657.1795313466641854.0", 1795313466138657, 1795313466641854),
+        ("1795313466138657.1795313466641854.75", 1795313466138657, 1795313466641854),
+        ("1415776871123", 1415776871123, None),
+        ("1415776871123.1415776879654", 1415776871123, 1415776879654),
+        ("99", 99, None),
+        ("0", 0, None),
+        ("5.0", 5, 0),
+        ("5.007", 5, 7),
+    ],
+)
+def test_the_names_of_messages_are_read_in_both_units(name, number, until):
+    assert Name(number, until) == parse(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1795313466137003.new",
+        *("+7", "-7", "1_5", " 8", "8 ", "0100", "00", "7\n", "٣", "²", "0x10", "1e3", "1.5e3"),
+        *("5.-1", "5.+1", "5.123.456.7", "5.123.jq", "5.jq", "5.", ".5", "5..6", "5.123.", "5.1_0", "5. 6"),
+        *(
+            "",
+            ".",
+            "..",
+            ".jqueue",
+            ".jqueue-dead",
+            ".jqueue-notes",
+            ".jqueue-acked",
+            "README",
+            "abc",
+            "abc.5",
+            "5.abc",
+        ),
+    ],
+)
+def test_other_names_are_left_alone(name):
+    assert parse(name) is None
+
+
+def test_what_is_being_written_is_known_by_its_number_and_nothing_else_is():
+    assert 17 == parse_written("17.new")
+    assert [None] * 5 == [parse_written(name) for name in ("17", "17.new.new", "017.new", "17.18.new", ".new")]
+
+
+def test_a_name_is_written_as_vsqs_writes_it():
+    assert "1795313466137003" == str(Name(1795313466137003))
+    assert "1795313466137003.1795313467140262" == str(Name(1795313466137003, 1795313467140262))
+
+
+def test_a_number_says_its_unit_by_its_size():
+    assert NOON == moment(Unit.MICROSECONDS.number(NOON))
+    assert NOON.replace(microsecond=124000) == moment(Unit.MILLISECONDS.number(NOON))
+    assert 16 == len(str(Unit.MICROSECONDS.number(NOON)))
+    assert 13 == len(str(Unit.MILLISECONDS.number(NOON)))
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=99) == moment(99)
+
+
+def test_a_claim_in_milliseconds_does_not_end_before_its_time():
+    assert moment(Unit.MILLISECONDS.number(NOON)) >= NOON
+    whole = NOON.replace(microsecond=5000)
+    assert whole == moment(Unit.MILLISECONDS.number(whole))
+
+
+def test_a_number_that_is_no_time_of_any_calendar_is_the_last_moment():
+    assert datetime.max.replace(tzinfo=UTC) == moment(10**30)
+    assert microseconds(datetime.max.replace(tzinfo=UTC)) < 10**18
