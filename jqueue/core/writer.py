@@ -112,6 +112,7 @@ class Writer:
         now = loop.time()
         if wait is not None:
             request.patient = True
+            request.future.add_done_callback(self._has_waited)
             self._alarms.set(request, now + wait, Request.lose_patience)
             self._alarms.set(request, now + wait + seconds, Request.expire)
         elif seconds == self.deadline:
@@ -248,6 +249,11 @@ class Writer:
         if deadline is not None:
             self._alarms.set(request, loop.time() + deadline, Request.expire)
         return request
+
+    def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
+        """If nobody else waits, there is nothing to watch any more."""
+        if self._resting and not any(request.wanted for request in self._waiting):
+            self._wake.set()
 
     # Going out
 

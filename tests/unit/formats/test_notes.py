@@ -1,0 +1,100 @@
+"""A note stays with its file, as an attribute or as a file beside; a rename that replaces nothing."""
+
+import json
+import os
+
+import pytest
+
+from jqueue.adapters.formats import _exclusive
+from jqueue.adapters.formats._exclusive import rename_exclusively
+from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, read_note, write_note
+
+NOTE = {"id": "a", "entrypoint": "work", "headers": {"x": "é\ud800\n"}}
+
+with_attributes = pytest.mark.skipif(not HAS_ATTRIBUTES, reason="this system has no extended attributes")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "5"
+    path.write_bytes(b"payload")
+    return str(path)
+
+
+@pytest.fixture
+def beside(tmp_path):
+    return str(tmp_path / "notes" / "5")
+
+
+@pytest.mark.parametrize("attributes", [True, False])
+@pytest.mark.parametrize("size", [0, LARGEST])
+def test_a_note_is_read_as_it_was_written_and_the_file_is_as_before(file, beside, attributes, size):
+    note = {**NOTE, "error": "x" * size, "nothing": None}
+    write_note(file, note, beside, attributes=attributes)
+    assert {**NOTE, "error": "x" * size} == read_note(file, beside, attributes=attributes)
+    with open(file, "rb") as content:
+        assert b"payload" == content.read()
+
+
+@with_attributes
+def test_a_small_note_is_an_attribute_and_follows_its_file(file, beside, tmp_path):
+    write_note(file, NOTE, beside)
+    assert not os.path.exists(os.path.dirname(beside))
+    os.rename(file, tmp_path / "6")
+    assert read_note(str(tmp_path / "6")) == NOTE
+
+
+@with_attributes
+def test_a_large_note_is_found_by_its_attribute_too_and_goes_when_a_small_one_follows(file, beside):
+    large = {**NOTE, "error": "x" * LARGEST}
+    write_note(file, large, beside)
+    assert large == read_note(file)
+    assert {"id": "a", "entrypoint": "work", "more": "notes/5"} == json.loads(os.getxattr(file, ATTRIBUTE))
+    write_note(file, NOTE, beside)
+    assert NOTE == read_note(file) == read_note(file, beside)
+    assert [] == os.listdir(os.path.dirname(beside))
+
+
+@with_attributes
+def test_where_attributes_are_refused_a_note_is_a_file(file, beside, monkeypatch):
+    def refuse(*arguments: object) -> None:
+        raise OSError(95, "not here")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    monkeypatch.setattr(os, "getxattr", refuse)
+    write_note(file, NOTE, beside)
+    assert NOTE == read_note(file, beside)
+    assert {} == read_note(file)
+
+
+@pytest.mark.parametrize("attributes", [True, False])
+def test_a_file_that_is_gone_has_no_note(tmp_path, beside, attributes):
+    with pytest.raises(FileNotFoundError):
+        read_note(str(tmp_path / "gone"), beside, attributes=attributes)
+    with pytest.raises(FileNotFoundError):
+        write_note(str(tmp_path / "gone"), NOTE, beside, attributes=attributes)
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_rename_replaces_nothing(tmp_path, in_one_step):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old")
+    new.write_bytes(b"new")
+    with pytest.raises(FileExistsError):
+        rename_exclusively(str(old), str(new), in_one_step=in_one_step)
+    assert (b"old", b"new") == (old.read_bytes(), new.read_bytes())
+    new.unlink()
+    rename_exclusively(str(old), str(new), in_one_step=in_one_step)
+    assert b"old" == new.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        rename_exclusively(str(old), str(tmp_path / "other"), in_one_step=in_one_step)
+
+
+def test_a_file_system_that_knows_no_such_step_is_asked_for_the_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(_exclusive, "_call", None)
+    (tmp_path / "old").write_bytes(b"")
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        rename_exclusively(str(tmp_path / "old"), str(tmp_path / "taken"))
+    rename_exclusively(str(tmp_path / "old"), str(tmp_path / "new"))
+    assert ["new", "taken"] == sorted(os.listdir(tmp_path))
