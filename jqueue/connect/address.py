@@ -26,6 +26,7 @@ EXAMPLES = {
     "file": "file:///var/lib/app/queue.json",
     "memory": "memory://",
     "vsqs": "vsqs:///var/spool/app/queue",
+    "dirq": "dirq:///var/spool/app/messages",
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
-from jqueue.connect.address import TEXT, YES_OR_NO, Address, Kind, check_nobody, wrong
+from jqueue.connect.address import TEXT, YES_OR_NO, Address, Kind, check_nobody, or_none, wrong
 from jqueue.ports.job_store import JobStorePort
 
 
@@ -46,6 +47,69 @@ def _vsqs(address: Address) -> JobStorePort:
     return VsqsFolder(path, **options)
 
 
+def _umask(text: str) -> int:
+    umask = int(text, 8)
+    if not 0 <= umask <= 0o777:
+        raise ValueError("not a umask")
+    return umask
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise ValueError("not a count")
+    return int(text)
+
+
+def _age(text: str) -> float:
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError("not an age")
+    return float(text)
+
+
+def _kind(text: str) -> str:
+    if text not in ("simple", "queue"):
+        raise ValueError("not a kind")
+    return text
+
+
+_COUNT = Kind("a whole number above 0", _count)
+_AGE = Kind("a whole number of seconds, where 0 means never", _age)
+
+_DIRQ_OF_SIMPLE = {"granularity": _COUNT}
+_DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": _COUNT}
+
+
+def _dirq(address: Address) -> JobStorePort:
+    path = _path(address)
+    options = address.take(
+        kind=Kind("simple or queue", _kind),
+        entrypoint=TEXT,
+        umask=Kind("a umask in octal, such as 077", _umask),
+        maxtemp=_AGE,
+        maxlock=_AGE,
+        fsync=YES_OR_NO,
+        **_DIRQ_OF_SIMPLE,
+        **_DIRQ_OF_QUEUE,
+    )
+    from jqueue.adapters.formats.dirq import DirqElements, DirqSimple, Schema
+
+    folders = any(os.path.isdir(f"{path}/{name}") for name in ("temporary", "obsolete"))
+    kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")
+    others = _DIRQ_OF_SIMPLE if kind == "queue" else _DIRQ_OF_QUEUE
+    if misplaced := sorted(options.keys() & others.keys()):
+        raise wrong("dirq", f"has {', '.join(misplaced)}, which queues of kind={kind} do not have")
+    if kind == "simple":
+        return DirqSimple(path, **options)
+    text, payload = options.pop("schema", "body:binary,header:table?"), options.pop("payload", "body")
+    headers = options.pop("headers", None)
+    schema = or_none(lambda given: Schema.parse(given, payload, headers), text)
+    if schema is None:
+        words = "a binary or string for the payload, a table for headers, and else nothing without ?"
+        raise wrong("dirq", f"has a schema that jobs do not fit into: it takes name:kind,name:kind with {words}")
+    return DirqElements(path, schema=schema, **options)
+
+
 FORMATS: dict[str, Callable[[Address], JobStorePort]] = {
+    "dirq": _dirq,
     "vsqs": _vsqs,
 }

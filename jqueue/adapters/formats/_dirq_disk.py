@@ -1,0 +1,199 @@
+"""The folder of one queue of dirq on the disk: how names and tokens are made, folders and files, and notes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jqueue.adapters.formats._dirq_names import HIDDEN, Place, element_name
+from jqueue.adapters.formats._folders import checked, flush, microseconds
+from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, MORE, read_note, write_note
+from jqueue.domain.errors import StorageError
+
+AHEAD = 3_600 * 1_000_000
+"""Microseconds: a name that lies farther ahead is a mistake of some clock, and no reason to be ahead, too."""
+
+NOTES = "note-"
+
+
+class Disk:
+    """One queue's folder.
+
+    Args:
+        root: its path.
+        umask: of what is made; None means that of the process.
+        fsync: whether what is added is on the disk when `flush` returns.
+        attributes: whether notes are extended attributes, where the file system has them.
+
+    Attributes:
+        known: whether the folder was there at some time.
+        newest: the number in the largest name that was seen.
+        notes_beside: whether notes may be in files of their own.
+    """
+
+    def __init__(self, root: Path, umask: int | None, fsync: bool, attributes: bool = HAS_ATTRIBUTES) -> None:
+        self.root = str(root)
+        self.attributes = attributes
+        self.notes_beside = not attributes
+        self.known = False
+        self.newest = 0
+        self._umask = umask
+        self._fsync = fsync
+        self._last = self._last_token = 0
+        self._touched: set[str] = set()
+
+    def path(self, name: str) -> str:
+        """The path of a name below the queue's."""
+        return f"{self.root}/{name}"
+
+    # Names and tokens
+
+    def new_name(self, now: datetime) -> str:
+        """The name of a new element: behind all that are known, however the clocks differ."""
+        number = microseconds(now)
+        for taken in (self._last, self.newest):
+            if number <= taken < number + AHEAD:
+                number = taken + 1
+        self._last = number
+        return element_name(number, os.getpid() & 15)
+
+    def new_token(self, now: datetime, after: int = 0) -> int:
+        """Nanoseconds at which a lock is taken or confirmed, and nobody else confirms one."""
+        token = microseconds(now) * 1000 + os.getpid() % 1000
+        last = max(self._last_token, after)
+        if token <= last < token + AHEAD * 1000:
+            token = last + 1000
+        self._last_token = token
+        return token
+
+    # Folders and files
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder of the queue, if it is not there, and the queue's own, if it never was.
+
+        Raises:
+            StorageError: the queue's folder was there, and is gone.
+        """
+        try:
+            self.mkdir(self.path(name))
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            if self.known:
+                raise StorageError(f"the folder {self.root!r} was there, and is gone") from None
+            missing = [Path(self.root), *Path(self.root).parents]
+            for folder in reversed([folder for folder in missing if not folder.exists()]):
+                with suppress(FileExistsError):
+                    self.mkdir(str(folder))
+            with suppress(FileExistsError):
+                self.mkdir(self.path(name))
+        self.known = True
+        self._touched.add(self.root)
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder.
+
+        Raises:
+            FileExistsError: it is there.
+            FileNotFoundError: that which it shall be in is not.
+        """
+        os.mkdir(path, 0o777)
+        if self._umask is not None:
+            os.chmod(path, 0o777 & ~self._umask)
+
+    def create(self, path: str, content: bytes) -> None:
+        """Make a file with this content.
+
+        Raises:
+            FileExistsError: it is there.
+            FileNotFoundError: its folder is not.
+        """
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            if self._umask is not None:
+                os.fchmod(descriptor, 0o666 & ~self._umask)
+            written = os.write(descriptor, content)
+            while written < len(content):
+                written += os.write(descriptor, memoryview(content)[written:])
+            if self._fsync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            content = os.read(descriptor, size + 1)
+            if len(content) <= size and size < 1 << 20:
+                return content
+            pieces = [content]
+            while piece := os.read(descriptor, 1 << 20):
+                pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(descriptor)
+
+    def touched(self, folder: str) -> None:
+        """Something was added to this folder of the queue."""
+        self._touched.add(self.path(folder))
+
+    def flush_folder(self, path: str) -> None:
+        """See to it that the names in a folder are on the disk, if that was asked for."""
+        if self._fsync:
+            flush(path)
+
+    def flush(self) -> None:
+        """See to it that what was added stays there when the power fails, if that was asked for."""
+        if self._fsync:
+            for folder in self._touched:
+                flush(folder)
+        self._touched.clear()
+
+    # Notes
+
+    def note(self, name: str) -> dict[str, Any]:
+        """What is noted with an element; empty, if nothing is.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        path = self.path(name)
+        found = read_note(path, attributes=self.attributes)
+        if self.notes_beside and (not found or MORE in found):
+            found = read_note(path, self._beside(name), attributes=self.attributes)
+        return checked(found) if found else found
+
+    def write_note(self, name: str, note: dict[str, Any]) -> None:
+        """Note something with an element, instead of what was noted before.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        self.notes_beside = self.notes_beside or not self.attributes or bool(note.get("headers") or note.get("error"))
+        write_note(self.path(name), note, self._beside(name), attributes=self.attributes)
+
+    def carry_note(self, name: str, new: str) -> None:
+        """Have an element's note be that of another name of it, too."""
+        if self.notes_beside:
+            self.drop_note(new)
+            with suppress(FileNotFoundError):
+                os.link(self._beside(name), self._beside(new))
+
+    def drop_note(self, name: str) -> None:
+        """Remove an element's note, where it does not go with it."""
+        if self.notes_beside:
+            with suppress(FileNotFoundError):
+                os.unlink(self._beside(name))
+
+    def _beside(self, name: str) -> str:
+        element = Place(name).element.partition(".")[0]
+        return self.path(f"{HIDDEN}/{NOTES}{element.replace('/', '-')}")

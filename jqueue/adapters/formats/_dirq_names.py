@@ -1,0 +1,180 @@
+"""How dirq calls things, and how it writes tables: the rules that all its programs share.
+
+5fb8a3c0/5fb8a3c91e2403        a folder and an element: seconds, microseconds and a digit, in hexadecimal
+00000000/5fb8a3c91e2403        in the other kind, folders are counted
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jqueue.domain.errors import InvalidJobError
+
+FOLDER = re.compile(r"[0-9a-f]{8}")
+ELEMENT = re.compile(r"[0-9a-f]{14}")
+
+HIDDEN = ".jqueue"
+"""A folder beside those of the queue, which programs of dirq do not look into."""
+
+DEAD, MOVING = "dead-", "moving-"
+
+LAST_SECOND = 0xFFFFFFFF
+"""Names have no room for more seconds than that."""
+
+_FIELD = re.compile(r"([0-9a-zA-Z]+):(binary|string|table)(\?)?\*?")
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+_PLAIN = {escape: sign for sign, escape in _ESCAPES.items()}
+_SIGN, _ESCAPE = re.compile(r"[\\\t\n]"), re.compile(r"\\[\\tn]")
+
+
+def element_name(number: int, digit: int) -> str:
+    """The name of an element.
+
+    Args:
+        number: microseconds since 1970.
+        digit: from 0 to 15, so that programs that add in the same moment differ.
+    """
+    seconds, rest = divmod(number, 1_000_000)
+    return f"{min(seconds, LAST_SECOND):08x}{rest:05x}{digit:x}"
+
+
+def number_of(element: str) -> int:
+    """The microseconds since 1970 that an element's name says."""
+    return int(element[:8], 16) * 1_000_000 + int(element[8:13], 16)
+
+
+class Place(NamedTuple):
+    """Where a job is, as `Kept.place` says it: `name`, `name*token*beat`, or `name!token!beat`.
+
+    Attributes:
+        name: the path below that of the queue.
+        token: the nanoseconds that tell this lock from others of the element; 0 if it is not locked.
+        beat: the nanoseconds at which the lock was last confirmed.
+        ours: whether the lock is that of a claim, and not of another program.
+    """
+
+    name: str
+    token: int = 0
+    beat: int = 0
+    ours: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """The place that `str` has made a text of."""
+        sign = "!" if "!" in text else "*"
+        name, _, lock = text.partition(sign)
+        token, _, beat = lock.partition(sign)
+        return cls(name, int(token or 0), int(beat or 0), sign == "*")
+
+    def __str__(self) -> str:
+        sign = "*" if self.ours else "!"
+        return f"{self.name}{sign}{self.token}{sign}{self.beat}" if self.token else self.name
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is where programs of dirq do not look."""
+        return self.name.startswith(HIDDEN)
+
+    @property
+    def element(self) -> str:
+        """The element's `folder/name`, of a hidden one that which it had."""
+        if not self.is_hidden:
+            return self.name
+        return self.name.partition("-")[2].replace("-", "/", 1)
+
+
+def hidden(prefix: str, element: str) -> str:
+    """Where an element goes that the programs of dirq shall not see."""
+    return f"{HIDDEN}/{prefix}{element.replace('/', '-')}"
+
+
+def encode_table(table: Mapping[str, str]) -> bytes:
+    """A table as a file: a line for each key, in order.
+
+    Raises:
+        InvalidJobError: it has a surrogate, for which UTF-8 has no bytes.
+    """
+    lines = [f"{_escaped(key)}\t{_escaped(table[key])}\n" for key in sorted(table)]
+    try:
+        return "".join(lines).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidJobError("a header has a surrogate in it, which the tables of dirq cannot hold") from None
+
+
+def decode_table(content: bytes) -> dict[str, str]:
+    """The table that a file holds. Line breaks before and after all lines are passed over, as dirq does.
+
+    Raises:
+        ValueError: it is none; the content is not shown.
+    """
+    try:
+        text = content.decode("utf-8").strip("\n")
+    except UnicodeDecodeError:
+        raise ValueError("the table of an element is not UTF-8") from None
+    table = {}
+    for line in text.split("\n") if text else ():
+        key, tab, value = line.partition("\t")
+        if not tab or "\t" in value:
+            raise ValueError("the table of an element has a line that is not a key, a tab and a value")
+        table[_unescaped(key)] = _unescaped(value)
+    return table
+
+
+def _escaped(text: str) -> str:
+    return _SIGN.sub(lambda found: _ESCAPES[found[0]], text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _PLAIN[found[0]], text)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the elements of a queue consist of, as a job sees it.
+
+    Attributes:
+        payload: the piece of data that is the payload.
+        text: whether that is text, which has to be UTF-8.
+        headers: the table that holds the headers; None if there is none.
+        optional: whether that may be missing.
+        strings: optional texts, each a header of its own name.
+    """
+
+    payload: str = "body"
+    text: bool = False
+    headers: str | None = "header"
+    optional: bool = True
+    strings: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, schema: str, payload: str, headers: str | None) -> Schema:
+        """The schema of a text such as `body:binary,header:table?`.
+
+        Args:
+            schema: name and kind of each piece of data; with a question mark where it may be missing.
+            payload: which of them is the payload.
+            headers: which of them holds the headers; None means `header`, if there is such a table.
+
+        Raises:
+            ValueError: it is none, or has something that a job has no place for.
+        """
+        fields: dict[str, tuple[str, bool]] = {}
+        for text in schema.split(","):
+            found = _FIELD.fullmatch(text)
+            if found is None or found[1] in fields or found[1] == "locked":
+                raise ValueError("a schema is a list of name:kind, where a kind is binary, string or table, or table?")
+            fields[found[1]] = found[2], found[3] is not None
+        kind, _ = fields.pop(payload, ("none", False))
+        if kind not in ("binary", "string"):
+            raise ValueError("the schema has no binary or string of the name that the payload is said to have")
+        table = fields.pop(headers or "header", None)
+        if (table is None and headers is not None) or (table is not None and table[0] != "table"):
+            raise ValueError("the schema has no table of the name that the headers are said to have")
+        if not all(optional for _, optional in fields.values()):
+            raise ValueError("the schema asks for more than a payload and headers, which a job does not have")
+        strings = tuple(name for name, (kind, _) in fields.items() if kind == "string")
+        name = None if table is None else headers or "header"
+        return cls(payload, kind == "string", name, table is None or table[1], () if name is None else strings)

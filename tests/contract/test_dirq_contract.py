@@ -1,0 +1,47 @@
+"""A folder of dirq, of both kinds, keeps the contract of queues, as far as it can."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from jqueue.adapters.formats._dirq_names import Schema
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.core.store_queue import StoreQueue
+from jqueue.testing.queue_contract import QueueContract
+
+
+class Dirq(QueueContract):
+    """Names are times, so the order of jobs is that of the clocks: all are the machine's."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        def make(**options):
+            options.pop("clock", None)
+            return StoreQueue(self.kind(tmp_path / "queue", fsync=False, **self.settings), **options)
+
+        return make
+
+
+class TestSimple(Dirq):
+    kind = DirqSimple
+
+
+class TestSimpleWithoutAttributes(Dirq):
+    kind = DirqSimple
+    settings: ClassVar[dict[str, Any]] = {"attributes": False}
+
+
+class TestElements(Dirq):
+    kind = DirqElements
+
+
+class TestElementsWithoutHeaders(Dirq):
+    kind = DirqElements
+    settings: ClassVar[dict[str, Any]] = {"schema": Schema.parse("body:binary", "body", None), "maxelts": 3}
+
+
+class TestElementsWithoutAttributes(Dirq):
+    kind = DirqElements
+    settings: ClassVar[dict[str, Any]] = {"attributes": False}
