@@ -54,22 +54,10 @@ def _umask(text: str) -> int:
     return umask
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise ValueError("not a count")
-    return int(text)
-
-
 def _age(text: str) -> float:
     if not text.isascii() or not text.isdecimal():
         raise ValueError("not an age")
     return float(text)
-
-
-def _kind(text: str) -> str:
-    if text not in ("simple", "queue"):
-        raise ValueError("not a kind")
-    return text
 
 
 _COUNT = Kind("a whole number above 0", _count)
@@ -82,7 +70,7 @@ _DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": _
 def _dirq(address: Address) -> JobStorePort:
     path = _path(address)
     options = address.take(
-        kind=Kind("simple or queue", _kind),
+        kind=Kind("simple or queue", partial(_one_of, "simple", "queue")),
         entrypoint=TEXT,
         umask=Kind("a umask in octal, such as 077", _umask),
         maxtemp=_AGE,
