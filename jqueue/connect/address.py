@@ -27,6 +27,7 @@ EXAMPLES = {
     "memory": "memory://",
     "vsqs": "vsqs:///var/spool/app/queue",
     "dirq": "dirq:///var/spool/app/messages",
+    "textq": "textq:///var/lib/app/queue.tq",
 }
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from jqueue.connect.address import TEXT, YES_OR_NO, Address, Kind, check_nobody, or_none, wrong
+from jqueue.connect.address import DURATION, TEXT, YES_OR_NO, Address, Kind, check_nobody, or_none, wrong
 from jqueue.ports.job_store import JobStorePort
 
 
@@ -97,7 +97,24 @@ def _dirq(address: Address) -> JobStorePort:
     return DirqElements(path, schema=schema, **options)
 
 
+def _textq(address: Address) -> JobStorePort:
+    path = _path(address)
+    options = address.take(
+        entrypoint=TEXT,
+        fsync=YES_OR_NO,
+        hide=YES_OR_NO,
+        lines=Kind("single or many", partial(_one_of, "single", "many")),
+        settle=DURATION,
+    )
+    if path.endswith("/"):
+        raise wrong(address.scheme, "names a folder, where a file belongs")
+    from jqueue.adapters.formats.textqueue import TextQueueFile
+
+    return TextQueueFile(path, single_lines=options.pop("lines", "many") == "single", **options)
+
+
 FORMATS: dict[str, Callable[[Address], JobStorePort]] = {
-    "dirq": _dirq,
     "vsqs": _vsqs,
+    "dirq": _dirq,
+    "textq": _textq,
 }

@@ -1,0 +1,332 @@
+"""Changes of a TextQueue, made together under its lock: one append, a byte for each message, one write of the journal.
+
+What makes a change is one write: the append of a message, its first byte, or its line in the journal. Where both a byte
+and a line change, the byte comes first, and says more than the line should we die in between; only a message that is
+hidden has its line first, as without it the byte would say that it is finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from jqueue.adapters.formats._open_file import OpenFile
+from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told
+from jqueue.adapters.formats._text_records import COMMENT, FAILED, PROCESSED, QUEUED, Record, written
+from jqueue.adapters.formats._text_view import PLACES_PER_BYTE, TextView, number_of
+from jqueue.adapters.storage._posix_files import file_status, flush, flush_folder, open_folder, write_all
+from jqueue.domain.errors import StorageError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
+
+_NEW_FILE = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How changes are made: see `TextQueueFile`."""
+
+    fsync: bool
+    hide: bool
+    single_lines: bool
+
+
+class Batch:
+    """Changes that are made together. Its maker holds the lock.
+
+    Args:
+        view: the queue; it is read here.
+        manner: how.
+        now: the time.
+    """
+
+    def __init__(self, view: TextView, manner: Manner, now: datetime) -> None:
+        self._view = view
+        self._manner = manner
+        self._now = now
+        self._told: dict[str, Told] = {}
+        self._to_hide: list[Record] = []
+        self._payloads: dict[str, bytes] = {}
+        self._new: set[str] = set()
+        self._wrote = self._claims_moved = False
+
+    def carry_out(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Make each change that can be made.
+
+        Raises:
+            OSError: the system refused, and it is not known what was done: all has to be read again.
+            StorageError: the file is gone, or was replaced meanwhile.
+        """
+        view, manner = self._view, self._manner
+        new = [change for change in changes if change.step is Step.ADD]
+        if new:
+            self._see_to_the_file()
+        view.read(self._now, locked=True)
+        refusal = self._append(new) if new else None
+        outcomes: list[Outcome] = [self._prepare(change, refusal) for change in changes]
+        if self._wrote:
+            self._check_in_place()
+            self._flush()
+        if self._told:
+            view.journal.write(self._told, durable=manner.fsync and self._claims_moved)
+        if self._to_hide:
+            for record in self._to_hide:
+                self._write_control(record, PROCESSED)
+            self._flush()
+        if self._wrote:
+            view.changed()
+        found = [
+            self._outcome(change) if outcome is None else outcome
+            for change, outcome in zip(changes, outcomes, strict=True)
+        ]
+        if view.journal.is_long(len(view.records.alive)):
+            self._shorten_journal()
+        return found
+
+    def _prepare(self, change: Change, refusal: Exception | None) -> Outcome:
+        if change.step is Step.ADD:
+            return refusal or (None if change.job_id in self._new else Lost())
+        record = self._view.records.by_id.get(change.job_id)
+        if record is None:
+            return Lost()
+        try:
+            self._steps[change.step](self, change, record)
+        except Lost as lost:
+            return lost
+        return None
+
+    def _outcome(self, change: Change) -> Outcome:
+        records = self._view.records
+        if change.after is None:
+            return Kept(change.before.evolve(payload=self._payloads[change.job_id]), "") if change.before else None
+        record = records.by_id.get(change.job_id)
+        if record is None:
+            return Lost()
+        kept = self._view.kept(record)
+        payload = self._payloads.get(record.id, change.after.payload)
+        return kept if record.note is not None else Kept(kept.job.evolve(payload=payload), kept.place)
+
+    # New messages
+
+    def _see_to_the_file(self) -> None:
+        """Make the file, if there never was one: as whoever appends to it would."""
+        view = self._view
+        if view.existed or file_status(view.path) is not None:
+            return
+        OpenFile(view.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _NEW_FILE)
+        if self._manner.fsync:
+            folder = open_folder(os.path.dirname(view.path))
+            try:
+                flush_folder(folder)
+            finally:
+                os.close(folder)
+
+    def _append(self, changes: Sequence[Change]) -> Exception | None:
+        """Append new messages by one write. Returns why not, if that has to wait."""
+        view, records = self._view, self._view.records
+        jobs = [change.after for change in changes if change.after and change.after.id not in records.by_id]
+        if not jobs:
+            return None
+        self._new = {job.id for job in jobs}
+        last, before = records.last, b""
+        if last is not None and records.is_torn(last):
+            if last.control == QUEUED:
+                self._flip(last, COMMENT)  # its writer died, and nobody was told that it is there
+                view.distrust()
+                view.read(self._now, locked=True)
+                records = view.records
+        elif not records.ends_a_line and last is not None and not view.is_settled(last, self._now):
+            return StorageError("another program is writing a line at the end of the queue file: nothing was appended")
+        if not records.ends_a_line:
+            before = b"\n"
+        if records.open_note:
+            before += b"\n"  # or the next message of another program would be taken for the one that it announces
+        created = number_of(self._now)
+        block = before + b"".join(
+            written(job, number_of(job.created_at) or created, single=self._manner.single_lines) for job in jobs
+        )
+        file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
+        if view.open is None or not view.open.is_at(file.status):
+            raise StorageError("the queue file was replaced while it was about to be changed: nothing was appended")
+        self._wrote = True
+        write_all(file.number, block)
+        if os.fstat(file.number).st_size == len(records.data) + len(block):
+            records.grow(block, created)
+        else:  # somebody else has appended as well
+            view.distrust()
+            view.read(self._now, locked=True)
+        return None
+
+    # Messages that are there
+
+    def _check(self, change: Change, record: Record) -> Told:
+        """What the journal says of a message that still is as it was seen; else it is lost."""
+        before, told = change.before, self._view.told(record)
+        assert before is not None
+        heartbeat = None if before.heartbeat_at is None else number_of(before.heartbeat_at)
+        if self._view.status(record) is not before.status or told.attempt != before.attempt:
+            raise Lost
+        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != heartbeat:
+            raise Lost
+        return told
+
+    def _claim(self, change: Change, record: Record) -> None:
+        told, job = self._check(change, record), _after(change)
+        if not self._view.is_settled(record, self._now):
+            raise Lost
+        self._look_again(record)
+        if self._manner.hide and record.control == QUEUED:
+            self._to_hide.append(record)
+        if record.note is None:
+            self._payloads[record.id] = self._view.records.payload(record)
+        self._tell(
+            record,
+            told._replace(
+                attempt=job.attempt,
+                failures=job.failures,
+                heartbeat=number_of(job.heartbeat_at or self._now),
+                timeout=job.claim_timeout,
+                dead_at=None,
+                finished=False,
+                hidden=self._manner.hide,
+            ),
+        )
+
+    def _prolong(self, change: Change, record: Record) -> None:
+        told, job = self._check(change, record), _after(change)
+        self._tell(record, told._replace(heartbeat=number_of(job.heartbeat_at or self._now)))
+
+    def _release(self, change: Change, record: Record) -> None:
+        told, job = self._check(change, record), _after(change)
+        if record.control != QUEUED:
+            self._flip(record, QUEUED)
+        moved = change.before is not None and job.sequence != change.before.sequence
+        self._tell(
+            record,
+            told._replace(
+                failures=job.failures,
+                heartbeat=None,
+                timeout=None,
+                order=self._next_order() if moved else told.order,
+                error=job.error,
+                hidden=False,
+            ),
+        )
+
+    def _bury(self, change: Change, record: Record) -> None:
+        told, job = self._check(change, record), _after(change)
+        self._flip(record, FAILED)
+        self._tell(
+            record,
+            told._replace(
+                failures=job.failures,
+                heartbeat=None,
+                timeout=None,
+                error=job.error,
+                dead_at=number_of(job.dead_at or self._now),
+                hidden=False,
+            ),
+        )
+
+    def _revive(self, change: Change, record: Record) -> None:
+        told, job = self._check(change, record), _after(change)
+        self._flip(record, QUEUED)
+        self._tell(record, told._replace(failures=job.failures, dead_at=None, order=self._next_order()))
+
+    def _remove(self, change: Change, record: Record) -> None:
+        before, told = change.before, self._view.told(record)
+        assert before is not None
+        done_by_others = record.control == PROCESSED and not told.hidden and told.heartbeat is not None
+        if not (change.acked and done_by_others and told.attempt == before.attempt):
+            self._check(change, record)
+        self._payloads[record.id] = before.payload or self._view.records.payload(record)
+        if change.acked:
+            if record.control != PROCESSED:
+                self._flip(record, PROCESSED)
+            self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
+            return
+        # As a comment it can still be read, and undone; but one that looks like a note of ours would be taken for one.
+        like_a_note = self._view.records.text(record).startswith(b"jq {")
+        self._flip(record, PROCESSED if like_a_note else COMMENT)
+
+    def _change(self, change: Change, record: Record) -> None:
+        raise Lost
+
+    _steps: ClassVar[dict[Step, Callable[[Batch, Change, Record], None]]] = {
+        Step.CLAIM: _claim,
+        Step.PROLONG: _prolong,
+        Step.RELEASE: _release,
+        Step.BURY: _bury,
+        Step.REVIVE: _revive,
+        Step.REMOVE: _remove,
+        Step.CHANGE: _change,
+    }
+
+    # How it is done
+
+    def _tell(self, record: Record, told: Told, *, durable: bool = True) -> None:
+        self._told[record.id] = told
+        self._claims_moved = self._claims_moved or durable
+
+    def _next_order(self) -> int:
+        """A place behind everything that is there, and before what will be appended."""
+        first = len(self._view.records.data) * PLACES_PER_BYTE
+        orders = [told.order for told in self._told.values() if told.order is not None]
+        last = max(self._view.journal.last_order, *orders, 0)
+        return first if last + 1 >= first + PLACES_PER_BYTE - 1 else max(first, last + 1)
+
+    def _look_again(self, record: Record) -> None:
+        """See whether a message is still where it was read, as it was read; else it is lost, and all is read again."""
+        view = self._view
+        assert view.open is not None
+        expected = view.records.data[record.offset : record.end]
+        if os.pread(view.open.number, len(expected), record.offset) != expected:
+            view.distrust()
+            raise Lost
+
+    def _flip(self, record: Record, control: int) -> None:
+        self._look_again(record)
+        self._write_control(record, control)
+
+    def _write_control(self, record: Record, control: int) -> None:
+        view = self._view
+        assert view.open is not None
+        self._wrote = True
+        os.pwrite(view.open.number, bytes((control,)), record.offset)
+        if not view.records.flip(record, control):
+            view.distrust()
+
+    def _check_in_place(self) -> None:
+        """See to it that what was written is in the file that others will read."""
+        view = self._view
+        assert view.open is not None
+        if not view.open.is_at(file_status(view.path)):
+            raise StorageError(
+                "the queue file was replaced while it was changed: it has to be done again, in the new one"
+            )
+
+    def _flush(self) -> None:
+        if self._manner.fsync and self._view.open is not None:
+            flush(self._view.open.number)
+
+    def _shorten_journal(self) -> None:
+        """Have the journal say only what counts: of messages that are there, and of the last that were finished."""
+        view = self._view
+        kept, finished = {}, {}
+        for job_id, told in view.journal.told.items():
+            record = view.records.by_id.get(job_id)
+            if record is None or (record.control == COMMENT and not told.finished):
+                continue
+            if record.control == PROCESSED and not told.hidden:
+                finished[job_id] = Told(attempt=told.attempt, finished=True)
+            else:
+                kept[job_id] = told
+        view.journal.rewrite({**dict(list(finished.items())[-KEPT_FINISHED:]), **kept})
+
+
+def _after(change: Change) -> Job:
+    assert change.after is not None
+    return change.after

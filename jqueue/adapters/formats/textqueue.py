@@ -1,0 +1,147 @@
+"""TextQueue: a text file with a line for each message, which people edit by hand; docs/formats.md has the format.
+
+    -queued
+    =processed
+    !failed for good
+    # a comment
+
+Programs that know only the format go on reading, marking and appending while we work: we append whole messages, each
+lot by one write, we change one byte of a message in place, and we never move any. Among ourselves a lock on a file
+beside excludes all others; what the format has no place for is in a journal beside, or in a comment before a message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from jqueue.adapters.formats._text_changes import Batch, Manner
+from jqueue.adapters.formats._text_view import TextView
+from jqueue.adapters.storage._file_lock import FileLock
+from jqueue.adapters.storage._posix_files import as_storage_error, create_folder
+from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import StorageError
+from jqueue.domain.models import Job
+from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
+from jqueue.ports.queue import Capabilities
+
+CAPABILITIES = Capabilities(
+    priority=False,
+    delay=False,
+    expiry=False,
+    unique_keys=False,
+    transactions=False,
+    size_limit=False,
+    cancel_running=False,
+    reschedule=False,
+    limits=False,
+    retention=False,
+    results=False,
+    schedules=False,
+    staged=False,
+    holders=False,
+)
+
+LOCK_TIMEOUT = 10.0
+"""Seconds that a change waits for those of other processes."""
+
+
+class TextQueueFile:
+    """A TextQueue as a store of jobs.
+
+    Args:
+        path: of the file; it is made with the first job. A relative path stays what it is now.
+        entrypoint: of messages that do not say theirs; the name of the file without its suffix by default.
+        fsync: whether what is done is on the disk before the call returns.
+        hide: whether a claimed message is marked as processed until it is finished or given back, so that readers of
+            the original pass it over. Where the journal is lost, so are then the messages that were claimed.
+        single_lines: whether a message of several lines is written as one, in base64, for readers of TextQueue 1.0.
+        settle: how long, in seconds or as a timedelta, the last message of another program waits for more lines.
+    """
+
+    capabilities = CAPABILITIES
+    knows_expiry = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        entrypoint: str | None = None,
+        fsync: bool = True,
+        hide: bool = False,
+        single_lines: bool = False,
+        settle: Duration = 0.2,
+    ) -> None:
+        self.path = Path(path)
+        self.entrypoint = entrypoint or self.path.stem
+        self._file = str(self.path.absolute())
+        self._folder, name = os.path.split(self._file)
+        journal = os.path.join(self._folder, f".{name}.jq")
+        seconds = to_seconds("settle", settle)
+        self._view = TextView(self._file, journal, entrypoint=self.entrypoint, settle=seconds)
+        self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
+        self._manner = Manner(fsync=fsync, hide=hide, single_lines=single_lines)
+
+    def __repr__(self) -> str:
+        return f"TextQueueFile({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self._file
+
+    def watched(self) -> tuple[str, ...]:
+        """The folder of the file: whoever changes the file or its journal is seen there."""
+        return (self._folder,)
+
+    def store_time(self) -> datetime:
+        """The machine's clock, UTC: all who use the file share it."""
+        return SystemClock().now()
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(self._file)
+
+    def has_moved(self) -> bool:
+        """Whether the file or the journal may have changed since the last scan."""
+        return self._view.has_moved()
+
+    def scan(self, now: datetime) -> list[Kept]:
+        """Every message that is queued, claimed or dead."""
+        try:
+            self._view.read(now)
+        except OSError as error:
+            raise as_storage_error(error, "read the queue file", self._file) from error
+        return self._view.jobs(now)
+
+    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+        """The jobs with their payloads."""
+        records = self._view.records
+        found = [(job, records.by_id.get(job.id)) for job, _ in jobs]
+        return [job.evolve(payload=records.payload(record)) for job, record in found if record is not None]
+
+    def finished(self) -> dict[str, int]:
+        """Messages marked as processed, with their attempts: those that carry an id, and others of late."""
+        return self._view.finished()
+
+    def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Do each change by itself; what is written for all of them is written together."""
+        if not changes:
+            return []
+        try:
+            if any(change.step is Step.ADD for change in changes):
+                create_folder(self._folder)
+            elif not self._view.existed and not self.exists():
+                return [Lost() for _ in changes]
+            with self._lock.acquire():
+                return Batch(self._view, self._manner, now).carry_out(changes)
+        except OSError as error:
+            self._view.forget()
+            self._view.journal.forget()
+            raise as_storage_error(error, "change the queue file", self._file) from error
+        except StorageError:
+            self._view.forget()
+            raise
