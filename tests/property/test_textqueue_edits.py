@@ -1,0 +1,213 @@
+"""A TextQueue that people edit at rest: no byte of theirs ever changes, whatever is done with the queue."""
+
+import asyncio
+import os
+import re
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jqueue import Job, JobNotFoundError, JobStateError
+from jqueue.adapters.formats._text_records import Records
+from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.core.store_queue import StoreQueue
+from tests.property.text_lines import ENDS, Message, edited, edits, files, read
+
+OURS = re.compile(rb"\n{0,2}(?:#jq \{[^\n]*\}\n-[^\r\n]*\n(?: [^\r\n]*\n)*\n)")
+
+FLIPS = {
+    "ack": {(b"-", b"=")},
+    "dead": {(b"-", b"!")},
+    "redrive": {(b"!", b"-")},
+    "cancel": {(b"-", b"#"), (b"-", b"=")},
+    "purge": {(b"!", b"#"), (b"!", b"=")},
+}
+
+actions = st.tuples(
+    st.sampled_from(["enqueue", "dequeue", "ack", "ack", "nack", "dead", "redrive", "cancel", "heartbeat", "purge"]),
+    st.integers(0, 100),
+    st.binary(max_size=5) | st.text(max_size=5).map(str.encode),
+)
+programs = st.lists(st.one_of(actions, actions, edits(), st.just("restart")), max_size=14)
+
+
+class Life:
+    """A file, those who work on it, and what each step may have changed in it."""
+
+    def __init__(self, path: Path, content: bytes, hide: bool) -> None:
+        self.path = path
+        self.hide = hide
+        path.write_bytes(content)
+        self.held: list[Job] = []
+        self.open()
+
+    def open(self) -> None:
+        self.queue = StoreQueue(TextQueueFile(self.path, fsync=False, settle=0.0, hide=self.hide))
+
+    async def step(self, step: Any) -> None:
+        before = self.path.read_bytes()
+        os.utime(self.path, (0, 0))  # what a person has written is whole, although it may lack its last end
+        if step == "restart":
+            await self.queue.aclose()
+            self.open()
+        elif len(step) == 4:
+            content = edited(before, step)
+            if step[1] % 2:
+                self.path.write_bytes(content)
+            else:
+                other = self.path.with_name("edited")
+                other.write_bytes(content)
+                other.replace(self.path)
+            os.utime(self.path, (0, 0))
+        else:
+            with suppress(JobNotFoundError, JobStateError):
+                await self.do(*step)
+            self.check(before, self.path.read_bytes(), step[0])
+        if not self.hide:
+            await self.look()
+
+    async def do(self, verb: str, number: int, payload: bytes) -> None:
+        queue, held = self.queue, self.held
+        if verb == "enqueue":
+            job = await queue.enqueue("work", payload, headers={"n": "ü"})
+            assert job.payload == payload
+        elif verb == "dequeue":
+            held += await queue.dequeue(batch_size=number % 4 + 1)
+        elif verb == "redrive":
+            await queue.redrive()
+        elif verb == "purge":
+            await queue.purge()
+        elif verb == "cancel":
+            if jobs := (await queue.read_state()).jobs:
+                await queue.cancel(jobs[number % len(jobs)].id)
+        elif held:
+            job = held.pop(number % len(held))
+            if verb == "heartbeat":
+                await queue.heartbeat(job)
+                held.append(job)
+            elif verb == "ack":
+                await queue.ack(job)
+            else:
+                await queue.nack(job, dead=verb == "dead", error="broken")
+
+    def check(self, before: bytes, after: bytes, verb: str) -> None:
+        """Only what this verb may change has changed."""
+        assert len(after) >= len(before), "bytes were removed"
+        tail = after[len(before) :]
+        assert verb == "enqueue" or not tail, f"{verb} has appended"
+        assert OURS.sub(b"", tail) == b"", "what was appended is no whole message of ours"
+        messages = {message.offset: message for message in read(before)}
+        changed = [offset for offset in range(len(before)) if before[offset] != after[offset]]
+        if self.hide:
+            assert all(offset in messages for offset in changed)
+            return
+        for offset in changed:
+            assert offset in messages, f"{verb} has changed a byte that is no first byte of a message"
+            flip = messages[offset].control, after[offset : offset + 1]
+            assert flip in FLIPS.get(verb, ()), f"{verb} has made {flip}"
+        assert len(changed) <= 1 or verb in ("redrive", "purge")
+
+    async def look(self) -> None:
+        """Who asks the queue is told of every message in the file, and of nothing else."""
+        jobs = (await self.queue.read_state()).jobs
+        texts = Counter(message.text for message in read(self.path.read_bytes()) if message.control in (b"-", b"!"))
+        records = Records()
+        records.update(bytearray(self.path.read_bytes()), 0)
+        ours = Counter(records.text(record) for record in records.alive.values())
+        assert texts == ours
+        assert len(jobs) == sum(texts.values())
+        assert len({job.id for job in jobs}) == len(jobs)
+
+
+def live(content: bytes, program: list[Any], *, hide: bool = False) -> None:
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            life = Life(Path(folder) / "queue.tq", content, hide)
+            for step in program:
+                await life.step(step)
+            if not hide:
+                held = {job.id for job in life.held}
+                os.utime(life.path, (0, 0))
+                await life.queue.requeue_stale(0)
+                left = await life.queue.dequeue(batch_size=100)
+                waiting = [message for message in read(life.path.read_bytes()) if message.control == b"-"]
+                assert len(waiting) == len(left), f"not all was handed out in the end; {len(held)} were held"
+            await life.queue.aclose()
+
+    asyncio.run(run())
+
+
+@settings(max_examples=120, deadline=None)
+@given(files(), programs)
+def test_no_byte_that_is_not_ours_changes(content, program):
+    live(content, program)
+
+
+@settings(max_examples=30, deadline=None)
+@given(files(), programs)
+def test_nor_where_claimed_messages_are_hidden(content, program):
+    live(content, program, hide=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(files())
+def test_the_records_are_those_that_a_plain_reader_finds(content):
+    records = Records()
+    records.update(bytearray(content), 0)
+    ours = [
+        Message(record.offset, bytes((record.control,)), records.text(record))
+        for record in sorted(records.by_id.values(), key=lambda record: record.offset)
+    ]
+    notes = re.compile(rb'jq \{.*"id".*')
+    assert [m for m in read(content) if not (m.control == b"#" and notes.match(m.text))] == [
+        m for m in ours if not (m.control == b"#" and notes.match(m.text))
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(files(), st.lists(edits(), max_size=4))
+def test_a_file_that_is_read_again_after_each_edit_is_known_as_if_it_were_read_at_once(content, program):
+    known = Records()
+    known.update(bytearray(content), 0)
+    for edit in program:
+        content = edited(content, edit)
+        known.update(bytearray(content), 0)
+        fresh = Records()
+        fresh.update(bytearray(content), 0)
+        assert {record.id: record.offset for record in fresh.by_id.values()} == {
+            record.id: record.offset for record in known.by_id.values()
+        }
+        assert set(fresh.alive) == set(known.alive)
+        assert (fresh.ended, fresh.open_note, fresh.ends_a_line) == (known.ended, known.open_note, known.ends_a_line)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.binary(max_size=200) | st.text().map(str.encode),
+    st.dictionaries(
+        st.text(min_size=1).filter(lambda name: name.isprintable()),
+        st.text(st.characters(exclude_categories=["Cs"])),
+        max_size=3,
+    ),
+    files(),
+    st.sampled_from(ENDS),
+)
+def test_any_payload_and_any_header_come_back(payload, headers, content, end):
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "queue.tq"
+            path.write_bytes(content + end)
+            os.utime(path, (0, 0))
+            async with StoreQueue(TextQueueFile(path, fsync=False)) as queue:
+                await queue.enqueue("our own", payload, headers=headers)
+            async with StoreQueue(TextQueueFile(path, fsync=False)) as queue:
+                [job] = await queue.dequeue("our own")
+                assert (payload, headers) == (job.payload, job.headers)
+            assert path.read_bytes().startswith(content + end)
+
+    asyncio.run(run())

@@ -1,0 +1,226 @@
+"""The journal beside a TextQueue: cut, lost, spoilt or long, it never costs a message."""
+
+import asyncio
+import json
+
+import pytest
+
+from jqueue import JobStatus
+from jqueue.adapters.formats import _text_journal
+from jqueue.adapters.formats._text_journal import Journal, Told
+from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.core.store_queue import StoreQueue
+from jqueue.domain.errors import ClaimLostError
+from tests.unit.formats.text_files import LATER, messages
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.tq"
+
+
+@pytest.fixture
+def journal(path):
+    return path.with_name(f".{path.name}.jq")
+
+
+def queue_on(path, **options) -> StoreQueue:
+    return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
+
+
+EVERYTHING = {
+    "a": Told(),
+    "b": Told(attempt=1, failures=1, heartbeat=1795313466137003, timeout=300.5),
+    "c": Told(attempt=3, failures=2, order=4096, error="it\nbröke"),
+    "d": Told(attempt=1, failures=1, dead_at=5, error=""),
+    "e": Told(attempt=9, finished=True),
+    "f\x00ü": Told(attempt=1, heartbeat=0, timeout=0.0, hidden=True),
+}
+
+
+def test_what_is_said_is_read_back(journal):
+    writer, reader = Journal(str(journal)), Journal(str(journal))
+    writer.write(EVERYTHING, durable=True)
+    reader.refresh()
+    assert EVERYTHING == reader.told == writer.told
+    assert reader.last_order == writer.last_order == 4096
+    assert not reader.has_moved()
+    writer.write({"a": Told(attempt=1), "b": Told(attempt=2)}, durable=False)
+    assert reader.has_moved()
+    reader.refresh()
+    assert reader.told == writer.told == {**EVERYTHING, "a": Told(attempt=1), "b": Told(attempt=2)}
+    assert list(reader.told)[-2:] == ["a", "b"]
+
+
+def test_a_line_cut_anywhere_is_passed_over_and_does_not_spoil_the_next(journal):
+    first, second, third = {"a": Told(attempt=1)}, {"b": Told(attempt=2)}, {"c": Told(attempt=3)}
+    writer = Journal(str(journal))
+    writer.write(first, durable=False)
+    begin = journal.stat().st_size
+    writer.write(second, durable=False)
+    content = journal.read_bytes()
+    for length in range(begin, len(content) + 1):
+        journal.write_bytes(content[:length])
+        reader, next_writer = Journal(str(journal)), Journal(str(journal))
+        reader.refresh()
+        assert reader.told == ({**first, **second} if length == len(content) else first)
+        next_writer.refresh(locked=True)
+        whole = length >= len(content) - 1
+        assert next_writer.told == ({**first, **second} if whole else first)
+        next_writer.write(third, durable=False)
+        late = Journal(str(journal))
+        for one in (reader, late):
+            one.refresh()
+            assert one.told == {**next_writer.told}
+            assert one.told["c"] == Told(attempt=3)
+
+
+SPOILT = [
+    b"",
+    b"\0" * 512,
+    b"[1]",
+    b"5",
+    b"null",
+    b'{"i":5,"a":1}',
+    b'{"i":"a"}',
+    b'{"i":"a","a":-1}',
+    b'{"i":"a","a":true}',
+    b'{"i":"a","a":1e999}',
+    b'{"i":"a","a":1,"c":5}',
+    b'{"i":"a","a":1,"c":[1]}',
+    b'{"i":"a","a":1,"c":[1,null]}',
+    b'{"i":"a","a":1,"c":[1,NaN]}',
+    b'{"i":"a","a":1,"c":[1,1e300]}',
+    b'{"i":"a","a":1,"c":["x",1]}',
+    b'{"i":"a","a":1,"o":"x"}',
+    b'{"i":"a","a":1,"d":99999999999999999999999}',
+    b"\xff\xfe",
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("line", SPOILT, ids=range(len(SPOILT)))
+def test_a_line_that_says_nothing_is_passed_over(journal, line):
+    journal.write_bytes(b'{"i":"a","a":7}\n' + line + b'\n{"i":"b","a":8}\n')
+    reader = Journal(str(journal))
+    reader.refresh()
+    assert reader.told == {"a": Told(attempt=7), "b": Told(attempt=8)}
+
+
+def test_a_journal_that_was_replaced_or_cut_by_somebody_is_read_anew(journal):
+    reader = Journal(str(journal))
+    journal.write_bytes(b'{"i":"a","a":1}\n{"i":"b","a":2}\n')
+    reader.refresh()
+    journal.write_bytes(b'{"i":"b","a":2}\n')
+    reader.refresh()
+    assert reader.told == {"b": Told(attempt=2)}
+    other = journal.with_name("other")
+    other.write_bytes(b'{"i":"c","a":3}\n{"i":"d","a":4}\n')
+    other.replace(journal)
+    assert reader.has_moved()
+    reader.refresh()
+    assert reader.told == {"c": Told(attempt=3), "d": Told(attempt=4)}
+
+
+async def test_without_its_journal_every_message_is_there_and_nobody_has_it(path, journal):
+    path.write_bytes(b"-a\n=b\n!c\n")
+    async with queue_on(path) as queue:
+        [a] = await queue.dequeue()
+        journal.unlink()
+        async with queue_on(path) as fresh:
+            assert {b"a": JobStatus.QUEUED, b"c": JobStatus.DEAD} == {
+                job.payload: job.status for job in (await fresh.read_state()).jobs
+            }
+        await queue.heartbeat(a)
+        assert journal.exists(), "whoever still knows what was in it writes it again"
+        async with queue_on(path) as fresh:
+            assert await fresh.dequeue() == []
+        await queue.ack(a)
+    assert path.read_bytes() == b"=a\n=b\n!c\n"
+
+
+async def test_a_process_that_died_after_its_line_and_before_its_byte_has_hidden_nothing_for_good(path, journal):
+    path.write_bytes(b"-a\n-b\n")
+    async with queue_on(path, hide=True) as queue:
+        a, b = await queue.dequeue(batch_size=2)
+        path.write_bytes(b"-a\n=b\n")
+        async with queue_on(path) as other:
+            assert {(a.id, JobStatus.IN_PROGRESS), (b.id, JobStatus.IN_PROGRESS)} == {
+                (job.id, job.status) for job in (await other.read_state()).jobs
+            }
+            assert await other.requeue_stale(0) == 2
+        assert path.read_bytes() == b"-a\n-b\n"
+
+
+async def test_what_is_in_the_journal_is_what_every_process_sees(path):
+    path.write_bytes(b"-a\n-b\n-c\n")
+    async with queue_on(path) as queue, queue_on(path) as other:
+        [a] = await queue.dequeue()
+        b, c = await other.dequeue(batch_size=9)
+        await queue.nack(b, error="broken")
+        assert {(a.id, 1, None), (b.id, 1, "broken"), (c.id, 1, None)} == {
+            (job.id, job.attempt, job.error) for job in (await other.read_state()).jobs
+        }
+        with pytest.raises(ClaimLostError):
+            await other.ack(b)
+        [again] = await other.dequeue()
+        assert (b.id, 2) == again.claim
+        with pytest.raises(ClaimLostError):
+            await other.ack(b)
+        await queue.ack(again)
+        await other.ack(again)
+
+
+async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journal, monkeypatch):
+    monkeypatch.setattr(_text_journal, "_COMPACT_BYTES", 2000)
+    monkeypatch.setattr(_text_journal, "KEPT_FINISHED", 5)
+    monkeypatch.setattr("jqueue.adapters.formats._text_changes.KEPT_FINISHED", 5)
+    path.write_bytes(b"-mine\n-bad\n")
+    inodes = set()
+    async with queue_on(path) as queue, queue_on(path) as other:
+        mine, bad = await queue.dequeue(batch_size=2)
+        await queue.nack(bad, error="broken", dead=True)
+        for number in range(100):
+            await queue.enqueue("work", b"%d" % number)
+            [job] = await other.dequeue()
+            await queue.ack(job)
+            inodes.add(journal.stat().st_ino)
+            await other.heartbeat(mine)
+        told = Journal(str(journal))
+        told.refresh()
+        assert len(inodes) > 1
+        assert len(told.told) < 60, "not all that was ever done"
+        assert (1, True) == (told.told[mine.id].attempt, told.told[mine.id].heartbeat is not None)
+        assert told.told[bad.id].error == "broken"
+        await other.ack(job)
+        await queue.ack(mine)
+        assert await other.redrive() == 1
+        assert [bad.id] == [job.id for job in await queue.dequeue(batch_size=9)]
+    assert not journal.with_name(f"{journal.name}.part").exists()
+    for line in journal.read_bytes().splitlines():
+        json.loads(line)
+
+
+async def test_a_leftover_of_a_journal_that_was_not_finished_is_no_hindrance(path, journal):
+    path.write_bytes(b"-a\n")
+    journal.with_name(f"{journal.name}.part").write_bytes(b"half a li")
+    async with queue_on(path) as queue:
+        await queue.ack((await queue.dequeue())[0])
+    assert messages(path) == []
+
+
+async def test_claims_and_acks_of_many_processes_at_once_are_each_done_once(path):
+    queues = [queue_on(path) for _ in range(4)]
+    done: list[bytes] = []
+
+    async def work(queue: StoreQueue) -> None:
+        while jobs := await queue.dequeue(batch_size=3):
+            done.extend(job.payload for job in jobs)
+            await asyncio.gather(*(queue.ack(job) for job in jobs))
+
+    await asyncio.gather(*(queues[n % 4].enqueue("work", b"%d" % n) for n in range(60)))
+    await asyncio.gather(*map(work, queues))
+    assert sorted(b"%d" % n for n in range(60)) == sorted(done)
+    for queue in queues:
+        await queue.aclose()
+    assert TextQueueFile(path).scan(LATER) == []

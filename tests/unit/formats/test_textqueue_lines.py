@@ -1,0 +1,150 @@
+r"""What the lines of a TextQueue mean: the examples are what textqueue 1.1 makes of the same bytes."""
+
+import pytest
+
+from jqueue.adapters.formats._text_records import Records
+from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.domain.models import JobStatus
+from tests.unit.formats.text_files import LATER, messages
+
+MESSAGES = {
+    b"": [],
+    b"\n\n": [],
+    b"-a\n b\n  c\n \n-z\n": [b"a\nb\n c\n", b"z"],
+    b"-\n": [b""],
+    b"-a  \n": [b"a  "],
+    b"--a\n": [b"-a"],
+    b"-a": [b"a"],
+    b"-a\n \n": [b"a\n"],
+    b"-one\n#c\n two\n": [b"one"],
+    b"-a\r\n b\r\n-c\r\n": [b"a\nb", b"c"],
+    b"-a\rb\n-c\n": [b"a", b"c"],
+    b"-a\x00\x0b\x0c\x85\n": [b"a\x00\x0b\x0c\x85"],
+    "-grüß\u2028e\n".encode(): ["grüß\u2028e".encode()],
+    b"-a\n\\state=new  \n\\x\n b\n-c\n": [b"a", b"c"],
+    b"-\xff\xfe\n": [b"\xff\xfe"],
+    b"=done\n more\n-a\n#c\n": [b"a"],
+    b" orphan\n\\orphan\n-a\n\n orphan\n-b\n": [b"a", b"b"],
+    b"xunknown\n and more\n-a\n?\n": [b"a"],
+    b"\xef\xbb\xbf-a\n-b\n": [b"b"],
+    b"-a\n\n\n\n-a\n": [b"a", b"a"],
+    b"#jq {}\n-a\n": [b"a"],
+    b'#jq {"id":5}\n-a\n#jq [}\n-b\n': [b"a", b"b"],
+}
+
+
+@pytest.mark.parametrize("content", MESSAGES, ids=repr)
+def test_the_messages_of_a_file_are_those_that_the_original_finds(tmp_path, content):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(content)
+    assert MESSAGES[content] == [payload for _, payload in messages(path)]
+    assert content == path.read_bytes(), "looking changes nothing"
+
+
+@pytest.mark.parametrize("content", MESSAGES, ids=repr)
+def test_a_file_read_piece_by_piece_has_the_same_messages(content):
+    whole, pieces = Records(), Records()
+    whole.update(bytearray(content), 0)
+    for end in range(len(content) + 1):
+        pieces.update(bytearray(content[:end]), 0)
+    assert [(r.id, r.offset, r.end) for r in whole.by_id.values()] == [
+        (r.id, r.offset, r.end) for r in pieces.by_id.values()
+    ]
+    assert whole.ended == pieces.ended
+    assert set(whole.alive) == set(pieces.alive)
+
+
+def test_a_message_that_failed_is_dead(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(b"!bad\n day\n")
+    [(job, payload)] = messages(path)
+    assert (JobStatus.DEAD, b"bad\nday") == (job.status, payload)
+    assert job.dead_at is not None
+
+
+def test_the_entrypoint_of_a_message_that_says_none_is_the_name_of_the_file_or_the_option(tmp_path):
+    path = tmp_path / "mails.tq"
+    path.write_bytes(b"-a\n")
+    [kept] = TextQueueFile(path).scan(LATER)
+    assert kept.job.entrypoint == "mails"
+    [kept] = TextQueueFile(path, entrypoint="send").scan(LATER)
+    assert kept.job.entrypoint == "send"
+
+
+def test_variables_are_shown_and_are_no_part_of_the_payload(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(b"-a\n b\n\\state=new  \n\\\n\\\xff\n-c\n")
+    [(first, payload), (second, _)] = messages(path)
+    assert payload == b"a\nb"
+    assert first.model_extra == {"variables": ["state=new  ", "", "\\xff"]}
+    assert second.model_extra == {}
+
+
+def test_a_message_keeps_its_id_when_lines_are_added_moved_and_ended_otherwise(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(b"-a\n b\n-a\n-c\n-a")
+    before = {job.id: payload for job, payload in messages(path)}
+    path.write_bytes(b"# new\r\n\r\n-c\r\n\\v\r\n=a\r\n-a\r\n\r\n-a\r\n b\r\n")
+    after = {job.id: payload for job, payload in messages(path)}
+    assert (4, 3) == (len(before), len(after))
+    assert before.items() > after.items(), "all but the one that is marked as processed"
+
+
+def test_equal_messages_are_told_apart_by_their_order_whatever_became_of_those_before(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(b"-a\n-a\n-a\n-a\n")
+    ids = [job.id for job, _ in messages(path)]
+    assert len(set(ids)) == 4
+    for marks, left in {b"=!--": ids[1:], b"#=--": ids[2:], b"-##-": [ids[0], ids[3]]}.items():
+        path.write_bytes(b"".join(bytes((mark,)) + b"a\n" for mark in marks))
+        assert left == [job.id for job, _ in messages(path)]
+
+
+NOTE = b'#jq {"id":"the-id","ep":"mail","t":1795313466137003,"n":1,"h":{"k":"v"},"max":3}\n'
+
+
+def test_a_note_directly_before_a_message_says_what_the_format_cannot(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(NOTE + b"-a\n\n-b\n")
+    [(job, payload), (other, _)] = messages(path)
+    assert ("the-id", "mail", {"k": "v"}, 3, b"a") == (job.id, job.entrypoint, job.headers, job.max_attempts, payload)
+    assert job.created_at.isoformat() == "2026-11-22T02:11:06.137003+00:00"
+    assert other.entrypoint == "queue"
+
+
+@pytest.mark.parametrize("between", [b"\n", b"# other\n", b"\\v\n", b" more\n", b"x\n"], ids=repr)
+def test_a_note_that_is_not_directly_before_a_message_says_nothing_about_it(tmp_path, between):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(NOTE + between + b"-a\n")
+    [(job, _)] = messages(path)
+    assert job.id != "the-id"
+
+
+def test_a_message_that_was_copied_with_its_note_is_another_job(tmp_path):
+    path = tmp_path / "queue.tq"
+    path.write_bytes((NOTE + b"-a\n\n") * 3)
+    ids = [job.id for job, _ in messages(path)]
+    assert len(set(ids)) == 3
+    assert ids[0] == "the-id"
+
+
+WRONG_NOTES = [
+    b'{"id":"\\ud800"}',
+    b'{"id":""}',
+    b'{"id":"a\\nb"}',
+    b'{"id":"x","ep":5,"h":[1],"max":"y","t":-1,"n":"z"}',
+    b'{"id":"x","ep":"","h":{"a":5},"max":0,"t":1e999}',
+    b'{"id":"x","h":{"a":"\\ud800"},"max":true,"t":99999999999999999999}',
+    b'{"id":"x","enc":"b64"}',
+    b'{"id":"x",' * 2000,
+    b"{" + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("note", WRONG_NOTES, ids=range(len(WRONG_NOTES)))
+def test_a_note_that_somebody_has_spoilt_harms_nobody(tmp_path, note):
+    path = tmp_path / "queue.tq"
+    path.write_bytes(b"#jq " + note + b"\n-not base64!\n-b\n")
+    [(job, payload), (_, other)] = messages(path)
+    assert (payload, other) == (b"not base64!", b"b")
+    assert (job.entrypoint, job.headers, job.max_attempts) == ("queue", {}, None)
