@@ -56,7 +56,8 @@ async def test_what_is_no_text_is_written_in_base64(path, payload):
         assert payload == job.payload
     content = path.read_bytes()
     assert b'"enc":"b64"' in content
-    assert content.isascii() and b"\r" not in content
+    assert content.isascii()
+    assert b"\r" not in content
 
 
 async def test_lines_may_be_kept_single_for_older_readers(path):

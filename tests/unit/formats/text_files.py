@@ -14,6 +14,33 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 """When all that a test has written is settled."""
 
 
+MESSAGES = {
+    b"": [],
+    b"\n\n": [],
+    b"-a\n b\n  c\n \n-z\n": [b"a\nb\n c\n", b"z"],
+    b"-\n": [b""],
+    b"-a  \n": [b"a  "],
+    b"--a\n": [b"-a"],
+    b"-a": [b"a"],
+    b"-a\n \n": [b"a\n"],
+    b"-one\n#c\n two\n": [b"one"],
+    b"-a\r\n b\r\n-c\r\n": [b"a\nb", b"c"],
+    b"-a\rb\n-c\n": [b"a", b"c"],
+    b"-a\x00\x0b\x0c\x85\n": [b"a\x00\x0b\x0c\x85"],
+    "-grüß\u2028e\n".encode(): ["grüß\u2028e".encode()],
+    b"-a\n\\state=new  \n\\x\n b\n-c\n": [b"a", b"c"],
+    b"-\xff\xfe\n": [b"\xff\xfe"],
+    b"=done\n more\n-a\n#c\n": [b"a"],
+    b" orphan\n\\orphan\n-a\n\n orphan\n-b\n": [b"a", b"b"],
+    b"xunknown\n and more\n-a\n?\n": [b"a"],
+    b"\xef\xbb\xbf-a\n-b\n": [b"b"],
+    b"-a\n\n\n\n-a\n": [b"a", b"a"],
+    b"#jq {}\n-a\n": [b"a"],
+    b'#jq {"id":5}\n-a\n#jq [}\n-b\n': [b"a", b"b"],
+}
+"""Contents of files, and the queued messages that textqueue 1.1 finds there."""
+
+
 def messages(path: Path, **options: Any) -> list[tuple[Job, bytes]]:
     """Each message of a file as a fresh process sees it, in order, with its payload."""
     store = TextQueueFile(path, **options)
