@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from typing import Any
@@ -18,8 +18,11 @@ from jqueue.domain.operations import (
     AwaitResult,
     Cancel,
     Configure,
+    Dequeue,
+    Find,
     Operation,
     Pause,
+    Peek,
     Purge,
     Redrive,
     Reprioritise,
@@ -261,6 +264,48 @@ class OperatorVerbs(QueueBase):
         if not found:
             raise ResultTimeoutError(reference, patience)
         return deepcopy(found[0].result)  # the state has it too
+
+    async def peek(
+        self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
+    ) -> list[Job]:
+        """The jobs that a dequeue would claim now, in that order, without claiming them and without their payloads.
+
+        They may be claimed by others at any time.
+
+        Args:
+            entrypoint: whose jobs; one name, several, or None for all.
+            batch_size: how many at the most.
+            deadline: by then the call has ended.
+        """
+        operation = self._prepared(Peek(Dequeue(entrypoint, batch_size=batch_size)))
+        [found] = await self._submit((operation,), deadline)
+        return list(found)
+
+    async def until_ready(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        wait: Duration,
+        deadline: Duration | None = None,
+    ) -> bool:
+        """Wait until a job is ready that was not at the last `peek`, and say whether there was one in time.
+
+        Args:
+            entrypoint: whose jobs; one name, several, or None for all.
+            wait: how long to wait.
+            deadline: by then, after the wait, the call has ended.
+        """
+        operation = self._prepared(Peek(Dequeue(entrypoint)))
+        [found] = await self._submit((operation,), deadline, wait=wait, looked=True)
+        return bool(found)
+
+    async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
+        """A job as it stands, without its payload; None if it is not in the queue.
+
+        Of one that was finished a short while ago, it has the id, the attempt and the status `COMPLETED`.
+        """
+        found = await self._done(Find(job_id), deadline)
+        return found[0] if found else None
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.

@@ -142,14 +142,25 @@ class QueueBase:
         *,
         atomic: bool = True,
         wait: Duration | None = None,
+        looked: bool = False,
         convert: Convert = list,
     ) -> list[Any]:
-        """Have prepared operations committed, in one commit, and return their results."""
+        """Have prepared operations committed, in one commit, and return their results.
+
+        Args:
+            operations: what.
+            deadline: by then, after the wait, the call has ended.
+            atomic: whether one refused operation undoes the others.
+            wait: how long an empty answer is not good enough.
+            looked: whether the caller has just had an empty answer, and need not be given it again.
+            convert: see `Request`.
+        """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
         if not self._writer.has_room(operations):
             seconds = await self._writer.find_room(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
+        request.seen_empty = looked and request.patient
         try:
             return await request.future
         except asyncio.CancelledError:

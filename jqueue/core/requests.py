@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.models import Claim
-from jqueue.domain.operations import Dequeue, Operation, perform
+from jqueue.domain.operations import Dequeue, Operation, Peek, perform
 
 Outcome = list[Any] | JQueueError
 """What one request got from one try: a result (or an error) for each operation, or the error that undid them all."""
@@ -115,8 +115,10 @@ class Request:
 
     @property
     def sought(self) -> tuple[tuple[str, ...] | None] | None:
-        """What it looks for, if it does nothing but claim: who looks for the same finds the same."""
+        """What it looks for, if it does nothing but claim, or look: who looks for the same finds the same."""
         operation = self.operations[0]
+        if isinstance(operation, Peek):
+            operation = operation.dequeue
         alike = isinstance(operation, Dequeue) and operation.batch_size and operation.through is None
         if len(self.operations) == 1 and alike:
             assert isinstance(operation, Dequeue)

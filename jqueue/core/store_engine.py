@@ -30,7 +30,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, Job, QueueState
-from jqueue.domain.operations import Dequeue, Operation
+from jqueue.domain.operations import Dequeue, Operation, Peek
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, SupportsWatching
 from jqueue.ports.storage import SupportsStoreTime
@@ -79,11 +79,12 @@ class StoreEngine(Engine):
         for request, outcome in outcomes:
             if request.claims_jobs and isinstance(outcome, list):
                 for operation, result in zip(request.operations, outcome, strict=True):
-                    if (
+                    short = (
                         isinstance(operation, Dequeue)
                         and isinstance(result, list)
-                        and len(result) < operation.batch_size
-                    ):
+                        and (len(result) < operation.batch_size)
+                    )
+                    if short or isinstance(operation, Peek):
                         return True
         return False
 

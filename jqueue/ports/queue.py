@@ -93,6 +93,27 @@ class Capabilities:
 
 
 @runtime_checkable
+class SupportsPeek(Protocol):
+    """A queue that can be looked at without being read whole: see the verbs of jqueue's own queues."""
+
+    async def peek(
+        self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
+    ) -> list[Job]:
+        """The jobs that a dequeue would claim now, in that order, without their payloads."""
+        ...
+
+    async def until_ready(
+        self, entrypoint: str | Sequence[str] | None = None, *, wait: Duration, deadline: Duration | None = None
+    ) -> bool:
+        """Wait until a job is ready that was not at the last `peek`; returns whether there was one."""
+        ...
+
+    async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
+        """A job as it stands, without its payload; None if it is not in the queue."""
+        ...
+
+
+@runtime_checkable
 class JobQueue(Protocol):
     """The verbs that every queue has.
 

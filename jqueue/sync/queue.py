@@ -151,6 +151,9 @@ class SyncQueue:
     # Looking
 
     result = blocking(BrokerQueue.result, endless=True)
+    peek = blocking(BrokerQueue.peek)
+    until_ready = blocking(BrokerQueue.until_ready)
+    find = blocking(BrokerQueue.find)
     read_state = blocking(BrokerQueue.read_state)
     stats = blocking(BrokerQueue.stats)
 

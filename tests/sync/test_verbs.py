@@ -229,6 +229,13 @@ def test_the_queue_is_looked_at(queue):
     assert queue.capabilities.transactions
 
 
+def test_jobs_are_looked_at_before_they_are_claimed(queue):
+    assert not queue.until_ready(wait=0.01)
+    job = queue.enqueue("work", b"")
+    assert [job] == queue.peek(batch_size=9)
+    assert job == queue.find(job.id)
+
+
 def test_a_dequeue_waits_for_a_job(queue):
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(queue.dequeue, "work", wait=60)

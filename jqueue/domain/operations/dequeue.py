@@ -68,8 +68,16 @@ class Dequeue(Operation):
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Remove what has expired, enqueue what cron entries say, then claim."""
+        self.tidy(draft, now)
+        return self.claim(draft, now)
+
+    def tidy(self, draft: Draft, now: datetime) -> None:
+        """Remove what has expired, and enqueue what cron entries say."""
         drop_outlived(draft, now)
         fire_due(draft, now, self.enqueue_bytes)
+
+    def claim(self, draft: Draft, now: datetime) -> list[Job]:
+        """Claim what is ready."""
         if self.through is None:
             return self._claim(draft, now)
         with draft.order.only_through(self.through):
