@@ -10,6 +10,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.core.queue_set import QueueSet
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -107,6 +108,7 @@ __all__ = [
     "Purge",
     "QueueClosedError",
     "QueueFullError",
+    "QueueSet",
     "QueueSettings",
     "QueueState",
     "QueueStats",

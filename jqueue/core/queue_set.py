@@ -1,0 +1,263 @@
+"""`QueueSet`: several queues, whatever they are kept in, as one to take jobs from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from heapq import merge
+from types import TracebackType
+from typing import Any, Self
+
+from jqueue.core.merged import as_served
+from jqueue.core.set_claiming import Claiming, Looks, Wanted, shares
+from jqueue.core.set_members import Member, in_order
+from jqueue.core.set_verbs import SetVerbs
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Dequeue, Preparation
+from jqueue.ports.queue import JobQueue
+
+
+class QueueSet(SetVerbs):
+    """Several queues as one to take jobs from: by priority, then by age, over all of them.
+
+        async with QueueSet(connect_queue("queue.json"), connect_queue("vsqs:///var/spool/mail")) as queues:
+            [job] = await queues.dequeue(wait=30)
+            await queues.ack(job)
+
+    A worker runs on it as on any queue. What is done to a job is done to it in the queue that it came from. Whatever
+    concerns one queue as a whole, new jobs first of all, is said to that queue.
+
+    Entering the block opens those queues that are to be opened and are not; leaving it closes those that it opened.
+
+    Args:
+        queues: any, each once.
+        options: see `QueueOptions`; `deadline`, `poll_interval` and `clock` are heeded here, and the others by the
+            queues.
+    """
+
+    def __init__(self, *queues: JobQueue, **options: Any) -> None:
+        super().__init__(**options)
+        self._stack: AsyncExitStack | None = None
+        self._changed = asyncio.Event()
+        self._turn = 0
+        self._handing_back: set[asyncio.Task[object]] = set()
+        for queue in queues:
+            self._members.append(self._new_member(queue))
+
+    def __repr__(self) -> str:
+        return f"QueueSet({', '.join(map(repr, self.queues))})"
+
+    @property
+    def queues(self) -> tuple[JobQueue, ...]:
+        """The queues, in the order in which they came."""
+        return tuple(member.queue for member in self._members)
+
+    # Which queues
+
+    async def add(self, queue: JobQueue) -> None:
+        """Take jobs from one queue more. Whoever waits for jobs waits for its jobs, too, from now on.
+
+        Raises:
+            InvalidJobError: it is no queue, or is in the set already.
+        """
+        member = self._new_member(queue)
+        self._members.append(member)
+        try:
+            await self._open(member)
+        except BaseException:
+            self._members.remove(member)
+            raise
+        self._tell()
+
+    def remove(self, queue: JobQueue) -> None:
+        """Take no more jobs from a queue. Claims on its jobs can be acked and nacked here as before.
+
+        A dequeue that is claiming at this moment may still bring a job of it. If the set has opened it, it stays open
+        until the set is left.
+
+        Raises:
+            InvalidJobError: it is not in the set.
+        """
+        for member in self._members:
+            if member.queue is queue:
+                self._members.remove(member)
+                self._tell()
+                return
+        raise InvalidJobError("this queue is not in the set")
+
+    def _new_member(self, queue: JobQueue) -> Member:
+        if not hasattr(queue, "dequeue"):
+            raise InvalidJobError(
+                f"a set is made of queues, got {type(queue).__name__}: for a URL, jqueue.connect_queue(url)"
+            )
+        member = Member(queue)
+        if any(other.place == member.place for other in self._members):
+            raise InvalidJobError("this queue is in the set already")
+        return member
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # Jobs out
+
+    async def dequeue(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 1,
+        wait: Duration | None = None,
+        claim_timeout: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> list[Job]:
+        """Claim ready jobs, by priority and then by age, over all queues.
+
+        A job that was given back is as old as the turn that it had. Among equals, the queue that has waited longest is
+        served first. A queue whose store does not answer is passed over after two seconds, if others have jobs.
+
+        Args:
+            entrypoint: whose jobs; one name, several, or None for all.
+            batch_size: how many at the most.
+            wait: how long to wait for the first, if there is none.
+            claim_timeout: how long a claim lasts without a heartbeat; by default as each queue says.
+            deadline: by then, after the wait, the call has ended.
+
+        Returns:
+            The claimed jobs; none if there were none.
+
+        Raises:
+            StorageError: the store of a queue failed, and no other queue had anything.
+        """
+        self._check(entrypoint, batch_size, claim_timeout)
+        seconds = self._seconds(deadline)
+        if not batch_size:
+            await asyncio.gather(
+                *(member.queue.dequeue(entrypoint, batch_size=0, deadline=deadline) for member in self._members)
+            )
+            return []
+        loop = asyncio.get_running_loop()
+        pause = to_seconds("poll_interval", self.options.poll_interval)
+        wanted = Wanted(entrypoint, batch_size, claim_timeout, self.options.clock, pause)
+        waited_until = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
+        jobs: list[Job] = []
+        try:
+            await self._gather(jobs, wanted, seconds, waited_until)
+        except asyncio.CancelledError:
+            if jobs:
+                self._hand_back(self.nack_many(jobs, charge=not self.capabilities.uncharged))
+            raise
+        except JQueueError:
+            if not jobs:
+                raise
+        return jobs
+
+    async def _gather(self, jobs: list[Job], wanted: Wanted, seconds: float, waited_until: float) -> None:
+        """Claim until there are as many as are wanted, or no more to be had.
+
+        Args:
+            jobs: those that were claimed are put here.
+            wanted: what is asked for.
+            seconds: that a call may take.
+            waited_until: until when to wait for the first, on the clock of the event loop.
+        """
+        loop, most = asyncio.get_running_loop(), wanted.batch_size
+        ends = waited_until + seconds
+        while len(jobs) < most and (left := ends - loop.time()) > 0:
+            changed = self._changed
+            wanted.begin(most - len(jobs))
+            async with Looks(tuple(self._members), wanted, min(seconds, left)) as looks:
+                found = await looks.found()
+                patience = 0.0 if jobs else waited_until - loop.time()
+                if not found and patience > 0 and await looks.until_ready(patience, changed):
+                    continue
+            planned = shares(found, self._memory, wanted.batch_size)
+            claimed = await self._claim(Claiming(planned, wanted, seconds)) if planned else []
+            jobs += claimed
+            if wanted.trouble is not None and not jobs:
+                raise wanted.trouble
+            if wanted.trouble is not None or len(claimed) == sum(planned.values()):
+                return
+            await asyncio.sleep(0)  # others were quicker with some: what is left is looked for again
+
+    def _hand_back(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._handing_back.add(task)
+        task.add_done_callback(self._handing_back.discard)
+
+    async def _claim(self, claiming: Claiming) -> list[Job]:
+        try:
+            found = await claiming.claimed()
+        except asyncio.CancelledError:
+            self._hand_back(claiming.hand_back())
+            raise
+        chosen = in_order(found, self._memory, sum(map(len, found.values())))
+        now = self.options.clock.now()
+        for member, jobs in found.items():
+            self._memory.remember(member, jobs, now)
+        for member, _ in chosen:
+            self._turn += 1
+            member.served = self._turn
+        return [job for _, job in chosen]
+
+    def _check(self, entrypoint: str | Sequence[str] | None, batch_size: int, claim_timeout: Duration | None) -> None:
+        """Refuse a wrong call before anything is asked."""
+        timeout = to_seconds("stale_timeout", self.options.stale_timeout)
+        preparation = Preparation(self.options.limits, timeout, self.options.entropy.new_id, self._no_claim)
+        Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(preparation)
+        if claim_timeout is not None:
+            self.capabilities.require("claim_timeout")
+
+    # Looking
+
+    async def __aiter__(self) -> AsyncIterator[tuple[JobQueue, Job]]:
+        """All jobs of all queues as they were read, with their queues, in the order in which they would be served.
+
+        Those in progress and dead ones are among them. Each queue is read once, when the iteration begins.
+        """
+        members = tuple(self._members)
+        states = await asyncio.gather(*(member.queue.read_state() for member in members))
+
+        def of(member: Member, jobs: list[Job]) -> list[tuple[Member, Job]]:
+            return [(member, job) for job in jobs]
+
+        lists = [of(member, as_served(state)) for member, state in zip(members, states, strict=True)]
+        for member, job in merge(*lists, key=lambda pair: (pair[1].priority, self._memory.since(*pair))):
+            yield member.queue, job
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        try:
+            for member in self._members:
+                await self._open(member)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the queues that were opened here, each by its deadline."""
+        if self._handing_back:
+            await asyncio.wait(self._handing_back)
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def _open(self, member: Member) -> None:
+        """Open a queue that is to be opened and is not."""
+        manager: Any = member.queue
+        if self._stack is None or not hasattr(manager, "__aenter__"):
+            return
+        try:
+            await member.queue.dequeue(batch_size=0)
+        except QueueClosedError:
+            await self._stack.enter_async_context(manager)

@@ -1,0 +1,209 @@
+"""How a set of queues claims: it looks at each, chooses by priority and age over all, and claims where the choice lies.
+
+Nothing is claimed that is not handed out, so no job loses its place, or an attempt, to a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jqueue.core.set_members import Member, Memory, Names, in_order
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.models import Job
+from jqueue.ports.clock import Clock
+
+logger = logging.getLogger("jqueue")
+
+SLOW = 2.0
+"""Seconds for which a queue that does not answer keeps the jobs of the others waiting."""
+
+
+@dataclass
+class Wanted:
+    """What a dequeue asks for.
+
+    Attributes:
+        names: the entrypoints.
+        batch_size: how many jobs at the most.
+        claim_timeout: of the claims; None: as each queue says.
+        clock: tells what is due, of queues that cannot be asked for it.
+        pause: seconds between two looks at such queues.
+        trouble: what went wrong with a queue; of use if no other has anything.
+    """
+
+    names: Names
+    batch_size: int
+    claim_timeout: Duration | None
+    clock: Clock
+    pause: float
+    trouble: Exception | None = field(default=None)
+
+    def begin(self, batch_size: int) -> None:
+        """Look anew, for so many."""
+        self.batch_size, self.trouble = batch_size, None
+
+    def note(self, member: Member, error: BaseException) -> None:
+        """A queue failed. The others go on, if it is the store's fault.
+
+        Raises:
+            InvalidJobError: the call is wrong.
+            QueueClosedError: the queue is not open.
+        """
+        if isinstance(error, InvalidJobError | QueueClosedError) or not isinstance(error, Exception):
+            raise error
+        if not isinstance(error, JQueueError):
+            logger.warning("a queue of a set raised %s", type(error).__name__, exc_info=error)
+        self.trouble = error
+
+
+class Looks:
+    """One look at each of several queues, and the wait for what they have not got yet.
+
+        async with Looks(members, wanted, deadline) as looks:
+            found = await looks.found()
+
+    Args:
+        members: the queues.
+        wanted: what is looked for.
+        deadline: seconds that one call may take.
+    """
+
+    def __init__(self, members: Sequence[Member], wanted: Wanted, deadline: float) -> None:
+        self._wanted = wanted
+        self._deadline = deadline
+        self._tasks = {member: asyncio.create_task(self._peek(member)) for member in members}
+        self._others: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> Looks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [*self._tasks.values(), *self._others]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # it is known, or nobody cares
+
+    async def found(self) -> dict[Member, list[Job]]:
+        """What the queues have, once all have answered, or those that have something have waited for long enough.
+
+        Raises:
+            JQueueError: the call is wrong, or a queue is not open.
+        """
+        pending: set[asyncio.Task[list[Job]]] = set(self._tasks.values())
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=SLOW)
+        found = {}
+        for member, task in self._tasks.items():
+            if task in pending:
+                continue
+            if (error := task.exception()) is not None:
+                self._wanted.note(member, error)
+            elif task.result():
+                found[member] = task.result()
+        return found
+
+    async def until_ready(self, seconds: float, changed: asyncio.Event) -> bool:
+        """Wait until one of the queues may have something, or the set has changed. Returns whether it was so in time.
+
+        A queue that fails is left out; the others are waited for.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        waits = {asyncio.create_task(self._become_ready(member, seconds)): member for member in self._tasks}
+        change: asyncio.Task[Any] = asyncio.create_task(changed.wait())
+        self._others += [*waits, change]
+        pending: set[asyncio.Task[Any]] = {*waits, change}
+        while (left := end - loop.time()) > 0:
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if change in done:
+                return True
+            for task in done:
+                if (error := task.exception()) is not None:
+                    self._wanted.note(waits[task], error)
+                elif task.result():
+                    return True
+        return False
+
+    async def _peek(self, member: Member) -> list[Job]:
+        wanted = self._wanted
+        return await member.peek(wanted.names, wanted.batch_size, wanted.clock, self._deadline)
+
+    async def _become_ready(self, member: Member, seconds: float) -> bool:
+        look = self._tasks[member]
+        if not look.done():  # it is slow: what it finds is not old
+            return bool(await look)
+        if look.exception() is not None:
+            await asyncio.sleep(self._wanted.pause)
+            return seconds > self._wanted.pause
+        return await member.until_ready(self._wanted.names, seconds, self._wanted.pause, self._deadline)
+
+
+def shares(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> dict[Member, int]:
+    """How many jobs to claim of which queue: those that come first over all."""
+    return dict(Counter(member for member, _ in in_order(found, memory, most)))
+
+
+class Claiming:
+    """Claims from several queues at once.
+
+    Args:
+        shares: how many jobs of which queue.
+        wanted: what is asked for.
+        deadline: seconds that one call may take.
+    """
+
+    def __init__(self, shares: Mapping[Member, int], wanted: Wanted, deadline: float) -> None:
+        self._wanted = wanted
+        self._tasks = {
+            member: asyncio.create_task(
+                member.queue.dequeue(
+                    wanted.names, batch_size=share, claim_timeout=wanted.claim_timeout, deadline=deadline
+                )
+            )
+            for member, share in shares.items()
+        }
+
+    async def claimed(self) -> dict[Member, list[Job]]:
+        """What was claimed of each queue.
+
+        Raises:
+            asyncio.CancelledError: nobody wants them any more: `hand_back`.
+        """
+        await asyncio.wait(self._tasks.values())
+        found = {}
+        wrong: BaseException | None = None
+        for member, task in self._tasks.items():
+            error = task.exception()
+            if error is None:
+                found[member] = task.result()
+                continue
+            try:
+                self._wanted.note(member, error)
+            except Exception as refusal:
+                wrong = refusal
+        if wrong is not None and not any(found.values()):
+            raise wrong
+        return found
+
+    async def hand_back(self) -> None:
+        """Give back what was claimed for somebody who has left."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.wait(self._tasks.values())
+        for member, task in self._tasks.items():
+            if not task.cancelled() and task.exception() is None and (jobs := task.result()):
+                charge = not member.queue.capabilities.uncharged
+                try:
+                    await member.queue.nack_many(jobs, charge=charge)
+                except JQueueError as error:
+                    logger.warning("%d jobs that nobody took could not be given back: %s", len(jobs), error)

@@ -1,0 +1,185 @@
+"""What a `QueueSet` is made of: a queue and how it is looked at, and the memory of which job came from which queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from jqueue.core.claims import ClaimRegistry
+from jqueue.core.same_place import place
+from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.models import Job
+from jqueue.domain.operations import JobReference
+from jqueue.ports.clock import Clock
+from jqueue.ports.queue import JobQueue, SupportsPeek
+
+HANDED_KEPT = 100_000
+"""So many ids are remembered with their queues; the oldest go first."""
+
+NOBODYS = ClaimRegistry()
+"""Knows of no claims, but how they are named."""
+
+Names = str | Sequence[str] | None
+
+
+@dataclass(eq=False)
+class Member:
+    """A queue of a set.
+
+    Attributes:
+        queue: the queue.
+        served: the turn in which a job of it was handed out last; who waits longest comes first among equals.
+        place: where it is.
+    """
+
+    queue: JobQueue
+    served: int = 0
+    place: tuple[Any, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = place(self.queue)
+
+    async def peek(self, names: Names, batch_size: int, clock: Clock, deadline: float) -> list[Job]:
+        """The jobs that it would hand out next, in order."""
+        if isinstance(self.queue, SupportsPeek):
+            return await self.queue.peek(names, batch_size=batch_size, deadline=deadline)
+        state = await self.queue.read_state(deadline=deadline)
+        sought, now = None if names is None else {names} if isinstance(names, str) else set(names), clock.now()
+        ready = [
+            job
+            for job in state.queued_jobs()
+            if (sought is None or job.entrypoint in sought)
+            and (job.run_at is None or job.run_at <= now)
+            and (job.expires_at is None or job.expires_at > now)
+        ]
+        return ready[:batch_size]
+
+    async def until_ready(self, names: Names, wait: float, pause: float, deadline: float) -> bool:
+        """Wait until it has something that it had not at the last look; or until it is time to look again."""
+        if isinstance(self.queue, SupportsPeek):
+            return await self.queue.until_ready(names, wait=wait, deadline=deadline)
+        await asyncio.sleep(min(wait, pause))
+        return wait > pause
+
+    async def find(self, job_id: str, deadline: float | None) -> Job | None:
+        """A job as it stands there."""
+        if isinstance(self.queue, SupportsPeek):
+            return await self.queue.find(job_id, deadline=deadline)
+        return (await self.queue.read_state(deadline=deadline)).find(job_id)
+
+
+@dataclass(slots=True)
+class Handed:
+    """A claim that a set has handed out.
+
+    Attributes:
+        member: where it came from.
+        job: as it was handed out, without its payload.
+        at: when, if the job went behind its equals, should it come back: it is not older than that.
+        held: whether it has not been ended through the set.
+    """
+
+    member: Member
+    job: Job
+    at: datetime | None
+    held: bool = True
+
+
+class Memory:
+    """Which claims came from which queue. Ids, and claims too, may be the same in two queues."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, list[Handed]] = OrderedDict()
+
+    def remember(self, member: Member, jobs: Iterable[Job], now: datetime) -> None:
+        """Jobs of a queue were handed out."""
+        for job in jobs:
+            others = [
+                handed
+                for handed in self._by_id.pop(job.id, [])
+                if handed.held and (handed.member is not member or handed.job.attempt != job.attempt)
+            ]
+            self._by_id[job.id] = [*others, Handed(member, job.evolve(payload=b""), now)]
+        while len(self._by_id) > HANDED_KEPT:
+            self._by_id.popitem(last=False)
+
+    def known(self, reference: JobReference) -> list[Handed]:
+        """The claims that a caller can mean."""
+        checked(reference)
+        if isinstance(reference, str):
+            return [handed for handed in self._by_id.get(reference, ()) if handed.held]
+        claim = reference.claim if isinstance(reference, Job) else reference
+        found = [handed for handed in self._by_id.get(claim.job_id, ()) if handed.job.attempt == claim.attempt]
+        if len(found) > 1 and isinstance(reference, Job):
+            return [handed for handed in found if _same(handed.job, reference)]
+        return found
+
+    def ended(self, member: Member, reference: JobReference, *, keeps_its_place: bool = False) -> None:
+        """A claim was ended, or was found to be lost."""
+        for handed in self.known(reference):
+            if handed.member is member:
+                handed.held = False
+                if keeps_its_place:
+                    handed.at = None
+
+    def since(self, member: Member, job: Job) -> datetime:
+        """How old a job is among those of all queues: one that was given back is as old as its last turn."""
+        age = job.created_at if job.run_at is None else max(job.created_at, job.run_at)
+        ages = [handed.at for handed in self._by_id.get(job.id, ()) if handed.member is member and handed.at]
+        return max([age, *ages])
+
+    def held_by(self, member: Member) -> bool:
+        """Whether claims of a queue are held."""
+        return any(handed.held and handed.member is member for several in self._by_id.values() for handed in several)
+
+
+def checked(reference: JobReference) -> JobReference:
+    """What names a job, if it does.
+
+    Raises:
+        InvalidJobError: it is none of the three.
+    """
+    NOBODYS.find(reference)
+    return reference
+
+
+def _same(known: Job, given: Job) -> bool:
+    return (known.entrypoint, known.created_at, known.sequence) == (given.entrypoint, given.created_at, given.sequence)
+
+
+def ambiguous(job_id: str) -> InvalidJobError:
+    """What is said of an id, or a claim, that stands for jobs of several queues."""
+    return InvalidJobError(f"{shown(job_id)} is the id of jobs in several queues of the set: pass the Job itself")
+
+
+def in_order(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> list[tuple[Member, Job]]:
+    """The next jobs of several queues: by priority, then by age, then those of the queue that has waited longest.
+
+    Each queue's own order is kept.
+
+    Args:
+        found: what each has, in its order.
+        memory: knows how old they are.
+        most: how many at the most.
+    """
+    places = {member: 0 for member, jobs in found.items() if jobs}
+    served = {member: member.served for member in places}
+    chosen: list[tuple[Member, Job]] = []
+    while places and len(chosen) < most:
+        turn = max(served.values()) + 1
+
+        def rank(member: Member) -> tuple[int, datetime, int]:
+            job = found[member][places[member]]
+            return job.priority, memory.since(member, job), served[member]
+
+        best = min(places, key=rank)
+        chosen.append((best, found[best][places[best]]))
+        served[best] = turn
+        places[best] += 1
+        if places[best] == len(found[best]):
+            del places[best]
+    return chosen

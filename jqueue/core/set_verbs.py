@@ -1,0 +1,381 @@
+"""What can be asked of several queues at once: each call finds the queue of the job that it is about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from jqueue.core.claims import HeldClaim
+from jqueue.core.merged import common, merged_state, merged_stats
+from jqueue.core.options import QueueOptions
+from jqueue.core.set_members import Member, Memory, ambiguous, checked
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
+from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
+from jqueue.domain.stats import QueueStats
+from jqueue.ports.queue import Capabilities
+
+
+class SetVerbs:
+    """The verbs of a set of queues, but for those that take jobs out of it.
+
+    Args:
+        options: see `QueueOptions`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = QueueOptions(**options)
+        self.options.check()
+        self._members: list[Member] = []
+        self._memory = Memory()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What all of the queues can do. A call about one job needs no more than what that job's own queue can do."""
+        return common(member.queue.capabilities for member in self._members)
+
+    def _seconds(self, deadline: Duration | None) -> float:
+        return to_seconds("deadline", self.options.deadline if deadline is None else deadline)
+
+    def _no_claim(self, reference: object) -> NoReturn:
+        raise InvalidJobError("a dequeue names no claim")
+
+    # What is said to one queue
+
+    def _refuse(self, verb: str, capability: str = "jobs of its own") -> NoReturn:
+        raise InvalidJobError(
+            f"a set of queues has no {capability}: {verb} concerns one queue as a whole, so call it on that queue"
+        )
+
+    async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0, **options: Any) -> Job:
+        """Refused: a job is enqueued to one of the queues.
+
+        Raises:
+            InvalidJobError: always.
+        """
+        self._refuse("enqueue")
+
+    async def enqueue_many(self, jobs: Iterable[Any], *, deadline: Duration | None = None) -> list[Job]:
+        """Refused: jobs are enqueued to one of the queues.
+
+        Raises:
+            InvalidJobError: always.
+        """
+        self._refuse("enqueue_many")
+
+    async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """Refused: see `enqueue`."""
+        self._refuse("pause", "limits")
+
+    async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
+        """Refused: see `enqueue`."""
+        self._refuse("resume", "limits")
+
+    async def limit(self, entrypoint: str, **limits: Any) -> None:
+        """Refused: see `enqueue`."""
+        self._refuse("limit", "limits")
+
+    async def configure(self, **settings: Any) -> Any:
+        """Refused: see `enqueue`."""
+        self._refuse("configure", "retention" if "dead_retention" in settings else "limits")
+
+    async def schedule(self, name: str, cron: str, entrypoint: str, payload: bytes = b"", **options: Any) -> Any:
+        """Refused: see `enqueue`."""
+        self._refuse("schedule", "schedules")
+
+    async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
+        """Refused: see `enqueue`."""
+        self._refuse("unschedule", "schedules")
+
+    async def schedules(self, *, deadline: Duration | None = None) -> list[Any]:
+        """Refused: see `enqueue`."""
+        self._refuse("schedules", "schedules")
+
+    # Claims
+
+    async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
+        """Finish a claimed job, in the queue that it came from: see `JobQueue`.
+
+        Raises:
+            InvalidJobError: it is a bare id, or a claim, that stands for jobs of several queues.
+            ClaimLostError: the claim is not current.
+            JobNotFoundError: there is no job with this bare id.
+        """
+        await self._one(Ack(job_id), lambda member: member.queue.ack(job_id, result=result, deadline=deadline))
+
+    async def nack(
+        self,
+        job_id: JobReference,
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> None:
+        """Give a claimed job back to the queue that it came from: see `JobQueue`, and `ack` for the errors."""
+        said: dict[str, Any] = {"delay": delay, "error": error, "dead": dead, "charge": charge, "deadline": deadline}
+        await self._one(Nack(job_id, charge=charge), lambda member: member.queue.nack(job_id, **said))
+
+    async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
+        """Say that the work on a claimed job goes on: see `JobQueue`, and `ack` for the errors."""
+        await self._one(Heartbeat((job_id,)), lambda member: member.queue.heartbeat(job_id, deadline=deadline))
+
+    async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
+        """Finish many jobs, each in its queue and for itself; returns the errors of those that could not be."""
+        return _errors(await self.apply_each(*[Ack(checked(job)) for job in jobs], deadline=deadline))
+
+    async def nack_many(
+        self,
+        jobs: Iterable[JobReference],
+        *,
+        delay: Duration | None = None,
+        error: BaseException | str | None = None,
+        dead: bool = False,
+        charge: bool = True,
+        deadline: Duration | None = None,
+    ) -> list[Exception]:
+        """Give many jobs back, each to its queue and for itself; returns the errors of those that could not be."""
+        operations = [Nack(checked(job), delay, error, dead, charge) for job in jobs]
+        return _errors(await self.apply_each(*operations, deadline=deadline))
+
+    async def heartbeat_many(
+        self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
+    ) -> list[JobNotFoundError]:
+        """Say that the work on many jobs goes on, in one call for each queue; returns the errors of the lost ones."""
+        lots: dict[Member, list[JobReference]] = {}
+        errors: list[JobNotFoundError] = []
+        for job in [checked(job) for job in jobs]:
+            owners = list(dict.fromkeys(handed.member for handed in self._memory.known(job)))
+            try:
+                for owner in owners or [
+                    await self._owner(job, deadline)
+                ]:  # a claim of two queues is beaten for in both
+                    lots.setdefault(owner, []).append(job)
+            except JobNotFoundError as error:
+                errors.append(error)
+        calls = [member.queue.heartbeat_many(lot, deadline=deadline) for member, lot in lots.items()]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise failures[0]
+        for lost in results:
+            assert not isinstance(lost, BaseException)
+            errors += lost
+        return errors
+
+    def held_claim(self, job_id: JobReference) -> HeldClaim | None:
+        """What the queue of a claim remembers of it; None if it was not handed out here."""
+        known = self._memory.known(job_id)
+        remembered = getattr(known[0].member.queue, "held_claim", None) if len(known) == 1 else None
+        return None if remembered is None else remembered(job_id)
+
+    def claim_age(self, job_id: JobReference) -> float | None:
+        """Seconds since a store last confirmed a claim handed out here; None if nothing is known of one."""
+        known = self._memory.known(job_id)
+        age = getattr(known[0].member.queue, "claim_age", None) if len(known) == 1 else None
+        return None if age is None else age(job_id)
+
+    # Several things at once
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit of one queue, all or nothing.
+
+        All jobs that are named must be of one queue. What names none, such as an `Enqueue`, is done in that queue.
+
+        Raises:
+            InvalidJobError: they are of several queues, or none is named.
+            JQueueError: one was refused; none of them was done.
+        """
+        named = [reference for operation in operations for reference in _named(operation)]
+        owners = list(dict.fromkeys([await self._owner(reference, deadline) for reference in named]))
+        if not operations:
+            return []
+        if not owners:
+            self._refuse("apply of what names no job")
+        if len(owners) > 1:
+            raise InvalidJobError("these jobs are of several queues, and no commit is for more than one")
+        results = await owners[0].queue.apply(*operations, deadline=deadline)
+        for operation in operations:
+            self._note(owners[0], operation)
+        return results
+
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things, each in the queue of its job and for itself.
+
+        Returns:
+            The result of each operation, in order, or the JQueueError that refused it.
+        """
+        results: list[Any] = [None] * len(operations)
+        lots: dict[Member, list[int]] = {}
+        for place, operation in enumerate(operations):
+            try:
+                owners = dict.fromkeys([await self._owner(job, deadline) for job in _named(operation)])
+                if len(owners) != 1:
+                    self._refuse("what names no job, or jobs of several queues,")
+                lots.setdefault(next(iter(owners)), []).append(place)
+            except JQueueError as error:
+                results[place] = error
+        calls = [
+            member.queue.apply_each(*(operations[place] for place in places), deadline=deadline)
+            for member, places in lots.items()
+        ]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for (member, places), answer in zip(lots.items(), answers, strict=True):
+            if isinstance(answer, BaseException) and (len(lots) == 1 or not isinstance(answer, JQueueError)):
+                raise answer
+            for number, place in enumerate(places):
+                results[place] = answer if isinstance(answer, BaseException) else answer[number]
+                if not isinstance(results[place], BaseException) or isinstance(results[place], ClaimLostError):
+                    self._note(member, operations[place])
+        return results
+
+    def _note(self, member: Member, operation: Operation) -> None:
+        """Something was done to a job."""
+        if isinstance(operation, Ack | Nack):
+            keeps = isinstance(operation, Nack) and not operation.charge
+            self._memory.ended(member, operation.job, keeps_its_place=keeps)
+
+    async def _one(self, operation: Operation, call: Callable[[Member], Any]) -> None:
+        [reference] = _named(operation)
+        member = await self._owner(reference, None)
+        try:
+            await call(member)
+        except ClaimLostError:
+            self._note(member, operation)
+            raise
+        self._note(member, operation)
+
+    # Whose job it is
+
+    async def _owner(self, reference: JobReference, deadline: Duration | None) -> Member:
+        """The queue of a job.
+
+        Raises:
+            InvalidJobError: it may be one of several.
+            JobNotFoundError: it is in none of them; ClaimLostError for a claim.
+        """
+        known = list(dict.fromkeys(handed.member for handed in self._memory.known(reference)))
+        job_id = reference if isinstance(reference, str) else Claim(*_claim(reference)).job_id
+        if len(known) > 1:
+            raise ambiguous(job_id)
+        if known:
+            return known[0]
+        if len(self._members) == 1:
+            return self._members[0]
+        seconds = self._seconds(deadline)
+        found = await asyncio.gather(*(member.find(job_id, seconds) for member in self._members))
+        there = [(member, job) for member, job in zip(self._members, found, strict=False) if job is not None]
+        if not isinstance(reference, str):
+            there = _holding(_claim(reference).attempt, there)
+        if len(there) > 1:
+            raise ambiguous(job_id)
+        if there:
+            return there[0][0]
+        if isinstance(reference, str):
+            raise JobNotFoundError(job_id)
+        raise ClaimLostError(*_claim(reference), "no queue of the set has it so")
+
+    # Operators
+
+    async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
+        """Remove a job that nobody has claimed, from the queue that it is in: see `JobQueue`."""
+        return await (await self._home(job_id)).queue.cancel(job_id, running=running, deadline=deadline)
+
+    async def reschedule(self, job_id: str, *, deadline: Duration | None = None, **when: Any) -> Job:
+        """Have a queued job claimed at another time: see `JobQueue`."""
+        return await (await self._home(job_id)).queue.reschedule(job_id, deadline=deadline, **when)
+
+    async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
+        """Give a queued job another priority: see `JobQueue`."""
+        return await (await self._home(job_id)).queue.reprioritise(job_id, priority, deadline=deadline)
+
+    async def result(
+        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
+    ) -> Any:
+        """Wait until a job has finished, and return the result that was kept: see `JobQueue`."""
+        member = await self._home(job_id.id if isinstance(job_id, Job) else job_id)
+        return await member.queue.result(job_id, timeout=timeout, deadline=deadline)
+
+    async def redrive(
+        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
+    ) -> int:
+        """Queue dead jobs again, in the queues that they are in. Returns how many."""
+        if job_id is not None:
+            return await (await self._home(job_id)).queue.redrive(job_id, entrypoint=entrypoint, deadline=deadline)
+        return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
+
+    async def purge(self, *, deadline: Duration | None = None, **which: Any) -> int:
+        """Remove dead jobs of all queues for good: see `JobQueue`. Returns how many."""
+        return sum(await self._of_all(lambda member: member.queue.purge(deadline=deadline, **which)))
+
+    async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
+        """Revoke every claim that was not confirmed within `timeout`, in all queues. Returns how many."""
+        return sum(await self._of_all(lambda member: member.queue.requeue_stale(timeout, deadline=deadline)))
+
+    async def _home(self, job_id: str) -> Member:
+        """The queue that a job is in, whoever has claimed it."""
+        if len(self._members) == 1:
+            return self._members[0]
+        found = await self._of_all(lambda member: member.find(job_id, None))
+        there = [(member, job) for member, job in zip(self._members, found, strict=False) if job is not None]
+        live = [member for member, job in there if job.status is not JobStatus.COMPLETED]
+        homes = live or [member for member, _ in there]
+        if len(homes) > 1:
+            raise ambiguous(job_id)
+        if not homes:
+            raise JobNotFoundError(job_id)
+        return homes[0]
+
+    async def _of_all(self, call: Callable[[Member], Any]) -> list[Any]:
+        return await asyncio.gather(*(call(member) for member in self._members))
+
+    # Looking
+
+    async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
+        """A job as it stands, without its payload; None if it is in none of the queues."""
+        found = await self._of_all(lambda member: member.find(job_id, self._seconds(deadline)))
+        there = [job for job in found if job is not None]
+        if len(there) > 1:
+            raise ambiguous(job_id)
+        return there[0] if there else None
+
+    async def count(self, *, deadline: Duration | None = None) -> int:
+        """How many jobs are queued, scheduled or in progress, in all queues."""
+        stats = await self.stats(deadline=deadline)
+        return stats.depth + stats.scheduled + stats.in_progress
+
+    async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
+        """The queues in figures, together."""
+        return merged_stats(await self._of_all(lambda member: member.queue.stats(deadline=deadline)))
+
+    async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
+        """The jobs of all queues as one value."""
+        return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
+
+
+def _claim(reference: Job | Claim) -> Claim:
+    return reference.claim if isinstance(reference, Job) else reference
+
+
+def _holding(attempt: int, there: Iterable[tuple[Member, Job]]) -> list[tuple[Member, Job]]:
+    """Where a claim is current; if nowhere, where it finished the job."""
+    same = [(member, job) for member, job in there if job.attempt == attempt]
+    current = [(member, job) for member, job in same if job.status is JobStatus.IN_PROGRESS]
+    return current or [(member, job) for member, job in same if job.status is JobStatus.COMPLETED]
+
+
+def _named(operation: Operation) -> Sequence[JobReference]:
+    """The jobs that an operation names."""
+    if isinstance(operation, Heartbeat):
+        return operation.jobs
+    if isinstance(operation, Ack | Nack):
+        return (operation.job,)
+    named = None if hasattr(operation, "payload") else getattr(operation, "job_id", None)
+    return () if named is None else (named,)
+
+
+def _errors(results: Iterable[Any]) -> list[Exception]:
+    return [result for result in results if isinstance(result, Exception)]
