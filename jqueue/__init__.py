@@ -10,6 +10,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.core.migration import MigrationReport, migrate
 from jqueue.core.queue_set import QueueSet
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import (
@@ -101,6 +102,7 @@ __all__ = [
     "JobStatus",
     "Limits",
     "LocalFileSystemStorage",
+    "MigrationReport",
     "Nack",
     "ObjectStoragePort",
     "Operation",
@@ -131,6 +133,7 @@ __all__ = [
     "__version__",
     "connect",
     "connect_queue",
+    "migrate",
 ]
 
 _LATER = {"S3Storage": "s3", "GCSStorage": "gcs", "AzureBlobStorage": "azure"}

@@ -12,6 +12,7 @@ from jqueue._version import __version__
 from jqueue.cli.cancel import cancel
 from jqueue.cli.dead import dead
 from jqueue.cli.doctor import doctor
+from jqueue.cli.migrate import migrate
 from jqueue.cli.pause import pause
 from jqueue.cli.purge import purge
 from jqueue.cli.redrive import redrive
@@ -50,7 +51,7 @@ class _HidingURLs:
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume):
+for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume, migrate):
     app.command()(command)
 app.add_typer(spark)
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jqueue.core.merged import as_served
+from jqueue.core.same_place import is_same_place
 from jqueue.core.set_claiming import Claiming, Looks, Wanted, shares
 from jqueue.core.set_members import Member, in_order
 from jqueue.core.set_verbs import SetVerbs
@@ -93,10 +94,9 @@ class QueueSet(SetVerbs):
             raise InvalidJobError(
                 f"a set is made of queues, got {type(queue).__name__}: for a URL, jqueue.connect_queue(url)"
             )
-        member = Member(queue)
-        if any(other.place == member.place for other in self._members):
+        if any(is_same_place(queue, other) for other in self.queues):
             raise InvalidJobError("this queue is in the set already")
-        return member
+        return Member(queue)
 
     def _tell(self) -> None:
         self._changed.set()

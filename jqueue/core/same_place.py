@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 
-def place(queue: object) -> tuple[Any, ...]:
-    """Where a queue is: equal for two objects that are about one place, as far as that can be told without looking.
+def place_of(queue: object) -> tuple[Any, ...]:
+    """Where a queue is, as far as that can be told without looking.
 
     Args:
         queue: a queue, a storage, or a store of jobs.
@@ -15,18 +15,28 @@ def place(queue: object) -> tuple[Any, ...]:
     kept: Any = getattr(queue, "store", None) or getattr(queue, "storage", None) or queue
     path = getattr(kept, "path", None)
     if isinstance(path, str | os.PathLike):
-        return ("path", *_file(os.fspath(path)))
+        return "path", os.path.realpath(os.fspath(path))
     url, endpoint = getattr(kept, "url", None), getattr(kept, "endpoint_url", None)
     if isinstance(url, str):
         return "url", url, endpoint
     return "object", id(kept)
 
 
-def _file(path: str) -> tuple[Any, ...]:
-    """A file by what it is, if it is there: hard links and other file systems' names for it included."""
-    resolved = os.path.realpath(path)
+def is_same_place(one: object, other: object) -> bool:
+    """Whether two queues are one. Links, and other names that a file system has for a file, are seen through."""
+    ours, theirs = place_of(one), place_of(other)
+    if ours == theirs:
+        return True
+    if ours[0] != "path" or theirs[0] != "path":
+        return False
     try:
-        found = os.stat(resolved)
+        return os.path.samefile(ours[1], theirs[1])
     except OSError:
-        return (resolved,)
-    return found.st_dev, found.st_ino
+        return False
+
+
+def name_of(queue: object) -> str:
+    """A place as the holder of a claim may be called after it: the same for all processes of a machine."""
+    kind, *where = place_of(queue)
+    name = ascii(where[0])[1:-1] if kind != "object" else "memory"
+    return name if len(name) <= 400 else f"…{name[-399:]}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.same_place import place
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
@@ -33,15 +31,10 @@ class Member:
     Attributes:
         queue: the queue.
         served: the turn in which a job of it was handed out last; who waits longest comes first among equals.
-        place: where it is.
     """
 
     queue: JobQueue
     served: int = 0
-    place: tuple[Any, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.place = place(self.queue)
 
     async def peek(self, names: Names, batch_size: int, clock: Clock, deadline: float) -> list[Job]:
         """The jobs that it would hand out next, in order."""

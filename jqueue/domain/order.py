@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
 from jqueue.domain.models import LARGEST, Job, JobStatus
+from jqueue.domain.moving import is_moving
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -106,11 +107,11 @@ class Order:
             _count(self._queued, job.entrypoint, -1)
             if job.entrypoint not in self._queued:  # with the last one its heap goes, or names would pile up
                 self._ready.pop(job.entrypoint, None)
-        elif job.status is JobStatus.IN_PROGRESS:
+        elif job.status is JobStatus.IN_PROGRESS and not is_moving(job):
             _count(self.running, job.entrypoint, -1)
         if job.concurrency_key is not None:
             self._keyed -= 1
-            if job.status is JobStatus.IN_PROGRESS:
+            if job.status is JobStatus.IN_PROGRESS and not is_moving(job):
                 _count(self.running_keys, job.concurrency_key, -1)
             self._bring_back(job.concurrency_key)
 
@@ -125,12 +126,13 @@ class Order:
             else:
                 self._push_ready(job)
         elif status is JobStatus.IN_PROGRESS:
-            _count(self.running, job.entrypoint, 1)
+            if not is_moving(job):
+                _count(self.running, job.entrypoint, 1)
         elif (until := self.kept_until(job)) is not None:
             self._retained.push((until, job.id))
         if job.concurrency_key is not None:
             self._keyed += 1
-            if status is JobStatus.IN_PROGRESS:
+            if status is JobStatus.IN_PROGRESS and not is_moving(job):
                 _count(self.running_keys, job.concurrency_key, 1)
 
     # What is asked of it

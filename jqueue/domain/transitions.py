@@ -30,24 +30,30 @@ class Verb(StrEnum):
     PURGE = "purge"
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
+    ARRIVE = "arrive"
+    DEPART = "depart"
 
     __hash__ = str.__hash__  # see JobStatus
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {
     (None, Verb.ENQUEUE): (QUEUED,),
+    (None, Verb.ARRIVE): (QUEUED, IN_PROGRESS, DEAD),
     (QUEUED, Verb.CLAIM): (IN_PROGRESS,),
     (QUEUED, Verb.CANCEL): (None,),
     (QUEUED, Verb.EXPIRE): (None,),
     (QUEUED, Verb.PURGE): (None,),
     (QUEUED, Verb.RESCHEDULE): (QUEUED,),
     (QUEUED, Verb.REPRIORITISE): (QUEUED,),
+    (QUEUED, Verb.ARRIVE): (DEAD,),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
     (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.NACK): (QUEUED, DEAD, None),
     (IN_PROGRESS, Verb.HAND_BACK): (QUEUED, None),
     (IN_PROGRESS, Verb.REVOKE): (QUEUED, DEAD, None),
+    (IN_PROGRESS, Verb.DEPART): (None,),
+    (DEAD, Verb.DEPART): (None,),
     (DEAD, Verb.REDRIVE): (QUEUED,),
     (DEAD, Verb.PURGE): (None,),
     (DEAD, Verb.EXPIRE): (None,),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.moving import is_moving
 from jqueue.ports.queue import Capabilities
 
 
@@ -76,8 +77,11 @@ class Change:
 
     @property
     def acked(self) -> bool:
-        """Whether whoever had claimed the job has finished it."""
-        return self.after is None and self.before is not None and self.before.status is JobStatus.IN_PROGRESS
+        """Whether whoever had claimed the job has finished it; one that moves to another queue is not finished."""
+        before = self.before
+        if self.after is not None or before is None or is_moving(before):
+            return False
+        return before.status is JobStatus.IN_PROGRESS
 
     @property
     def job_id(self) -> str:

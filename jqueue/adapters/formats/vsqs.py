@@ -180,7 +180,8 @@ class VsqsFolder:
         return Full(str(error)) if self._waits_for_room and isinstance(error, QueueFullError) else error
 
     def _claim(self, change: Change, now: datetime) -> Kept:
-        job = _after(change)
+        before, job = change.before, _after(change)
+        assert before is not None
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
         place = self._rename(change.place, str(Name(number, until)))
@@ -189,7 +190,8 @@ class VsqsFolder:
             if note.get("until", 0) >= until:  # each claim has another name than those before it
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
-            job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=note.get("failures", 0) + 1)
+            failures = note.get("failures", 0) + job.failures - before.failures
+            job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
             payload = self._read(place)
             note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, claim_timeout=timeout))
         except FileNotFoundError:

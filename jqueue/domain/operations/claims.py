@@ -12,6 +12,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
 from jqueue.domain.limits import check_result, cut_error
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
+from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.transitions import Verb
 
@@ -24,6 +25,11 @@ NO_CLAIM: dict[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder
 """What a job that nobody holds says of its claim."""
 
 
+def _as_it_was(job: Job) -> Job:
+    """A job that was to be moved and was not: its claim was no try, and it is where it was."""
+    return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM)
+
+
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
 
@@ -31,6 +37,9 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     """
     if job.cancel_requested:
         draft.move(job, verb, None, None)
+        return
+    if is_moving(job):
+        draft.move(job, verb, _as_it_was(job), JobStatus.QUEUED)
         return
     if draft.settings.aging is not None and not changes.get("run_at"):
         changes["run_at"] = now
@@ -51,6 +60,9 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
     """
     if job.cancel_requested:
         draft.move(job, Verb.HAND_BACK, None, None)
+        return
+    if is_moving(job):
+        draft.move(job, Verb.HAND_BACK, _as_it_was(job), JobStatus.QUEUED)
         return
     after = job.evolve(status=JobStatus.QUEUED, failures=max(0, job.failures - 1), **NO_CLAIM, **changes)
     draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)

@@ -1,0 +1,190 @@
+"""`jqueue migrate SOURCE DEST`: the jobs of one queue moved to another, whatever the two are kept in."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.adapters.storage.names import describe, printable
+from jqueue.cli.on_queue import PATIENCE, AsJSON, RefusedError, is_absent, place_of
+from jqueue.cli.printing import jobs, refusal, show, show_json, table
+from jqueue.connect import connect_queue
+from jqueue.core.direct import DirectQueue
+from jqueue.core.migration import MigrationReport
+from jqueue.core.migration import migrate as move
+from jqueue.core.migration_plan import Tally
+from jqueue.core.same_place import is_same_place
+from jqueue.core.store_queue import StoreQueue
+from jqueue.domain.errors import JQueueError, StorageError
+
+Queue = DirectQueue | StoreQueue
+
+
+class Status(IntEnum):
+    """With what the process exits."""
+
+    COMPLETE = 0
+    SOME_STAY = 1
+    UNUSABLE = 2
+
+
+def migrate(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="The queue that the jobs leave: a URL, or a path.", show_default=False),
+    ],
+    dest: Annotated[
+        str, typer.Argument(metavar="DEST", help="The queue that they come to; it is made.", show_default=False)
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would move, and what could not be kept.")
+    ] = False,
+    lossy: Annotated[
+        bool,
+        typer.Option("--lossy", help="Move also jobs that lose what DEST has no place for: a priority, a delay."),
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Move the jobs of one queue to another: order, delays, attempts, errors and dead jobs included.
+
+    Programs may go on to use both. Cut short at any moment, it is finished by running it again.
+
+    Exits with 0 if all jobs have moved, 1 if some stay, 2 if it cannot be done.
+    """
+    try:
+        opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue)
+    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+        raise refusal(str(error), as_json=as_json) from None
+    try:
+        report = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
+    except StorageError as error:
+        raise refusal(f"{error}. What was under way is finished by running it again", as_json=as_json) from None
+    except (JQueueError, ImportError, RefusedError) as error:
+        raise refusal(str(error), as_json=as_json) from None
+    if as_json:
+        show_json(as_values(report, *map(_name, opened)))
+    else:
+        _show(report, *map(_name, opened))
+    raise typer.Exit(Status.COMPLETE if report.complete else Status.SOME_STAY)
+
+
+def _name(queue: Queue) -> str:
+    return describe(place_of(queue))
+
+
+async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> MigrationReport:
+    if any(isinstance(place_of(queue), InMemoryStorage) for queue in (source, dest)):
+        raise RefusedError("a queue in memory can be seen only by the process that has it: name a file or a store")
+    if is_same_place(source, dest):
+        raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    async with source, dest:
+        if await is_absent(source, await source.stats(deadline=PATIENCE)):
+            raise RefusedError(f"there is no queue at {_name(source)}")
+        with _progress("looking" if dry_run else "moving") as tell:
+            return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """Have what is under way finished when somebody wants the end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+@contextmanager
+def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many jobs have been moved: where a terminal is there to show it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, of: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def as_values(report: MigrationReport, source: str, dest: str) -> dict[str, Any]:
+    """A report as JSON has it."""
+    return {
+        "source": source,
+        "dest": dest,
+        "dry_run": report.dry_run,
+        "complete": report.complete,
+        "stopped": report.stopped,
+        "moved": report.moved,
+        "resumed": report.resumed,
+        "lost": _tallies(report.lost),
+        "refused": _tallies(report.refused),
+        "in_progress": report.in_progress,
+        "results": report.results,
+        "unreadable": report.unreadable,
+        "keys_held": report.keys_held,
+        "rules_taken": list(report.rules_taken),
+        "rules_kept": list(report.rules_kept),
+    }
+
+
+def _tallies(tallies: Mapping[str, Tally]) -> list[dict[str, Any]]:
+    return [{"what": what, "jobs": tally.count, "ids": tally.ids} for what, tally in tallies.items()]
+
+
+def _show(report: MigrationReport, source: str, dest: str) -> None:
+    """Print a report for people."""
+    would = "would be " if report.dry_run else ""
+    again = f", {report.resumed} of them from a move that was cut short" if report.resumed else ""
+    show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {would}moved{again}")
+    if report.lost:
+        show("", _table("lost on the way", report.lost))
+    if report.refused:
+        show("", _table("not moved, because", report.refused))
+        if not report.dry_run and any("would be lost" in why for why in report.refused):
+            show("--lossy moves jobs that lose something")
+    lines = [
+        (report.in_progress, "in progress, and left to their workers: run it again later"),
+        (report.results, "finished, and kept at SOURCE for their results"),
+    ]
+    for number, words in lines:
+        if number:
+            show(f"{jobs(number)} {'is' if number == 1 else 'are'} {words}")
+    if report.unreadable:
+        show(f"{report.unreadable} lines of SOURCE cannot be read as jobs, and stay there")
+    if report.keys_held:
+        show(f"unique keys of finished jobs, {report.keys_held}, are remembered at SOURCE alone")
+    if report.rules_taken:
+        show(f"DEST {'would have' if report.dry_run else 'has'} taken over: {_listed(report.rules_taken)}")
+    if report.rules_kept:
+        show(f"DEST has others, or cannot have: {_listed(report.rules_kept)}")
+    if report.stopped:
+        show("stopped before its end: run it again")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return printable(", ".join(names))
+
+
+def _table(title: str, tallies: Mapping[str, Tally]) -> Table:
+    made = table(title, "jobs", "such as", numbers=("jobs",))
+    for what, tally in tallies.items():
+        ids = ", ".join(map(printable, tally.ids[:2])) + (", …" if tally.count > 2 else "")
+        made.add_row(Text(printable(what)), str(tally.count), Text(ids))
+    return made

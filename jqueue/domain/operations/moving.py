@@ -1,0 +1,274 @@
+"""Jobs moved between queues: taken where they are, added as they are elsewhere, and removed where they were.
+
+In that order: a job that is moved is in one of the two queues, or in both, and then claimed in the first by who moves
+it. A move that was cut short is taken up by what is there: whatever has arrived is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError, QueueFullError
+from jqueue.domain.limits import Limits, check_headers, check_name, check_payload
+from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
+from jqueue.domain.moving import HOLD, MOVER, is_moving
+from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.claims import NO_CLAIM
+from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
+from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.transitions import Verb
+
+
+@dataclass(frozen=True, slots=True)
+class Take(Operation):
+    """Claim a queued job in order to move it, whenever it is due. Its result is a list: the job, or nothing.
+
+    No failure is counted, and nothing holds it back. It is nothing if the job is not as it was seen.
+
+    Attributes:
+        job: as it was seen.
+        holder: who moves it.
+    """
+
+    claims_jobs: ClassVar[bool] = True
+
+    job: Job
+    holder: str = MOVER
+
+    def change(self, draft: Draft, now: datetime) -> list[Job]:
+        """Claim it."""
+        job = draft.jobs.get(self.job.id)
+        as_seen = job is not None and (job.status, job.attempt) == (JobStatus.QUEUED, self.job.attempt)
+        if job is None or not as_seen or job.attempt >= LARGEST:
+            return []
+        taken = job.evolve(
+            status=JobStatus.IN_PROGRESS,
+            attempt=job.attempt + 1,
+            heartbeat_at=now,
+            claim_timeout=HOLD,
+            holder=self.holder,
+        )
+        draft.move(job, Verb.CLAIM, taken, JobStatus.IN_PROGRESS)
+        return [taken]
+
+    def claims(self, result: list[Job]) -> Sequence[Claim]:
+        """One, or none."""
+        return [job.claim for job in result]
+
+    def job_ids(self) -> Sequence[str]:
+        """The job taken."""
+        return (self.job.id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive(Operation):
+    """Add a job that comes from another queue, as it is but for its place. Its result is the job as it stands.
+
+    One that has arrived before is not added again. It is `COMPLETED` in the result if it was finished here since.
+
+    Attributes:
+        job: queued or dead, without a claim.
+        resumed: whether it may have arrived before. If not, a job with its id is another one.
+        held: whether it is claimed by who moves it; otherwise it can be had at once.
+        holder: who moves it.
+        hidden_until: a dead job is scheduled for this time before it is dead, where that takes two steps.
+        enqueue_bytes: the size up to which the blob takes it.
+    """
+
+    job: Job
+    resumed: bool = False
+    held: bool = False
+    holder: str = MOVER
+    hidden_until: datetime | None = None
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> Arrive:
+        """Checked as a new job is."""
+        job, limits = self.job, preparation.limits
+        check_name("entrypoint", job.entrypoint, limits)
+        check_payload(job.payload, limits)
+        check_headers(job.headers, limits)
+        for name in ("unique_key", "concurrency_key"):
+            if getattr(job, name) is not None:
+                check_name(name, getattr(job, name), limits)
+        return replace(self, enqueue_bytes=limits.enqueue_bytes)
+
+    def change(self, draft: Draft, now: datetime) -> Job:
+        """Add it.
+
+        Raises:
+            JobStateError: another job with its id is here, or was finished here.
+            DuplicateJobError: its unique key is taken.
+            QueueFullError: there is no room.
+        """
+        drop_outlived(draft, now)
+        job = self.job
+        there = draft.jobs.get(job.id)
+        if there is not None:
+            return self._recognised(draft, there)
+        if job.id in draft.finished:
+            if not self.resumed:
+                raise JobStateError(job.id, JobStatus.COMPLETED, "a job with this id was finished here")
+            status = {"status": JobStatus.COMPLETED, "attempt": draft.finished[job.id]}
+            return trusted_job({**PLAIN, "id": job.id, "entrypoint": "", "payload": b"", "created_at": now, **status})
+        if job.id in draft.aside_keys:
+            raise InvalidJobError(f"job id {job.id!r} belongs to a line of the blob that cannot be read")
+        if job.unique_key is not None and job.status is JobStatus.QUEUED:
+            holder = draft.key_holder(job.unique_key, now)
+            if holder is not None:
+                raise DuplicateJobError(job.unique_key, holder)
+        self._check_room(draft)
+        return self._add(draft, now)
+
+    def _recognised(self, draft: Draft, there: Job) -> Job:
+        """The job with the same id: the same one, that has arrived before."""
+        if not (self.resumed or is_moving(there) or self._is_same_dead(there)):
+            raise JobStateError(there.id, there.status, "another job with this id is here")
+        if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # it was redriven meanwhile
+            changes = {"failures": self.job.failures, "run_at": self.job.run_at, "dead_at": None}
+            after = there.evolve(status=JobStatus.QUEUED, sequence=draft.next_sequence(), **changes)
+            draft.move(there, Verb.REDRIVE, after, JobStatus.QUEUED)
+            return after
+        return there
+
+    def _is_same_dead(self, there: Job) -> bool:
+        """Dead jobs are moved without a claim, by which they would be known."""
+        if there.status is not JobStatus.DEAD or (there.payload and there.payload != self.job.payload):
+            return False
+        return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
+
+    def _check_room(self, draft: Draft) -> None:
+        size = NewJob(self.job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
+        taken = draft.base_bytes + draft.added_bytes
+        if taken + size > self.enqueue_bytes:
+            raise QueueFullError(
+                f"no room for a job of {size} bytes: the jobs take {taken} of the {self.enqueue_bytes} bytes that "
+                "enqueue may use"
+            )
+        draft.note_added(size)
+
+    def _add(self, draft: Draft, now: datetime) -> Job:
+        job = self.job.evolve(
+            sequence=draft.next_sequence(), attempt=max(self.job.attempt, draft.attempt_floor), **NO_CLAIM
+        )
+        if job.concurrency_key is not None:
+            draft.require(LIMITS)
+        if job.status is JobStatus.DEAD and self.hidden_until is not None:
+            hidden = job.evolve(status=JobStatus.QUEUED, dead_at=None, run_at=self.hidden_until)
+            draft.move(None, Verb.ARRIVE, hidden, JobStatus.QUEUED)
+            draft.move(hidden, Verb.ARRIVE, job, JobStatus.DEAD)
+            return job
+        if self.held and job.status is JobStatus.QUEUED:
+            claim = {"heartbeat_at": now, "claim_timeout": HOLD, "holder": self.holder}
+            job = job.evolve(status=JobStatus.IN_PROGRESS, attempt=job.attempt + 1, **claim)
+        draft.move(None, Verb.ARRIVE, job, job.status)
+        return job
+
+    def job_ids(self) -> Sequence[str]:
+        """The job that arrives."""
+        return (self.job.id,)
+
+
+@dataclass(frozen=True, slots=True)
+class Depart(Operation):
+    """Remove a job that has arrived elsewhere. It does not count as finished here: it may come back.
+
+    Attributes:
+        claim: by which it was taken; of a dead job, its id and its attempt.
+    """
+
+    needs_room: ClassVar[bool] = False
+
+    claim: Claim
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Remove it.
+
+        Raises:
+            ClaimLostError: it is not as it was.
+        """
+        job = draft.jobs.get(self.claim.job_id)
+        if job is None or job.attempt != self.claim.attempt or not (is_moving(job) or job.status is JobStatus.DEAD):
+            raise ClaimLostError(*self.claim, "it was not left alone while it was moved")
+        draft.move(job, Verb.DEPART, None, None)
+
+    def job_ids(self) -> Sequence[str]:
+        """The job that leaves."""
+        return (self.claim.job_id,)
+
+
+class RulesReceipt(NamedTuple):
+    """What became of the rules of another queue, in words.
+
+    Attributes:
+        taken: what holds here now.
+        kept: what is different here, and was left so.
+        schedules: the names of the cron entries that hold here now.
+    """
+
+    taken: tuple[str, ...]
+    kept: tuple[str, ...]
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArriveRules(Operation):
+    """Take over the limits, pauses, settings and cron entries of another queue, where there are none of that name.
+
+    Its result is a `RulesReceipt`.
+
+    Attributes:
+        entrypoints, settings, schedules: as in a `QueueState`.
+        only_look: whether to say what would be taken over, and not to do it.
+    """
+
+    entrypoints: Mapping[str, EntrypointRules]
+    settings: QueueSettings
+    schedules: Mapping[str, Schedule] = field(repr=False)
+    only_look: bool = False
+
+    def change(self, draft: Draft, now: datetime) -> RulesReceipt:
+        """Take them over."""
+        taken: list[str] = []
+        kept: list[str] = []
+        for name, rules in sorted(self.entrypoints.items()):
+            there = draft.entrypoints.get(name, EntrypointRules())
+            if there == EntrypointRules() and rules != there:
+                taken.append(f"limits of {name}")
+                if not self.only_look:
+                    draft.set_rules(name, rules)
+            elif there != rules:
+                kept.append(f"limits of {name}")
+        self._take_settings(draft, taken, kept)
+        schedules = []
+        for name, schedule in sorted(self.schedules.items()):
+            known = draft.schedules.get(name)
+            if known is None or _apart_from_time(known) == _apart_from_time(schedule):
+                schedules.append(name)
+                if known is None:
+                    taken.append(f"cron entry {name}")
+                if known is None and not self.only_look:
+                    draft.note(draft.schedules, name, schedule)
+            else:
+                kept.append(f"cron entry {name}")
+        return RulesReceipt(tuple(taken), tuple(kept), tuple(schedules))
+
+    def _take_settings(self, draft: Draft, taken: list[str], kept: list[str]) -> None:
+        ours, changes = draft.settings, dict[str, Any]()
+        for name, words in (("aging", "aging"), ("dead_retention", "how long dead jobs are kept")):
+            wanted, there = getattr(self.settings, name), getattr(ours, name)
+            if wanted is not None and there is None:
+                changes[name] = wanted
+                taken.append(words)
+            elif wanted is not None and there != wanted:
+                kept.append(words)
+        if changes and not self.only_look:
+            draft.set_settings(ours.model_copy(update=changes))
+
+
+def _apart_from_time(schedule: Schedule) -> Schedule:
+    return schedule.model_copy(update={"next_at": datetime.min})
