@@ -205,7 +205,7 @@ class StoreEngine(Engine):
         undone = _undone(outcomes, failed, steps)
         for (request, outcome), lost in zip(outcomes, undone, strict=True):
             self._settle_or_leave(request, outcome, now_there, lost)
-        again = [error for error in failed.values() if not isinstance(error, (Full, JQueueError))]
+        again = [error for error in failed.values() if not isinstance(error, Full) and not _is_refusal(error)]
         if again:
             others = [error for error in again if not isinstance(error, Lost)]
             raise others[0] if others else CASConflictError("another program was quicker")
@@ -255,7 +255,7 @@ class StoreEngine(Engine):
             return
         errors = [error for of_it in lost for error in of_it.values()]
         full = [error for error in errors if isinstance(error, Full)]
-        refusals = [error for error in errors if isinstance(error, JQueueError)]
+        refusals = [error for error in errors if _is_refusal(error)]
         if full and all(lost):
             request.last_error = QueueFullError(str(full[0]))
             return
@@ -285,6 +285,13 @@ class StoreEngine(Engine):
         """Somebody may look while calls are carried, and a call that was left may still be at it."""
         with lock:
             return work(*arguments)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether it would be the same at the next try."""
+    return isinstance(error, JQueueError) and not (
+        isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError)
+    )
 
 
 def _seen(job: Job) -> tuple[Any, ...]:

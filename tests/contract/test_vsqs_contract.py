@@ -1,5 +1,7 @@
 """A folder of vsqs keeps the contract of queues, as far as it can: whatever its notes and its numbers are."""
 
+from typing import Any, ClassVar
+
 import pytest
 
 from jqueue.adapters.formats.vsqs import VsqsFolder
@@ -8,7 +10,7 @@ from jqueue.testing.queue_contract import QueueContract
 
 
 class TestVsqs(QueueContract):
-    settings: dict[str, object] = {}
+    settings: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture
     def make_queue(self, tmp_path):
@@ -20,9 +22,9 @@ class TestVsqs(QueueContract):
 
 
 class TestVsqsWithNotesInFiles(TestVsqs):
-    settings = {"attributes": False}
+    settings: ClassVar[dict[str, Any]] = {"attributes": False}
 
 
 @pytest.mark.full
 class TestVsqsInMilliseconds(TestVsqs):
-    settings = {"unit": "ms"}
+    settings: ClassVar[dict[str, Any]] = {"unit": "ms"}
