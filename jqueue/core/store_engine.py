@@ -30,7 +30,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, Job, QueueState
-from jqueue.domain.operations import Dequeue, Operation, Peek
+from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, RequeueStale
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, SupportsWatching
 from jqueue.ports.storage import SupportsStoreTime
@@ -71,22 +71,21 @@ class StoreEngine(Engine):
         self.watch.lost_sight()
 
     def store_time(self) -> datetime | None:
-        """The time by a clock that all users of the store share; None if there is no such clock."""
-        return None if self._store_time is None else self._store_time()
+        """The time by a clock that all users of the store share; None if there is no such clock.
+
+        Folders are shared by programs of one machine, or of machines that agree on the time. Where every program knows
+        when a claim ends, nobody's age is asked for.
+        """
+        if self._store_time is not None:
+            return self._store_time()
+        return None if self.store.knows_expiry else self.clock.now()
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
-        """Nothing else says that the mirror is behind: a claim of what it shows succeeds."""
-        for request, outcome in outcomes:
-            if request.claims_jobs and isinstance(outcome, list):
-                for operation, result in zip(request.operations, outcome, strict=True):
-                    short = (
-                        isinstance(operation, Dequeue)
-                        and isinstance(result, list)
-                        and (len(result) < operation.batch_size)
-                    )
-                    if short or isinstance(operation, Peek):
-                        return True
-        return False
+        """Nothing else says that the mirror is behind: a claim of what it shows succeeds, whatever it does not show."""
+        return any(
+            not isinstance(outcome, list) or any(map(_may_be_behind, request.operations, outcome))
+            for request, outcome in outcomes
+        )
 
     async def refresh(self) -> bool:
         """Read the store if it may have changed. Returns whether it had."""
@@ -297,6 +296,15 @@ def _is_refusal(error: Exception) -> bool:
 def _seen(job: Job) -> tuple[Any, ...]:
     """What of a job tells whether it is another; its payload is never changed."""
     return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, job.error
+
+
+def _may_be_behind(operation: Operation, result: Any) -> bool:
+    """Whether the result of an operation is another one where there are jobs, or claims, that the mirror misses."""
+    if isinstance(result, JQueueError) or isinstance(operation, Peek | Redrive | Purge | RequeueStale):
+        return True
+    if isinstance(operation, Dequeue) and isinstance(result, list):
+        return len(result) < operation.batch_size
+    return isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result)
 
 
 def _jobs_of(operation: Operation, result: Any) -> set[str]:

@@ -102,7 +102,8 @@ class Full(Exception):
 Outcome = Kept | None | Exception
 """What one change came to: the job as it stands now (nowhere, if it has left), or why not.
 
-`Lost`, `Full`, OSError; or an error of jqueue's own for the caller, such as QueueFullError.
+`Lost`, `Full`, OSError; or an error of jqueue's own for the caller: QueueFullError, InvalidJobError for a job that the
+format cannot hold.
 """
 
 

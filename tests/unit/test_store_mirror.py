@@ -1,0 +1,41 @@
+"""A queue on a store of jobs keeps a mirror: what it answers is never out of one that is behind."""
+
+from jqueue.adapters.formats.dirq import DirqSimple
+from jqueue.core.store_queue import StoreQueue
+from jqueue.domain.errors import ClaimLostError
+
+
+async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_look(tmp_path):
+    async with (
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
+    ):
+        for number in range(4):
+            await queue.enqueue("work", b"%d" % number)
+        mine, lost = await queue.dequeue(batch_size=2)
+        [theirs, more] = await other.dequeue(batch_size=2)
+        assert await queue.ack_many([mine, theirs]) == []
+        await other.nack(more)
+        [error] = await queue.ack_many([lost, more])
+        assert isinstance(error, ClaimLostError)
+
+
+async def test_what_an_operator_does_takes_in_what_others_did(tmp_path):
+    async with (
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
+    ):
+        for number in range(4):
+            await queue.enqueue("work", b"%d" % number)
+        for nacking in (queue, other):
+            for job in await nacking.dequeue(batch_size=2):
+                await nacking.nack(job, dead=True)
+        assert await queue.redrive() == 4
+        for nacking in (queue, other):
+            for job in await nacking.dequeue(batch_size=2):
+                await nacking.nack(job, dead=True)
+        assert await queue.purge() == 4
+        for number in range(2):
+            await queue.enqueue("work", b"%d" % number)
+        assert [len(await claiming.dequeue(batch_size=1)) for claiming in (queue, other)] == [1, 1]
+        assert await queue.requeue_stale(0) == 2
