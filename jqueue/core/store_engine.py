@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,18 +20,16 @@ from jqueue.core.blob import Sight
 from jqueue.core.engine_base import TRANSIENT, Engine
 from jqueue.core.pace import Backoff
 from jqueue.core.requests import Outcome, Request, as_storage_error
+from jqueue.core.store_outcomes import as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,
-    ClaimLostError,
     DeadlineExceededError,
-    JobNotFoundError,
-    JQueueError,
     QueueFullError,
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, Job, QueueState
-from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, RequeueStale
+from jqueue.domain.operations import Dequeue
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, SupportsWatching
 from jqueue.ports.storage import SupportsStoreTime
@@ -56,6 +55,7 @@ class StoreEngine(Engine):
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
+        self._won: dict[Request, list[Job]] = {}
         self._looked_aside = False  # the place was scanned, and the draft has not heard of it
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
 
@@ -83,7 +83,7 @@ class StoreEngine(Engine):
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Nothing else says that the mirror is behind: a claim of what it shows succeeds, whatever it does not show."""
         return any(
-            not isinstance(outcome, list) or any(map(_may_be_behind, request.operations, outcome))
+            not isinstance(outcome, list) or any(map(may_be_behind, request.operations, outcome))
             for request, outcome in outcomes
         )
 
@@ -137,7 +137,7 @@ class StoreEngine(Engine):
                         raise as_storage_error(error) from error
         except TimeoutError as error:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
-        looked_at = frozenset((place, *_seen(job)) for job, place in kept)
+        looked_at = frozenset((place, *seen(job)) for job, place in kept)
         if looked_at != self._looked_at:
             self._version, self._looked_at = self._version + 1, looked_at
         size = sum(len(job.payload) for job in jobs)
@@ -160,7 +160,7 @@ class StoreEngine(Engine):
         """Have the draft say what the store says. Returns whether it said something else."""
         known, places = self.draft.jobs, {job.id: place for job, place in kept}
         gone = [job_id for job_id in known if job_id not in places]
-        changed = [job for job, place in kept if self.places.get(job.id) != place or _seen(known[job.id]) != _seen(job)]
+        changed = [job for job, place in kept if self.places.get(job.id) != place or seen(known[job.id]) != seen(job)]
         self.places = places
         self.draft.load(changed, gone)
         self.draft.finished.update(self._finished)
@@ -198,13 +198,12 @@ class StoreEngine(Engine):
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
             for request, outcome in outcomes:
-                self._settle(request, _as_it_stands(outcome, now_there))
+                self._settle(request, as_it_stands(outcome, now_there) if isinstance(outcome, list) else outcome)
             return
         self._forget_content()
-        undone = _undone(outcomes, failed, steps)
-        for (request, outcome), lost in zip(outcomes, undone, strict=True):
+        for (request, outcome), lost in zip(outcomes, undone(outcomes, failed, steps), strict=True):
             self._settle_or_leave(request, outcome, now_there, lost)
-        again = [error for error in failed.values() if not isinstance(error, Full) and not _is_refusal(error)]
+        again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
         if again:
             others = [error for error in again if not isinstance(error, Lost)]
             raise others[0] if others else CASConflictError("another program was quicker")
@@ -254,21 +253,53 @@ class StoreEngine(Engine):
             return
         errors = [error for of_it in lost for error in of_it.values()]
         full = [error for error in errors if isinstance(error, Full)]
-        refusals = [error for error in errors if _is_refusal(error)]
+        refusals = [error for error in errors if is_refusal(error)]
         if full and all(lost):
             request.last_error = QueueFullError(str(full[0]))
             return
         if refusals and request.atomic:
             self._settle(request, refusals[0])
             return
-        some_claimed = request.claims_jobs and len(lost) == 1 and len(outcome[0]) > len(lost[0])
-        if all(lost) and not refusals and not some_claimed:
+        if isinstance(request.operations[0], Dequeue) and len(lost) == 1 and lost[0]:
+            self._win([job for job in as_it_stands(outcome, now_there)[0] if job.id not in lost[0]], request)
+            return
+        if all(lost) and not refusals:
             return
         told = [
-            _without(operation, result, of_it) if of_it else result
+            without(operation, result, of_it) if of_it else result
             for operation, result, of_it in zip(request.operations, outcome, lost, strict=True)
         ]
-        self._settle(request, _as_it_stands(told, now_there))
+        self._settle(request, as_it_stands(told, now_there))
+
+    def _win(self, jobs: list[Job], request: Request) -> None:
+        """Some of a batch are claimed: they are kept for the call, which goes on with the rest."""
+        [operation] = request.operations
+        assert isinstance(operation, Dequeue)
+        wanted = operation.batch_size + len(self._won.get(request, ()))
+        request.operations = (replace(operation, batch_size=wanted - len(jobs)),)
+        self._won[request] = jobs
+
+    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        outcomes = await super()._apply(pending)
+        if not self._won:
+            return outcomes
+        return [
+            (request, [[*self._won.get(request, ()), *outcome[0]]] if isinstance(outcome, list) else outcome)
+            if request in self._won
+            else (request, outcome)
+            for request, outcome in outcomes
+        ]
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
+        """Carry requests: see `Engine`. What was claimed for a call that ended before its batch was full goes back."""
+        try:
+            await super().commit(requests, read_first=read_first)
+        finally:
+            for request, jobs in list(self._won.items()):
+                if request.future.done():
+                    del self._won[request]
+                    if request.future.cancelled() or request.future.exception() is not None:
+                        request.orphan([jobs])
 
     def _lose_track(self, outcomes: list[tuple[Request, Outcome]], *, is_over: bool) -> None:
         """What is in the store is not known any more. A thread that was left may still be at it."""
@@ -284,85 +315,3 @@ class StoreEngine(Engine):
         """Somebody may look while calls are carried, and a call that was left may still be at it."""
         with lock:
             return work(*arguments)
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether it would be the same at the next try."""
-    return isinstance(error, JQueueError) and not (
-        isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError)
-    )
-
-
-def _seen(job: Job) -> tuple[Any, ...]:
-    """What of a job tells whether it is another; its payload is never changed."""
-    return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, job.error
-
-
-def _may_be_behind(operation: Operation, result: Any) -> bool:
-    """Whether the result of an operation is another one where there are jobs, or claims, that the mirror misses."""
-    if isinstance(result, JQueueError) or isinstance(operation, Peek | Redrive | Purge | RequeueStale):
-        return True
-    if isinstance(operation, Dequeue) and isinstance(result, list):
-        return len(result) < operation.batch_size
-    return isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result)
-
-
-def _jobs_of(operation: Operation, result: Any) -> set[str]:
-    """The jobs that an operation is about."""
-    found = set(operation.job_ids())
-    if isinstance(result, Job):
-        found.add(result.id)
-    elif isinstance(result, list):
-        found.update(job.id for job in result if isinstance(job, Job))
-    return found
-
-
-def _undone(
-    outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], steps: Mapping[str, int]
-) -> list[list[dict[str, Exception]]]:
-    """For each operation of each request, the jobs with which it was not done, and why.
-
-    What comes before a claim may have been done where the claim was not: the operations move a job in their order.
-    """
-    moves: Counter[str] = Counter()
-    undone = []
-    for request, outcome in outcomes:
-        of_request = []
-        for operation, result in zip(request.operations, outcome, strict=True) if isinstance(outcome, list) else ():
-            lost = {}
-            for job_id in _jobs_of(operation, result) & failed.keys() if not isinstance(result, Exception) else ():
-                moves[job_id] += 1
-                if operation.claims_jobs or moves[job_id] > steps[job_id]:
-                    lost[job_id] = failed[job_id]
-            of_request.append(lost)
-        undone.append(of_request)
-    return undone
-
-
-def _without(operation: Operation, result: Any, lost: Mapping[str, Exception]) -> Any:
-    """What an operation came to, one among others, if somebody else was quicker with some of its jobs."""
-    others = [error for error in lost.values() if not isinstance(error, Lost)]
-    if others and not operation.claims_jobs:
-        if isinstance(others[0], Full):
-            return QueueFullError(str(others[0]))
-        return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
-    if operation.claims_jobs:
-        return [job for job in result if job.id not in lost]
-    claim = getattr(operation, "job", None)
-    if isinstance(claim, Claim):
-        return ClaimLostError(*claim, "another program has the job, or has finished it")
-    return JobNotFoundError(min(lost))
-
-
-def _as_it_stands(outcome: Outcome, now_there: Mapping[str, Any]) -> Outcome:
-    """The results, with the jobs in them as the store has them now."""
-    if not isinstance(outcome, list):
-        return outcome
-
-    def current(result: Any) -> Any:
-        if isinstance(result, Job):
-            found = now_there.get(result.id)
-            return found.job if isinstance(found, Kept) else result
-        return [current(entry) for entry in result] if isinstance(result, list) else result
-
-    return [current(result) for result in outcome]

@@ -287,3 +287,39 @@ async def test_nobody_looks_while_a_change_is_under_way(shelf, queue):
     calls = [queue.enqueue("work", b"1"), queue.read_state(), queue.stats(), queue.enqueue("work", b"2")]
     await asyncio.gather(*calls)
     assert 2 == len((await queue.read_state()).jobs)
+
+
+async def test_a_batch_of_which_some_were_lost_is_filled_up_with_others(shelf, queue):
+    jobs = [await queue.enqueue("work", b"1") for _ in range(5)]
+    gone = jobs[1].id
+    shelf.before = once(lambda change: shelf.put(gone, None) if change.job_id == gone else False)
+    claimed = await queue.dequeue("work", batch_size=3)
+    assert {jobs[0].id, jobs[2].id, jobs[3].id} == {job.id for job in claimed}
+    assert [jobs[4].id] == [job.id for job in await queue.dequeue("work", batch_size=3)]
+    assert [] == await queue.ack_many(claimed)
+
+
+async def test_what_was_claimed_for_a_batch_that_nobody_waits_for_any_more_goes_back(shelf, queue):
+    jobs = [await queue.enqueue("work", b"1") for _ in range(3)]
+    gone, entered, go_on = jobs[1].id, threading.Event(), threading.Event()
+
+    def lose_then_block(change):
+        if change.job_id == gone:
+            shelf.put(gone, None)
+            shelf.reading = block
+
+    def block():
+        entered.set()
+        assert go_on.wait(20)
+
+    shelf.before = lose_then_block
+    call = asyncio.create_task(queue.dequeue("work", batch_size=3))
+    await asyncio.to_thread(entered.wait)
+    call.cancel()
+    await asyncio.wait([call])
+    shelf.before = lambda change: None
+    go_on.set()
+    async with asyncio.timeout(20):
+        claimed = await queue.dequeue("work", batch_size=3, wait=15)
+    assert {jobs[0].id, jobs[2].id} == {job.id for job in claimed}
+    assert {1} == {job.failures for job in claimed}, "it was charged, or the claim ran out"
