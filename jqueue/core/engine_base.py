@@ -98,7 +98,7 @@ class Engine(ABC):
         refusal: Exception | None = None
         life = self.life
         self.draft.rollback()
-        must_read = read_first or not self.loaded or bool(self.tries.open)
+        must_read = read_first or not self.loaded or bool(self.tries.open) or self._must_look(requests)
         while pending := [request for request in requests if not request.future.done()]:
             self.go_on(life)
             try:
@@ -144,6 +144,10 @@ class Engine(ABC):
                     self._fail(pending, failure)
                 else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
                     refusal, must_read = failure, True
+
+    def _must_look(self, requests: Sequence[Request]) -> bool:
+        """Whether what is known, and was current once, will not do for these requests."""
+        return False
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Whether somebody would get less than was asked for, which a read might find."""

@@ -31,7 +31,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.operations import Dequeue
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, SupportsWatching
+from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, ServesInOrder, SupportsWatching
 from jqueue.ports.storage import SupportsStoreTime
 
 Answer = TypeVar("Answer")
@@ -51,6 +51,7 @@ class StoreEngine(Engine):
         self.store = store
         self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
         self.sweeps_in_place = store.knows_expiry
+        self._in_order = isinstance(store, ServesInOrder) and store.serves_in_order
         self.watched = store.watched if isinstance(store, SupportsWatching) else None
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
@@ -67,6 +68,7 @@ class StoreEngine(Engine):
     def _forget_content(self) -> None:
         self.draft = Draft()
         self.places: dict[str, str] = {}
+        self._adopted: dict[str, Job] = {}
         self.loaded = False
         self.watch.lost_sight()
 
@@ -79,6 +81,9 @@ class StoreEngine(Engine):
         if self._store_time is not None:
             return self._store_time()
         return None if self.store.knows_expiry else self.clock.now()
+
+    def _must_look(self, requests: Sequence[Request]) -> bool:
+        return self._in_order and any(request.claims_jobs for request in requests)
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Nothing else says that the mirror is behind: a claim of what it shows succeeds, whatever it does not show."""
@@ -160,8 +165,13 @@ class StoreEngine(Engine):
         """Have the draft say what the store says. Returns whether it said something else."""
         known, places = self.draft.jobs, {job.id: place for job, place in kept}
         gone = [job_id for job_id in known if job_id not in places]
-        changed = [job for job, place in kept if self.places.get(job.id) != place or seen(known[job.id]) != seen(job)]
-        self.places = places
+        same = self._adopted
+        changed = [
+            job
+            for job, place in kept
+            if self.places.get(job.id) != place or (same.get(job.id) is not job and seen(known[job.id]) != seen(job))
+        ]
+        self.places, self._adopted = places, {job.id: job for job, _ in kept}
         self.draft.load(changed, gone)
         self.draft.finished.update(self._finished)
         self.draft.dirty.clear()
@@ -192,6 +202,7 @@ class StoreEngine(Engine):
         self.draft.load([kept.job for kept in there], called & self.draft.jobs.keys())
         self.draft.dirty.clear()
         for job_id in now_there:
+            self._adopted.pop(job_id, None)
             self.places.pop(job_id, None)
         self.places.update((kept.job.id, kept.place) for kept in there)
         self.draft.version += 1

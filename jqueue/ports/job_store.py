@@ -140,7 +140,7 @@ class JobStorePort(Protocol):
         ...
 
     def scan(self, now: datetime) -> Sequence[Kept]:
-        """Every job that there is. Payloads need not be read: a claim brings its own.
+        """Every job that there is. Payloads need not be read, nor what others have counted: a claim brings its own.
 
         Raises:
             StorageError: it cannot be read.
@@ -148,7 +148,7 @@ class JobStorePort(Protocol):
         ...
 
     def payloads(self, jobs: Sequence[Kept]) -> Sequence[Job]:
-        """The same jobs with their payloads; those that have left are left out."""
+        """The same jobs with their payloads, as they are now; those that have left are left out."""
         ...
 
     def finished(self) -> Mapping[str, int]:
@@ -161,6 +161,14 @@ class JobStorePort(Protocol):
         A new job that comes back has the id that it is found by from now on, whatever it was called before.
         """
         ...
+
+
+@runtime_checkable
+class ServesInOrder(Protocol):
+    """A place whose jobs are served in its own order, whoever put them there: it is read before each claim."""
+
+    serves_in_order: bool
+    """Whether it is so."""
 
 
 @runtime_checkable

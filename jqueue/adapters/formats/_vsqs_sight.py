@@ -1,10 +1,13 @@
-"""What is in a folder of vsqs: every message as a job, read anew only where something may have changed."""
+"""What is in a folder of vsqs: every message as a job.
+
+What is known by the same name is not read again. That name may have had another one between: then its note counts more
+attempts, which whoever claims it reads with the claim.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -85,18 +88,6 @@ def is_noted(name: Name, note: dict[str, Any]) -> bool:
     return name.until in (note.get("until"), note.get("next"), note.get("due"))
 
 
-@dataclass(slots=True)
-class _Seen:
-    changed: tuple[int, int]  # inode and time of the last change of the file
-    since: datetime  # when that was seen first
-    read: datetime  # when the note was read
-    job: Job
-    last: bool  # whether no other note can follow under this name
-
-    def holds(self, changed: tuple[int, int]) -> bool:
-        return self.last and self.changed == changed and self.read - self.since >= SURE
-
-
 class Sight:
     """What is known of one folder.
 
@@ -114,7 +105,8 @@ class Sight:
         self._times: tuple[tuple[int, int], ...] = ()
         self._since: datetime | None = None
         self._sure = False
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, Job] = {}
+        self._missed = False
         self._acked: tuple[tuple[int, int, int], dict[str, int]] | None = None
 
     def has_moved(self) -> bool:
@@ -145,15 +137,15 @@ class Sight:
             StorageFatalError: it is no folder.
         """
         for _ in range(LISTINGS):
-            times = self._folder_times()
-            seen, whole = self._looked(now)
-            if whole and times == self._folder_times():
+            times, self._missed = self._folder_times(), False
+            seen, unsure = self._looked()
+            if not self._missed and times == self._folder_times():
                 break
         if times != self._times or self._since is None:
             self._times, self._since = times, now
         self._sure = now - self._since >= SURE
-        self._seen = seen
-        jobs = [Kept(entry.job, place) for place, entry in seen.items()]
+        self._seen = {place: job for place, job in seen.items() if place not in unsure} if unsure else seen
+        jobs = [Kept(job, place) for place, job in seen.items()]
         jobs.sort(key=lambda kept: (kept.job.sequence, kept.place))
         return _with_ids_of_their_own(jobs)
 
@@ -206,47 +198,43 @@ class Sight:
                 found.append((0, 0))
         return tuple(found)
 
-    def _looked(self, now: datetime) -> tuple[dict[str, _Seen], bool]:
-        """What is there, by place; and whether no file got another name meanwhile."""
-        found: dict[str, _Seen] = {}
-        whole = True
-        for place, entry in self._entries():
-            try:
-                status = entry.stat(follow_symlinks=False)
-                found[place] = self._entry(place, (status.st_ino, status.st_ctime_ns), now)
-            except FileNotFoundError:
-                whole = False
-        return found, whole
-
-    def _entry(self, place: str, changed: tuple[int, int], now: datetime) -> _Seen:
-        known = self._seen.get(place)
-        if known is not None and known.holds(changed):
-            return known
-        since = known.since if known is not None and known.changed == changed else now
-        note = self.note(place)
-        name = parse(place.removeprefix(f"{DEAD}/"))
-        assert name is not None
-        last = name.until is None or is_noted(name, note)
-        return _Seen(changed, since, now, self.job(place, note), last)
-
-    def _entries(self) -> list[tuple[str, os.DirEntry[str]]]:
-        """The files that are messages. Links and folders that are called like one are none."""
-        found = []
+    def _looked(self) -> tuple[dict[str, Job], dict[str, Job]]:
+        """What is there, by place; and of that, what may have another note next time."""
+        found: dict[str, Job] = {}
+        unsure: dict[str, Job] = {}
         for prefix in ("", f"{DEAD}/"):
-            try:
-                with os.scandir(f"{self._folder}/{prefix}") as entries:
-                    for entry in entries:
-                        if parse(entry.name) is not None and entry.is_file(follow_symlinks=False):
-                            found.append((f"{prefix}{entry.name}", entry))
-            except FileNotFoundError:
-                if not prefix:
-                    self.check_gone()
-            except NotADirectoryError:
-                raise StorageFatalError(
-                    f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
-                ) from None
-            else:
-                self.found()
+            for entry in self._entries(prefix):
+                place = prefix + entry.name
+                known = self._seen.get(place)
+                if known is None:
+                    name = parse(entry.name)
+                    if name is None or not entry.is_file(follow_symlinks=False):
+                        continue
+                    try:
+                        note = self.note(place)
+                    except FileNotFoundError:
+                        self._missed = True  # it is there by another name
+                        continue
+                    known = self.job(place, note)
+                    if prefix or (name.until is not None and not is_noted(name, note)):
+                        unsure[place] = known
+                found[place] = known
+        return found, unsure
+
+    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
+        """What is in the folder, or in that of the dead."""
+        try:
+            with os.scandir(f"{self._folder}/{prefix}") as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            if not prefix:
+                self.check_gone()
+            return []
+        except NotADirectoryError:
+            raise StorageFatalError(
+                f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
+            ) from None
+        self.found()
         return found
 
 

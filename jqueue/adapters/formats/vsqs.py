@@ -69,6 +69,7 @@ class VsqsFolder:
 
     capabilities = CAPABILITIES
     knows_expiry = True
+    serves_in_order = True
 
     def __init__(
         self,
@@ -122,11 +123,12 @@ class VsqsFolder:
         return self._sight.scan(now)
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads."""
+        """The jobs with their payloads, as they are now."""
         found = []
         for job, place in jobs:
             with suppress(FileNotFoundError):  # it has left, or is there by another name
-                found.append(job.evolve(payload=self._read(place)))
+                now_there = self._sight.job(place, self._sight.note(place))
+                found.append(now_there.evolve(id=job.id, payload=self._read(place)))
         return found
 
     def finished(self) -> dict[str, int]:

@@ -1,0 +1,243 @@
+"""jqueue and the real vsqs 0.3 on one folder: one after the other, at once, and killed at any moment."""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from jqueue import JobStatus
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.connect import connect
+from jqueue.core.store_queue import StoreQueue
+from tests.interop.formats.vsqs_programs import OUR_WORKER, THEIR_WORKER, Theirs, Worker
+
+
+@pytest.fixture
+def theirs(original, tmp_path):
+    with Theirs(original("vsqs"), tmp_path) as theirs:
+        yield theirs
+
+
+@pytest.fixture
+def queue(tmp_path):
+    return connect(f"vsqs://{tmp_path}/queue?fsync=false")
+
+
+# What they made before
+
+
+async def test_what_vsqs_made_is_read(unpacked):
+    queue = connect(f"vsqs://{unpacked('vsqs-0.3')}/queue")
+    state = await queue.read_state()
+    assert Counter({JobStatus.QUEUED: 7, JobStatus.IN_PROGRESS: 1}) == Counter(job.status for job in state.jobs)
+    assert b"" in {job.payload for job in state.jobs}
+    assert bytes(range(256)) in {job.payload for job in state.jobs}
+    jobs = await queue.dequeue(batch_size=99)
+    assert sorted(job.id for job in jobs) == [job.id for job in jobs]
+    assert 7 == len(jobs)
+    assert {"queue"} == {job.entrypoint for job in jobs}
+    assert {2026} == {job.created_at.year for job in jobs}
+
+
+async def test_what_vsqs_has_lost_sight_of_is_found(unpacked):
+    folder = unpacked("vsqs-0.3")
+    [expired] = await connect(f"vsqs://{folder}/expired").dequeue(batch_size=9)
+    assert 2 == expired.attempt
+    jobs = await connect(f"vsqs://{folder}/other").dequeue(batch_size=9)
+    assert 2 == len(jobs), "one of them claimed with a fraction of a second, which vsqs cannot read"
+    assert 1 == len([name for name in os.listdir(folder / "other") if name.endswith(".new")])
+
+
+async def test_milliseconds_are_read(unpacked):
+    queue = connect(f"vsqs://{unpacked('vsqs-ms-by-hand')}/queue?unit=ms")
+    jobs = await queue.dequeue(batch_size=9)
+    assert ["1415776871123", "1415776871124", "1415776871127"] == [job.id for job in jobs]
+    assert [2014] * 3 == [job.created_at.year for job in jobs]
+    [held] = [job for job in (await queue.read_state()).jobs if job.id == "1415776871125"]
+    assert (JobStatus.IN_PROGRESS, 2099) == (held.status, held.heartbeat_at.year)
+
+
+# One after the other
+
+
+async def _alternate(theirs, queue, rounds, dice):
+    """Whatever one side puts in, the other takes out, in order, byte for byte; and each sees the other's timeouts."""
+    for number in range(rounds):
+        payloads = [dice.randbytes(dice.choice([0, 1, 300])) + b"%d-%d" % (number, part) for part in range(3)]
+        for payload in payloads:
+            if dice.random() < 0.5:
+                theirs.publish(payload)
+            else:
+                await queue.enqueue("work", payload, headers={"kept": "by us"})
+        assert 3 == theirs.size()
+        for payload in payloads:
+            match dice.choice(["ours", "theirs", "both", "given back"]):
+                case "ours":
+                    [job] = await queue.dequeue()
+                    assert payload == job.payload
+                    await queue.heartbeat(job)
+                    await queue.ack(job)
+                case "theirs":
+                    name, found = theirs.receive()
+                    assert payload == found
+                    theirs.delete(name)
+                case "both":
+                    [job] = await queue.dequeue()
+                    assert payload == job.payload
+                    await queue.nack(job, charge=False)
+                    name, found = theirs.receive()
+                    assert payload == found
+                    theirs.delete(name)
+                case "given back":
+                    name, found = theirs.receive(timeout=0)  # over at once
+                    assert payload == found
+                    [job] = await queue.dequeue()
+                    assert payload == job.payload
+                    theirs.delete(name)  # it is ours now, and stays
+                    await queue.ack(job)
+        assert 0 == theirs.size()
+    assert [] == await queue.dequeue()
+    assert theirs.receive() is None
+
+
+@pytest.mark.parametrize("rounds", [15, pytest.param(300, marks=pytest.mark.full)])
+async def test_they_take_turns(theirs, queue, rounds):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    await _alternate(theirs, queue, rounds, random.Random(seed))
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.full)])
+async def test_a_claim_of_either_side_that_is_over_is_the_others(theirs, queue, rounds):
+    for _ in range(rounds):
+        theirs.publish(b"payload")
+        name, _ = theirs.receive(timeout=1)
+        assert [] == await queue.dequeue(), "not before"
+        [job] = await queue.dequeue(wait=5, claim_timeout=1)
+        assert 2 == job.attempt
+        assert theirs.receive() is None, "not before"
+        async with asyncio.timeout(5):
+            while (found := theirs.receive()) is None:
+                await asyncio.sleep(0.05)
+        theirs.delete(name)  # known to it by that name only
+        theirs.delete(found[0])
+        assert 0 == theirs.size()
+
+
+async def test_a_job_put_off_is_theirs_when_it_is_due(theirs, queue):
+    await queue.enqueue("work", b"later", delay=0.5)
+    await queue.enqueue("work", b"now")
+    assert b"now" == theirs.receive()[1]
+    assert theirs.receive() is None
+    async with asyncio.timeout(5):
+        while (found := theirs.receive()) is None:
+            await asyncio.sleep(0.05)
+    assert b"later" == found[1]
+
+
+async def test_dead_jobs_and_notes_are_nothing_to_them(theirs, queue):
+    await queue.enqueue("work", b"payload", headers={"large": "x" * 4000})
+    [job] = await queue.dequeue()
+    await queue.nack(job, dead=True)
+    assert 0 == theirs.size()
+    assert theirs.receive() is None
+    await queue.redrive(job.id)
+    assert b"payload" == theirs.receive(timeout=0)[1]
+    [job] = await queue.dequeue()
+    assert {"large": "x" * 4000} == dict(job.headers)
+
+
+async def test_a_publish_of_theirs_wakes_who_waits_here(theirs, tmp_path):
+    async with StoreQueue(VsqsFolder(tmp_path / "queue"), poll_interval=3600) as queue:
+        waiting = asyncio.create_task(queue.dequeue(wait=30))
+        while not queue._writer._files.active:
+            await asyncio.sleep(0.01)
+        theirs.publish(b"payload")
+        async with asyncio.timeout(10):
+            assert b"payload" == (await waiting)[0].payload
+
+
+async def test_their_capacity_and_ours_count_the_same(theirs, tmp_path):
+    queue = StoreQueue(VsqsFolder(tmp_path / "queue", capacity=3))
+    theirs.publish(b"1")
+    theirs.receive()
+    await queue.enqueue("work", b"2")
+    await queue.enqueue("work", b"3")
+    with pytest.raises(Exception, match="no room"):
+        await queue.enqueue("work", b"4")
+    assert 3 == theirs.size()
+
+
+# At once, and killed
+
+
+def _lines(folder: Path):
+    for path in folder.glob("*.log"):
+        for line in path.read_text().splitlines():
+            what, name, begun, ended = line.split()
+            yield what, name, float(begun), float(ended)
+
+
+async def _drained(folder: Path, timeout: int) -> set[str]:
+    """What is left, as soon as every claim is over."""
+    queue, found = connect(f"vsqs://{folder}/queue?fsync=false"), set()
+    until = time.monotonic() + 3 * timeout
+    while time.monotonic() < until:
+        for job in await queue.dequeue(batch_size=100):
+            found.add(job.payload.decode())
+            await queue.ack(job)
+        if not (await queue.read_state()).jobs:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(90, marks=pytest.mark.full)])
+async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed(original, ours, tmp_path, seconds):
+    timeout, seed = 2, random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    sides = [(original("vsqs"), THEIR_WORKER, "theirs"), (ours, OUR_WORKER, "ours")]
+    workers = [Worker(*side[:2], tmp_path, f"{side[2]}{number}-", timeout) for side in sides for number in range(2)]
+    kills, until = 0, time.monotonic() + seconds
+    await asyncio.sleep(1)
+    try:
+        while time.monotonic() < until:
+            await asyncio.sleep(dice.uniform(0.05, 0.7))
+            worker = dice.choice(workers)
+            worker.kill()
+            kills += 1
+            worker.start()
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.communicate()
+    left = await _drained(tmp_path, timeout)
+    taken, given, added = defaultdict(list), defaultdict(list), set()
+    ended: Counter[str] = Counter()
+    for what, name, begun, logged in _lines(tmp_path):
+        match what:
+            case "added":
+                added.add(name)
+            case "taken":
+                taken[name].append((begun, logged))
+            case "given":
+                given[name].append(logged)
+            case "ended":
+                ended[name] += 1
+    print(f"{kills} kills, {len(added)} added, {sum(ended.values())} ended, {len(left)} left")
+    assert kills > seconds
+    assert {"ours", "theirs"} == {name[: name.index("0" if "0-" in name else "1")] for name in added}
+    assert set() == added - set(taken) - left, "lost"
+    assert [] == [name for name, times in ended.items() if times > 1], "ended twice"
+    assert set() == left & set(ended), "ended, and still there"
+    for name, times in taken.items():
+        times.sort(key=lambda pair: pair[1])
+        for (begun, _), (_, logged) in pairwise(times):
+            free = logged >= begun + timeout or any(begun <= moment for moment in given[name])
+            assert free, f"{name} was taken twice within its timeout"
