@@ -6,17 +6,50 @@ import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jqueue.adapters.formats._dirq_names import HIDDEN, Place, element_name
-from jqueue.adapters.formats._folders import checked, flush, microseconds
+from jqueue.adapters.formats._folders import Listing, checked, flush, microseconds
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, MORE, read_note, write_note
 from jqueue.domain.errors import StorageError
+from jqueue.ports.job_store import Kept
 
 AHEAD = 3_600 * 1_000_000
 """Microseconds: a name that lies farther ahead is a mistake of some clock, and no reason to be ahead, too."""
 
 NOTES = "note-"
+
+
+Stamp = tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """An element as it was found.
+
+    Attributes:
+        stamp: what moves when it is changed.
+        kept: the job; None if it is none.
+        locked: whether somebody has it.
+    """
+
+    stamp: Stamp
+    kept: Kept | None
+    locked: bool
+
+
+class Folder:
+    """One of the folders of elements, as it was found.
+
+    Attributes:
+        listing: its names.
+        elements: the names of elements, in order.
+        seen: what they are.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.listing = Listing(path)
+        self.elements: list[str] = []
+        self.seen: dict[str, Seen] = {}
 
 
 class Disk:

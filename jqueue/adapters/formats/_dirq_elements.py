@@ -22,6 +22,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from jqueue.adapters.formats._dirq_disk import Folder, Stamp
 from jqueue.adapters.formats._dirq_names import (
     DEAD,
     ELEMENT,
@@ -34,7 +35,7 @@ from jqueue.adapters.formats._dirq_names import (
     hidden,
     number_of,
 )
-from jqueue.adapters.formats._dirq_store import ABANDONED, CAPABILITIES, DirqStore, Folder, Stamp
+from jqueue.adapters.formats._dirq_store import ABANDONED, CAPABILITIES, DirqStore
 from jqueue.adapters.formats._folders import FrozenHeaders, microseconds, moment, note_of
 from jqueue.domain.errors import InvalidJobError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
@@ -69,6 +70,7 @@ class DirqElements(DirqStore):
         super().__init__(path, **settings)
         self._schema = Schema() if schema is None else schema
         self._maxelts = max(1, maxelts)
+        self._settings |= {"schema": schema, "maxelts": maxelts}
         self._last: tuple[datetime, str, int] | None = None
         self.capabilities = replace(CAPABILITIES, headers=self._schema.headers is not None)
 
@@ -157,9 +159,9 @@ class DirqElements(DirqStore):
         job = change.after
         assert job is not None
         files = self._files(job)
-        note = note_of(job, self.entrypoint, headers=False)
+        note, element = note_of(job, self.entrypoint, headers=False), self._disk.new_name(now)
         for _ in range(TRIES):
-            part = f"{TEMPORARY}/{self._disk.new_name(now)}{OURS}"
+            part = f"{TEMPORARY}/{element}{OURS}"
             path = self._disk.path(part)
             try:
                 self._disk.mkdir(path)
@@ -168,6 +170,7 @@ class DirqElements(DirqStore):
                 self._disk.make_folder(OBSOLETE)
                 continue
             except FileExistsError:
+                element = self._disk.new_name(now)
                 continue
             try:
                 for file, content in files.items():
@@ -175,7 +178,7 @@ class DirqElements(DirqStore):
                 if note:
                     self._disk.write_note(part, note)
                 self._disk.flush_folder(path)
-                name = self._rename_to_the_back(part, now)
+                name = self._rename_to_the_back(part, now, element)
             except FileNotFoundError:
                 continue  # somebody has tidied up
             except OSError:
@@ -199,15 +202,21 @@ class DirqElements(DirqStore):
             files[schema.headers] = encode_table(headers)
         return files
 
-    def _rename_to_the_back(self, source: str, now: datetime) -> str:
+    def _rename_to_the_back(self, source: str, now: datetime, element: str = "") -> str:
         """Give an element a name behind all others: in the last folder, or the next one if that is full.
+
+        Args:
+            source: where it is.
+            now: the time.
+            element: its name in that folder, if it has not been taken in this moment; empty for a new one.
 
         Raises:
             FileNotFoundError: it is not there.
         """
         for _ in range(TRIES):
             folder = self._last_folder(now)
-            name = f"{folder}/{self._disk.new_name(now)}"
+            element = element or self._disk.new_name(now)
+            name = f"{folder}/{element}"
             self._disk.carry_note(source, name)
             try:
                 os.rename(self._disk.path(source), self._disk.path(name))
@@ -217,6 +226,7 @@ class DirqElements(DirqStore):
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
+                element = ""
             else:
                 self._disk.drop_note(source)
                 self._disk.touched(folder)

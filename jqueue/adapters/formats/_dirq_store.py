@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from threading import Lock
+from typing import Any, ClassVar
 
-from jqueue.adapters.formats._dirq_disk import NOTES, Disk
+from jqueue.adapters.formats._dirq_disk import NOTES, Disk, Folder, Seen, Stamp
 from jqueue.adapters.formats._dirq_names import (
     DEAD,
     ELEMENT,
@@ -26,6 +28,7 @@ from jqueue.adapters.formats._dirq_names import (
 )
 from jqueue.adapters.formats._folders import AckedJobs, Listing, job_of, microseconds, moment
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES
+from jqueue.adapters.system import forks
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.places import PLACES
@@ -63,37 +66,6 @@ ABANDONED = 10.0
 
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
 
-Stamp = tuple[int, ...]
-
-
-class Seen(NamedTuple):
-    """An element as it was found.
-
-    Attributes:
-        stamp: what moves when it is changed.
-        kept: the job; None if it is none.
-        locked: whether somebody has it.
-    """
-
-    stamp: Stamp
-    kept: Kept | None
-    locked: bool
-
-
-class Folder:
-    """One of the folders of elements, as it was found.
-
-    Attributes:
-        listing: its names.
-        elements: the names of elements, in order.
-        seen: what they are.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.listing = Listing(path)
-        self.elements: list[str] = []
-        self.seen: dict[str, Seen] = {}
-
 
 class DirqStore(ABC):
     """A folder of dirq as a store of jobs.
@@ -122,6 +94,15 @@ class DirqStore(ABC):
         fsync: bool = True,
         attributes: bool = HAS_ATTRIBUTES,
     ) -> None:
+        self._settings: dict[str, Any] = {
+            "entrypoint": entrypoint,
+            "umask": umask,
+            "maxtemp": maxtemp,
+            "maxlock": maxlock,
+            "fsync": fsync,
+            "attributes": attributes,
+        }
+        self._guard, self._forks = Lock(), forks()
         self.path = Path(path)
         self.entrypoint = entrypoint or self.path.absolute().name
         self._disk = Disk(self.path, umask, fsync, attributes)
@@ -133,6 +114,9 @@ class DirqStore(ABC):
         self._acked = AckedJobs(self.path / HIDDEN / "acked")
         self._tidied: float | None = None
         self._unreadable: dict[str, Stamp] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self._settings), (self.path,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._root!r})"
@@ -154,20 +138,31 @@ class DirqStore(ABC):
         """Jobs that jqueue has acked of late, by any process."""
         return self._acked.read()
 
+    def _alone(self) -> Lock:
+        """What keeps other threads away: somebody may look while a change is carried out."""
+        if self._forks != forks():  # whichever thread had it, it is not in this process
+            self._guard, self._forks = Lock(), forks()
+        return self._guard
+
     # What is there
 
     def has_moved(self) -> bool:
         """Whether anything may have changed since the last scan."""
-        folders = (self._hidden, *self._folders.values())
-        return (
-            self._top.has_moved()
-            or self._acked.has_moved()
-            or any(folder.listing.has_moved() for folder in folders)
-            or any(self._has_moved(folder) for folder in folders)
-        )
+        with self._alone():
+            folders = (self._hidden, *self._folders.values())
+            return (
+                self._top.has_moved()
+                or self._acked.has_moved()
+                or any(folder.listing.has_moved() for folder in folders)
+                or any(self._has_moved(folder) for folder in folders)
+            )
 
     def scan(self, now: datetime) -> list[Kept]:
         """Every element, and every dead job."""
+        with self._alone():
+            return self._scan(now)
+
+    def _scan(self, now: datetime) -> list[Kept]:
         self._look(now)
         found: dict[str, Kept] = {}
         last = 0
@@ -280,6 +275,10 @@ class DirqStore(ABC):
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Do each change by itself."""
+        with self._alone():
+            return self._carry_out(changes, now)
+
+    def _carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         acked: list[tuple[str, int]] = []
         for change in changes:
@@ -292,17 +291,20 @@ class DirqStore(ABC):
             else:
                 if change.acked and change.before is not None:
                     acked.append(change.before.claim)
-        self._acked.remember(acked)
+        with suppress(OSError):  # what is done is done
+            self._acked.remember(acked)
         self._disk.flush()
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
-            self._tidy(now, EMPTY_FOLDERS)
+            with suppress(OSError, StorageError, Lost):
+                self._tidy(now, EMPTY_FOLDERS)
         return outcomes
 
     def purge(self, now: datetime) -> None:
         """Remove what programs left behind when they ended, and all empty folders but the last two."""
-        self._look(now)
-        self._tidy(now, 0)
+        with self._alone():
+            self._look(now)
+            self._tidy(now, 0)
 
     def _tidy(self, now: datetime, empty: int) -> None:
         folders = sorted(self._folders)[:-2]
@@ -311,7 +313,7 @@ class DirqStore(ABC):
             with suppress(OSError):
                 os.rmdir(f"{self._root}/{name}")
         for name in self._leftovers(now):
-            with suppress(FileNotFoundError):
+            with suppress(OSError, Lost):
                 self._discard(name, now)
 
     def _change(self, change: Change, now: datetime) -> Kept:

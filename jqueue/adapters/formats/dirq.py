@@ -20,9 +20,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from jqueue.adapters.formats._dirq_disk import Folder, Stamp
 from jqueue.adapters.formats._dirq_elements import DirqElements
 from jqueue.adapters.formats._dirq_names import DEAD, ELEMENT, HIDDEN, MOVING, Place, Schema, hidden, number_of
-from jqueue.adapters.formats._dirq_store import ABANDONED, DirqStore, Folder, Stamp
+from jqueue.adapters.formats._dirq_store import ABANDONED, DirqStore
 from jqueue.adapters.formats._folders import microseconds, moment, note_of
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job, JobStatus
@@ -49,6 +50,7 @@ class DirqSimple(DirqStore):
     def __init__(self, path: str | os.PathLike[str], *, granularity: int = GRANULARITY, **settings: Any) -> None:
         super().__init__(path, **settings)
         self._granularity = max(1, granularity)
+        self._settings["granularity"] = granularity
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
         """The jobs with their payloads."""
@@ -111,13 +113,13 @@ class DirqSimple(DirqStore):
     def _add(self, change: Change, now: datetime) -> Kept:
         job = change.after
         assert job is not None
-        note = note_of(job, self.entrypoint, headers=True)
+        note, name = note_of(job, self.entrypoint, headers=True), self._new_place(now)
         for _ in range(TRIES):
-            name = self._new_place(now)
             path = self._disk.path(name)
             try:
                 self._disk.create(path + PART, job.payload)
             except FileExistsError:
+                name = self._new_place(now)
                 continue
             except FileNotFoundError:
                 self._disk.make_folder(name[:8])
@@ -131,6 +133,7 @@ class DirqSimple(DirqStore):
                     self._disk.write_note(name + PART, note)
                 os.link(path + PART, path)
             except (FileExistsError, FileNotFoundError):
+                name = self._new_place(now)
                 continue  # somebody has the name, or has tidied up
             finally:
                 with suppress(FileNotFoundError):
@@ -294,7 +297,10 @@ class DirqSimple(DirqStore):
         raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
 
     def _is_abandoned(self, source: str, now: datetime) -> bool:
-        return now.timestamp() - os.stat(self._disk.path(source)).st_ctime > ABANDONED
+        try:
+            return now.timestamp() - os.stat(self._disk.path(source)).st_ctime > ABANDONED
+        except FileNotFoundError:
+            return False
 
     def _end_move(self, source: str, now: datetime) -> str:
         """Bring to its end what somebody has begun and left. Returns the element's new name."""

@@ -1,0 +1,78 @@
+"""What tests of dirq's stores do with them, without a queue around: one step at a time, at a time that they choose."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from jqueue.adapters.formats._dirq_store import DirqStore
+from jqueue.domain.models import Job, JobStatus
+from jqueue.ports.job_store import Change, Kept, Outcome
+
+START = datetime(2026, 11, 22, 5, 0, 7, 250_000, tzinfo=UTC)
+NEXT = 2**50
+"""A sequence number unlike any that a store gives: the job goes to the back."""
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Steps:
+    """Changes, carried out by a store."""
+
+    def __init__(self, store: DirqStore) -> None:
+        self.store = store
+
+    def do(self, before: Job | None, changed: Job | None, place: str, moment: datetime) -> Outcome:
+        [outcome] = self.store.carry_out([Change(before, changed, place)], moment)
+        return outcome
+
+    def _kept(self, outcome: Outcome) -> Kept:
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+    def add(self, payload: bytes = b"payload", moment: datetime = START, **fields: Any) -> Kept:
+        job = Job(entrypoint=fields.pop("entrypoint", self.store.entrypoint), payload=payload, **fields)
+        return self._kept(self.do(None, job, "", moment))
+
+    def claim(self, kept: Kept, moment: datetime = START) -> Kept:
+        job = kept.job
+        claimed = job.evolve(
+            status=JobStatus.IN_PROGRESS,
+            attempt=job.attempt + 1,
+            failures=job.failures + 1,
+            heartbeat_at=moment,
+            claim_timeout=30.0,
+        )
+        return self._kept(self.do(job, claimed, kept.place, moment))
+
+    def beat(self, kept: Kept, moment: datetime = START) -> Kept:
+        return self._kept(self.do(kept.job, kept.job.evolve(heartbeat_at=moment), kept.place, moment))
+
+    def release(self, kept: Kept, moment: datetime = START, **changes: Any) -> Kept:
+        free = {"status": JobStatus.QUEUED, "heartbeat_at": None, "claim_timeout": None, **changes}
+        return self._kept(self.do(kept.job, kept.job.evolve(**free), kept.place, moment))
+
+    def to_the_back(self, kept: Kept, moment: datetime = START) -> Kept:
+        return self.release(kept, moment, sequence=NEXT)
+
+    def bury(self, kept: Kept, moment: datetime = START) -> Kept:
+        dead = {"status": JobStatus.DEAD, "heartbeat_at": None, "claim_timeout": None, "dead_at": moment}
+        return self._kept(self.do(kept.job, kept.job.evolve(**dead), kept.place, moment))
+
+    def revive(self, kept: Kept, moment: datetime = START) -> Kept:
+        return self._kept(
+            self.do(kept.job, kept.job.evolve(status=JobStatus.QUEUED, dead_at=None, failures=0), kept.place, moment)
+        )
+
+    def remove(self, kept: Kept, moment: datetime = START) -> Kept:
+        return self._kept(self.do(kept.job, None, kept.place, moment))
+
+    def only(self, moment: datetime = START) -> Kept:
+        [kept] = self.store.scan(moment)
+        return kept
