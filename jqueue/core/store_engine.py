@@ -197,14 +197,15 @@ class StoreEngine(Engine):
         self.go_on(life)
         failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
         self.draft.settle()
-        there = [kept for kept in now_there.values() if isinstance(kept, Kept) and kept.place]
-        called = {job_id for job_id, kept in now_there.items() if isinstance(kept, Kept) and kept.job.id != job_id}
-        self.draft.load([kept.job for kept in there], called & self.draft.jobs.keys())
+        there = {job_id: kept for job_id, kept in now_there.items() if isinstance(kept, Kept) and kept.place}
+        others = [kept.job for job_id, kept in there.items() if kept.job is not stages[job_id][-1]]
+        called = {job_id for job_id, kept in there.items() if kept.job.id != job_id}
+        self.draft.load(others, called & self.draft.jobs.keys())
         self.draft.dirty.clear()
         for job_id in now_there:
             self._adopted.pop(job_id, None)
             self.places.pop(job_id, None)
-        self.places.update((kept.job.id, kept.place) for kept in there)
+        self.places.update((kept.job.id, kept.place) for kept in there.values())
         self.draft.version += 1
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
@@ -216,8 +217,8 @@ class StoreEngine(Engine):
             self._settle_or_leave(request, outcome, now_there, lost)
         again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
         if again:
-            others = [error for error in again if not isinstance(error, Lost)]
-            raise others[0] if others else CASConflictError("another program was quicker")
+            failures = [error for error in again if not isinstance(error, Lost)]
+            raise failures[0] if failures else CASConflictError("another program was quicker")
 
     def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> tuple[dict[str, Any], Counter[str]]:
         """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
