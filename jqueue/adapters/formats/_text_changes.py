@@ -16,7 +16,7 @@ from typing import ClassVar
 from jqueue.adapters.formats._open_file import OpenFile
 from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told
 from jqueue.adapters.formats._text_records import COMMENT, FAILED, PROCESSED, QUEUED, Record, written
-from jqueue.adapters.formats._text_view import PLACES_PER_BYTE, TextView, number_of
+from jqueue.adapters.formats._text_view import PLACES_PER_BYTE, TextView, number_of, place_of
 from jqueue.adapters.storage._posix_files import file_status, flush, flush_folder, open_folder, write_all
 from jqueue.domain.errors import StorageError
 from jqueue.domain.models import Job, JobStatus
@@ -49,8 +49,8 @@ class Batch:
         self._now = now
         self._told: dict[str, Told] = {}
         self._to_hide: list[Record] = []
-        self._payloads: dict[str, bytes] = {}
         self._new: set[str] = set()
+        self._last_order = 0
         self._wrote = self._claims_moved = False
 
     def carry_out(self, changes: Sequence[Change]) -> list[Outcome]:
@@ -61,12 +61,13 @@ class Batch:
             StorageError: the file is gone, or was replaced meanwhile.
         """
         view, manner = self._view, self._manner
-        new = [change for change in changes if change.step is Step.ADD]
+        steps = [change.step for change in changes]
+        new = [change for change, step in zip(changes, steps, strict=True) if step is Step.ADD]
         if new:
             self._see_to_the_file()
         view.read(self._now, locked=True)
         refusal = self._append(new) if new else None
-        outcomes: list[Outcome] = [self._prepare(change, refusal) for change in changes]
+        outcomes = [self._prepare(change, step, refusal) for change, step in zip(changes, steps, strict=True)]
         if self._wrote:
             self._check_in_place()
             self._flush()
@@ -78,36 +79,28 @@ class Batch:
             self._flush()
         if self._wrote:
             view.changed()
-        found = [
-            self._outcome(change) if outcome is None else outcome
-            for change, outcome in zip(changes, outcomes, strict=True)
-        ]
         if view.journal.is_long(len(view.records.alive)):
             self._shorten_journal()
-        return found
+        return outcomes
 
-    def _prepare(self, change: Change, refusal: Exception | None) -> Outcome:
-        if change.step is Step.ADD:
-            return refusal or (None if change.job_id in self._new else Lost())
+    def _prepare(self, change: Change, step: Step, refusal: Exception | None) -> Outcome:
+        """Make a change, as far as it is a byte, and note down what the journal is to say. Returns what it comes to."""
+        if step is Step.ADD:
+            return refusal or self._added(change)
         record = self._view.records.by_id.get(change.job_id)
         if record is None:
             return Lost()
         try:
-            self._steps[change.step](self, change, record)
+            return self._steps[step](self, change, record)
         except Lost as lost:
             return lost
-        return None
 
-    def _outcome(self, change: Change) -> Outcome:
-        records = self._view.records
-        if change.after is None:
-            return Kept(change.before.evolve(payload=self._payloads[change.job_id]), "") if change.before else None
-        record = records.by_id.get(change.job_id)
-        if record is None:
-            return Lost()
-        kept = self._view.kept(record)
-        payload = self._payloads.get(record.id, change.after.payload)
-        return kept if record.note is not None else Kept(kept.job.evolve(payload=payload), kept.place)
+    def _added(self, change: Change) -> Outcome:
+        job = _after(change)
+        record = self._view.records.by_id.get(job.id)
+        if job.id not in self._new or record is None:
+            return Lost()  # it was there already
+        return Kept(job.evolve(sequence=place_of(record)), record.id)
 
     # New messages
 
@@ -144,17 +137,15 @@ class Batch:
             before = b"\n"
         if records.open_note:
             before += b"\n"  # or the next message of another program would be taken for the one that it announces
-        created = number_of(self._now)
-        block = before + b"".join(
-            written(job, number_of(job.created_at) or created, single=self._manner.single_lines) for job in jobs
-        )
+        messages = [written(job, single=self._manner.single_lines) for job in jobs]
+        block = b"".join([before, *(part for _, *lines in messages for part in lines)])
         file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
         if view.open is None or not view.open.is_at(file.status):
             raise StorageError("the queue file was replaced while it was about to be changed: nothing was appended")
         self._wrote = True
         write_all(file.number, block)
         if os.fstat(file.number).st_size == len(records.data) + len(block):
-            records.grow(block, created)
+            records.grow(before, messages, number_of(self._now))
         else:  # somebody else has appended as well
             view.distrust()
             view.read(self._now, locked=True)
@@ -166,96 +157,85 @@ class Batch:
         """What the journal says of a message that still is as it was seen; else it is lost."""
         before, told = change.before, self._view.told(record)
         assert before is not None
-        heartbeat = None if before.heartbeat_at is None else number_of(before.heartbeat_at)
         if self._view.status(record) is not before.status or told.attempt != before.attempt:
             raise Lost
-        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != heartbeat:
+        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != number_of(before.heartbeat_at or self._now):
             raise Lost
         return told
 
-    def _claim(self, change: Change, record: Record) -> None:
+    def _claim(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
         if not self._view.is_settled(record, self._now):
             raise Lost
         self._look_again(record)
         if self._manner.hide and record.control == QUEUED:
             self._to_hide.append(record)
-        if record.note is None:
-            self._payloads[record.id] = self._view.records.payload(record)
         self._tell(
             record,
-            told._replace(
+            Told(
                 attempt=job.attempt,
                 failures=job.failures,
                 heartbeat=number_of(job.heartbeat_at or self._now),
                 timeout=job.claim_timeout,
-                dead_at=None,
-                finished=False,
+                order=told.order,
+                error=told.error,
                 hidden=self._manner.hide,
             ),
         )
+        # What carries an id was seen with its payload, and is still the same.
+        return Kept(job if record.note else job.evolve(payload=self._view.records.payload(record)), record.id)
 
-    def _prolong(self, change: Change, record: Record) -> None:
+    def _prolong(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
         self._tell(record, told._replace(heartbeat=number_of(job.heartbeat_at or self._now)))
+        return Kept(job, record.id)
 
-    def _release(self, change: Change, record: Record) -> None:
+    def _release(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
         if record.control != QUEUED:
             self._flip(record, QUEUED)
-        moved = change.before is not None and job.sequence != change.before.sequence
-        self._tell(
-            record,
-            told._replace(
-                failures=job.failures,
-                heartbeat=None,
-                timeout=None,
-                order=self._next_order() if moved else told.order,
-                error=job.error,
-                hidden=False,
-            ),
-        )
+        if change.before is not None and job.sequence != change.before.sequence:
+            told = told._replace(order=self._next_order())
+        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._tell(record, told)
+        return Kept(job.evolve(sequence=told.order or place_of(record)), record.id)
 
-    def _bury(self, change: Change, record: Record) -> None:
+    def _bury(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
         self._flip(record, FAILED)
-        self._tell(
-            record,
-            told._replace(
-                failures=job.failures,
-                heartbeat=None,
-                timeout=None,
-                error=job.error,
-                dead_at=number_of(job.dead_at or self._now),
-                hidden=False,
-            ),
-        )
+        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._tell(record, told._replace(dead_at=number_of(job.dead_at or self._now)))
+        return Kept(job, record.id)
 
-    def _revive(self, change: Change, record: Record) -> None:
+    def _revive(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
         self._flip(record, QUEUED)
-        self._tell(record, told._replace(failures=job.failures, dead_at=None, order=self._next_order()))
+        order = self._next_order()
+        self._tell(record, told._replace(failures=job.failures, dead_at=None, order=order))
+        return Kept(job.evolve(sequence=order), record.id)
 
-    def _remove(self, change: Change, record: Record) -> None:
+    def _remove(self, change: Change, record: Record) -> Kept:
         before, told = change.before, self._view.told(record)
         assert before is not None
-        done_by_others = record.control == PROCESSED and not told.hidden and told.heartbeat is not None
-        if not (change.acked and done_by_others and told.attempt == before.attempt):
-            self._check(change, record)
-        self._payloads[record.id] = before.payload or self._view.records.payload(record)
         if change.acked:
+            done_by_others = record.control == PROCESSED and not told.hidden and told.heartbeat is not None
+            if not done_by_others or told.attempt != before.attempt:
+                self._check(change, record)
             if record.control != PROCESSED:
                 self._flip(record, PROCESSED)
             self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
-            return
+            return Kept(before, "")
+        self._check(change, record)
         # As a comment it can still be read, and undone; but one that looks like a note of ours would be taken for one.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
+        found = Kept(before.evolve(payload=self._view.records.payload(record)), "")
         self._flip(record, PROCESSED if like_a_note else COMMENT)
+        return found
 
-    def _change(self, change: Change, record: Record) -> None:
+    def _change(self, change: Change, record: Record) -> Kept:
         raise Lost
 
-    _steps: ClassVar[dict[Step, Callable[[Batch, Change, Record], None]]] = {
+    _steps: ClassVar[dict[Step, Callable[[Batch, Change, Record], Kept]]] = {
         Step.CLAIM: _claim,
         Step.PROLONG: _prolong,
         Step.RELEASE: _release,
@@ -274,9 +254,9 @@ class Batch:
     def _next_order(self) -> int:
         """A place behind everything that is there, and before what will be appended."""
         first = len(self._view.records.data) * PLACES_PER_BYTE
-        orders = [told.order for told in self._told.values() if told.order is not None]
-        last = max(self._view.journal.last_order, *orders, 0)
-        return first if last + 1 >= first + PLACES_PER_BYTE - 1 else max(first, last + 1)
+        following = max(self._view.journal.last_order, self._last_order) + 1
+        self._last_order = first if following >= first + PLACES_PER_BYTE - 1 else max(first, following)
+        return self._last_order
 
     def _look_again(self, record: Record) -> None:
         """See whether a message is still where it was read, as it was read; else it is lost, and all is read again."""

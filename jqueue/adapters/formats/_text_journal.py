@@ -23,6 +23,7 @@ KEPT_FINISHED = 1_000
 """So many finished messages are remembered with the attempt that finished them."""
 
 _COMPACT_BYTES = 1 << 16
+_quoted = json.encoder.encode_basestring_ascii
 _HEAD = b'{"jq":1}\n'
 
 
@@ -195,22 +196,24 @@ class Journal:
 
 
 def _line(job_id: str, told: Told) -> bytes:
-    said: dict[str, Any] = {"i": job_id, "a": told.attempt}
-    if told.failures:
-        said["f"] = told.failures
-    if told.heartbeat is not None:
-        said["c"] = [told.heartbeat, told.timeout]
-    if told.order is not None:
-        said["o"] = told.order
-    if told.error is not None:
-        said["e"] = told.error
-    if told.dead_at is not None:
-        said["d"] = told.dead_at
-    if told.finished:
-        said["x"] = 1
-    if told.hidden:
-        said["h"] = 1
-    return json.dumps(said, separators=(",", ":")).encode("ascii") + b"\n"
+    """One line, as `json` would write it, in a fraction of the time."""
+    attempt, failures, heartbeat, timeout, order, error, dead_at, finished, hidden = told
+    said = f'{{"i":{_quoted(job_id)},"a":{attempt}'
+    if failures:
+        said += f',"f":{failures}'
+    if heartbeat is not None:
+        said += f',"c":[{heartbeat},{float(timeout or 0)!r}]'
+    if order is not None:
+        said += f',"o":{order}'
+    if error is not None:
+        said += f',"e":{_quoted(error)}'
+    if dead_at is not None:
+        said += f',"d":{dead_at}'
+    if finished:
+        said += ',"x":1'
+    if hidden:
+        said += ',"h":1'
+    return f"{said}}}\n".encode("ascii")
 
 
 def _told(said: dict[str, Any]) -> Told:

@@ -18,7 +18,8 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders
@@ -31,9 +32,13 @@ _ALIVE = frozenset(b"-!")
 _END = rb"(?:\r\n|\n|\r|\Z)"
 _RECORD = re.compile(rb"([^\r\n])([^\r\n]*)" + _END + rb"((?: [^\r\n]*" + _END + rb")*)((?:\\[^\r\n]*" + _END + rb")*)")
 _NOTE = b"jq {"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _BLOCK = 4096
 _MOST_FLIPS = 10_000
 _HASHED = 24
+
+_quoted = json.encoder.encode_basestring_ascii
 
 
 class Record:
@@ -117,10 +122,26 @@ class Records:
         self.data = data
         self._parse(now)
 
-    def grow(self, block: bytes, now: int) -> None:
-        """Take over what was appended."""
-        self.data += block
+    def grow(self, before: bytes, messages: Iterable[tuple[dict[str, Any], bytes, bytes]], now: int) -> None:
+        """Take over what we have appended: as if it were taken apart again.
+
+        Args:
+            before: what ends the last line, if it has no end.
+            messages: as `written` made them, none of an id that is there.
+            now: microseconds since 1970.
+        """
+        self.data += before
         self._parse(now)
+        for note, comment, lines in messages:
+            self._tail = len(self.data)
+            offset = self._tail + len(comment)
+            self._end = offset + len(lines) - 1
+            record = Record(QUEUED, offset, self._end, note, now)
+            self.data += comment
+            self.data += lines
+            self._identify(record)
+            self._in_order.append(record)
+            self.last, self.open_note = record, False
 
     def flip(self, record: Record, control: int) -> bool:
         """Take over another first byte of a record. Returns whether that is all: if not, all has to be read anew."""
@@ -284,26 +305,33 @@ def created_at(record: Record) -> int:
     return said if type(said) is int and 0 <= said < 2**57 else record.seen_at
 
 
-def written(job: Job, created: int, *, single: bool) -> bytes:
-    """A job as it is appended, in one piece.
+def written(job: Job, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
+    """A job as it is appended.
 
     Args:
         job: what is to be done.
-        created: when it was enqueued, in microseconds since 1970.
         single: whether a message may have no more than one line, for readers of TextQueue 1.0.
+
+    Returns:
+        The note, the line that it stands in, and those of the message, with the blank one that ends it.
     """
     text = job.payload
+    created = (job.created_at - _EPOCH) // _MICROSECOND
     note: dict[str, Any] = {"id": job.id, "ep": job.entrypoint, "t": created}
+    comment = f'#jq {{"id":{_quoted(job.id)},"ep":{_quoted(job.entrypoint)},"t":{created}'
     if b"\r" in text or (single and b"\n" in text) or not _is_utf8(text):
         text = base64.b64encode(text)
         note["enc"] = "b64"
+        comment += ',"enc":"b64"'
     note["n"] = len(text)
+    comment += f',"n":{len(text)}'
     if job.headers:
         note["h"] = dict(job.headers)
+        comment += f',"h":{json.dumps(note["h"])}'
     if job.max_attempts is not None:
         note["max"] = job.max_attempts
-    comment = json.dumps(note, separators=(",", ":")).encode("ascii")
-    return b"#jq %b\n-%b\n\n" % (comment, text.replace(b"\n", b"\n "))
+        comment += f',"max":{job.max_attempts}'
+    return note, f"{comment}}}\n".encode("ascii"), b"-%b\n\n" % text.replace(b"\n", b"\n ")
 
 
 def _is_name(value: object) -> bool:

@@ -44,6 +44,11 @@ def moment_of(number: int) -> datetime:
         return datetime.max.replace(tzinfo=UTC)
 
 
+def place_of(record: Record) -> int:
+    """The place of a message among those that nobody has put behind others."""
+    return min((record.offset + 1) * PLACES_PER_BYTE - 1, PLACES)
+
+
 class TextView:
     """A TextQueue, as far as it has been read.
 
@@ -123,7 +128,7 @@ class TextView:
         status = os.fstat(self.open.number)
         self.records.update(self.open.read_from(0), status.st_mtime_ns // 1000)
         self._signature = _signature(status)
-        self.changing = status.st_mtime + _SURE > now.timestamp()
+        self.changing = -_SKEW < now.timestamp() - status.st_mtime < _SURE
 
     def changed(self) -> None:
         """Take over that we have changed the file, and the records with it: somebody else may have done so, too."""
@@ -189,7 +194,7 @@ class TextView:
             known: Kept = record.kept[2]
             return known
         values, status = plain_values(record, self.entrypoint), self.status(record)
-        place = (record.offset + 1) * PLACES_PER_BYTE - 1
+        place = place_of(record)
         if told.order is not None and told.order <= (len(self.records.data) + 1) * PLACES_PER_BYTE:
             place = told.order  # a larger one is from before the file was cut
         if record.note is not None:
@@ -197,7 +202,7 @@ class TextView:
         values |= {
             "status": status,
             "created_at": moment_of(created_at(record)),
-            "sequence": min(place, PLACES),
+            "sequence": place,
             "attempt": told.attempt,
             "failures": told.failures,
             "error": told.error,

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from jqueue.adapters.formats._text_changes import Batch, Manner
 from jqueue.adapters.formats._text_view import TextView
-from jqueue.adapters.storage._file_lock import FileLock
+from jqueue.adapters.storage._file_lock import FileLock, has_file_locks
 from jqueue.adapters.storage._posix_files import as_storage_error, create_folder
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import StorageError
+from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
 from jqueue.ports.queue import Capabilities
@@ -60,6 +60,10 @@ class TextQueueFile:
             the original pass it over. Where the journal is lost, so are then the messages that were claimed.
         single_lines: whether a message of several lines is written as one, in base64, for readers of TextQueue 1.0.
         settle: how long, in seconds or as a timedelta, the last message of another program waits for more lines.
+
+    Raises:
+        InvalidJobError: settle is not a duration.
+        StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
     capabilities = CAPABILITIES
@@ -75,6 +79,8 @@ class TextQueueFile:
         single_lines: bool = False,
         settle: Duration = 0.2,
     ) -> None:
+        if not has_file_locks():
+            raise StorageFatalError("a TextQueue needs POSIX file locks, which this system (Windows?) does not have")
         self.path = Path(path)
         self.entrypoint = entrypoint or self.path.stem
         self._file = str(self.path.absolute())

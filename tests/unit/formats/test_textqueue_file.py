@@ -35,7 +35,7 @@ async def test_a_message_is_appended_whole_behind_what_is_there(path):
         await queue.enqueue("mail", b"line one\nline two\n", job_id="the-id", headers={"k": "v"}, max_attempts=3)
     head, _, rest = path.read_bytes().removeprefix(PERSONS).partition(b"\n-")
     assert head.startswith(b'\n#jq {"id":"the-id","ep":"mail","t":')
-    assert head.endswith(b',"n":18,"h":{"k":"v"},"max":3}')
+    assert head.endswith(b',"n":18,"h":{"k": "v"},"max":3}')
     assert rest == b"line one\n line two\n \n\n"
 
 
