@@ -7,6 +7,7 @@ hidden has its line first, as without it the byte would say that it is finished.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ class Batch:
                 view.read(self._now, locked=True)
                 records = view.records
         elif not records.ends_a_line and last is not None and not view.is_settled(last, self._now):
-            return StorageError("another program is writing a line at the end of the queue file: nothing was appended")
+            return BlockingIOError(errno.EAGAIN, "another program is writing a line at the end of the queue file")
         if not records.ends_a_line:
             before = b"\n"
         if records.open_note:
@@ -165,6 +166,8 @@ class Batch:
 
     def _claim(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
+        if job.run_at is not None:
+            job = job.evolve(run_at=None)  # that was when it would be taken for whole
         if not self._view.is_settled(record, self._now):
             raise Lost
         self._look_again(record)

@@ -15,17 +15,17 @@ from jqueue.domain.models import JobStatus, trusted_job
 from jqueue.domain.places import PLACES
 from jqueue.ports.job_store import Kept
 
-UNENDED = 1.0
-"""Seconds after which a last line without an end is taken for whole: until then its writer may be at it."""
+UNENDED = 1_000_000
+"""Microseconds after which a last line without an end is taken for whole: until then its writer may be at it."""
 
 PLACES_PER_BYTE = 1 << 12
 """A message has the place of its first byte; so many places are there for those that are put behind it later."""
 
-_SURE = 0.05
-"""Seconds after which a file whose time has not moved has not changed: file systems count time in ticks."""
+_SURE = 50_000
+"""Microseconds after which a file whose time has not moved has not changed: file systems count time in ticks."""
 
-_SKEW = 60.0
-"""A time that lies further ahead was not given by this machine's clock, and says nothing."""
+_SKEW = 60_000_000
+"""A time that lies so many microseconds ahead was not given by this machine's clock, and says nothing."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -64,26 +64,25 @@ class TextView:
         open: the file, to be read and changed; None before it was read.
         existed: whether there ever was one.
         changing: whether it changed so shortly ago that another change may not have moved its time.
-        held_back: whether a message was not whole when `jobs` was called.
     """
 
     def __init__(self, path: str, journal: str, *, entrypoint: str, settle: float) -> None:
         self.path = path
         self.journal = Journal(journal)
         self.entrypoint = entrypoint
-        self._settle = settle
+        self._settle = round(settle * 1e6)
         self.existed = False
         self.forget()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.path, self.journal.path, self.entrypoint, self._settle, self.existed)
+        return _rebuild, (self.path, self.journal.path, self.entrypoint, self._settle / 1e6, self.existed)
 
     def forget(self) -> None:
         """Read the file anew. The journal is kept: should it be gone, that is all there is of it."""
         self.records = Records()
         self.open: OpenFile | None = None
         self._signature: tuple[int, ...] | None = None
-        self.changing = self.held_back = True
+        self.changing = True
 
     def has_moved(self) -> bool:
         """Whether the file or the journal may have changed since they were read."""
@@ -91,7 +90,7 @@ class TextView:
             status = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
             return self.existed or self.changing
-        return self.changing or self.held_back or _signature(status) != self._signature or self.journal.has_moved()
+        return self.changing or _signature(status) != self._signature or self.journal.has_moved()
 
     def read(self, now: datetime, *, locked: bool = False) -> None:
         """Read what may have changed.
@@ -126,9 +125,10 @@ class TextView:
         if self.open is None or not self.open.is_at(status):
             self.open = OpenFile(self.path, os.O_RDWR)
         status = os.fstat(self.open.number)
-        self.records.update(self.open.read_from(0), status.st_mtime_ns // 1000)
+        modified, moment = status.st_mtime_ns // 1000, number_of(now)
+        self.records.update(self.open.read_from(0), min(modified, moment))
         self._signature = _signature(status)
-        self.changing = -_SKEW < now.timestamp() - status.st_mtime < _SURE
+        self.changing = -_SKEW < moment - modified < _SURE
 
     def changed(self) -> None:
         """Take over that we have changed the file, and the records with it: somebody else may have done so, too."""
@@ -143,16 +143,10 @@ class TextView:
 
     # As jobs
 
-    def jobs(self, now: datetime) -> list[Kept]:
+    def jobs(self) -> list[Kept]:
         """Every message that is queued, claimed or dead; what others have written is without its payload."""
-        self.held_back = False
-        found = []
-        for record in self._present():
-            if record.control == QUEUED and not self.is_settled(record, now):
-                self.held_back = True
-            else:
-                found.append(self.kept(record))
-        return found
+        last = self.records.last
+        return [self.kept(record) for record in self._present() if record is not last or not self._is_torn(record)]
 
     def _present(self) -> Iterator[Record]:
         yield from self.records.alive.values()
@@ -162,17 +156,25 @@ class TextView:
                 if record is not None and record.control == PROCESSED:
                     yield record
 
-    def is_settled(self, record: Record, now: datetime) -> bool:
-        """Whether a message is whole: nothing that its writer may still be writing belongs to it."""
+    def _is_torn(self, record: Record) -> bool:
+        return record.control == QUEUED and self.records.is_torn(record)
+
+    def settles_at(self, record: Record) -> int | None:
+        """From when on a message is taken for whole, in microseconds since 1970; None if it certainly is.
+
+        What its writer may still be writing belongs to the last one, if it is none of ours.
+        """
         records = self.records
-        if record is not records.last or records.ended:
-            return True
-        if records.is_torn(record):
+        if record is not records.last or records.ended or (record.note is not None and records.ends_a_line):
+            return None
+        return record.seen_at + (self._settle if records.ends_a_line else UNENDED)
+
+    def is_settled(self, record: Record, now: datetime) -> bool:
+        """Whether a message is whole."""
+        if record is self.records.last and self._is_torn(record):
             return False
-        if record.note is not None and records.ends_a_line:
-            return True
-        age = now.timestamp() - record.seen_at / 1e6
-        return not -_SKEW < age < (self._settle if records.ends_a_line else UNENDED)
+        settles_at = self.settles_at(record)
+        return settles_at is None or settles_at <= number_of(now)
 
     def told(self, record: Record) -> Told:
         """What the journal says of a message."""
@@ -189,9 +191,10 @@ class TextView:
 
     def kept(self, record: Record) -> Kept:
         """A message as a job: with its payload if it has an id, by which it may be asked for."""
-        told = self.told(record)
-        if record.kept is not None and record.kept[:2] == (record.control, told):
-            known: Kept = record.kept[2]
+        told, settles_at = self.told(record), self.settles_at(record)
+        why = record.control, told, settles_at
+        if record.kept is not None and record.kept[0] == why:
+            known: Kept = record.kept[1]
             return known
         values, status = plain_values(record, self.entrypoint), self.status(record)
         place = place_of(record)
@@ -209,14 +212,16 @@ class TextView:
         }
         if status is JobStatus.DEAD:
             values["dead_at"] = moment_of(told.dead_at or created_at(record))
-        elif told.dead_at is not None:
-            values["failures"] = 0  # somebody has queued it again by hand
+        elif settles_at is not None and status is JobStatus.QUEUED:
+            values["run_at"] = moment_of(settles_at)
         if status is JobStatus.IN_PROGRESS:
             values["heartbeat_at"], values["claim_timeout"] = moment_of(told.heartbeat or 0), told.timeout
             values["attempt"] = max(1, told.attempt)
+        if status is not JobStatus.DEAD and told.dead_at is not None:
+            values["failures"] = 0  # somebody has queued it again by hand
         extra = {"variables": [line.decode("utf-8", "backslashreplace") for line in record.variables]}
         kept = Kept(trusted_job(values, extra if record.variables else None), record.id)
-        record.kept = record.control, told, kept
+        record.kept = why, kept
         return kept
 
     def finished(self) -> dict[str, int]:

@@ -99,9 +99,9 @@ class TextQueueFile:
         """The path of the file."""
         return self._file
 
-    def watched(self) -> tuple[str, ...]:
+    def watched(self) -> tuple[Path, ...]:
         """The folder of the file: whoever changes the file or its journal is seen there."""
-        return (self._folder,)
+        return (Path(self._folder),)
 
     def store_time(self) -> datetime:
         """The machine's clock, UTC: all who use the file share it."""
@@ -121,7 +121,7 @@ class TextQueueFile:
             self._view.read(now)
         except OSError as error:
             raise as_storage_error(error, "read the queue file", self._file) from error
-        return self._view.jobs(now)
+        return self._view.jobs()
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
         """The jobs with their payloads."""

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import pickle
+from collections import Counter
 
 import pytest
 
 from jqueue import Job, JobNotFoundError, JobStatus, StorageError
+from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import BlobMissingError, ClaimLostError, StorageFatalError
@@ -208,7 +210,8 @@ async def seen(path, age: float, **options) -> list[bytes]:
     now = LATER.timestamp()
     os.utime(path, (now - age, now - age))
     store = TextQueueFile(path, **options)
-    return [job.payload for job in store.payloads(store.scan(LATER))]
+    ready = [kept for kept in store.scan(LATER) if kept.job.run_at is None or kept.job.run_at <= LATER]
+    return [job.payload for job in store.payloads(ready)]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ async def seen(path, age: float, **options) -> list[bytes]:
         (b"-a\n-b", 1.1, [b"a", b"b"]),
         (b"-a\n-b\n more", 0.9, [b"a"]),
         (b"-a\n-b\n", -30.0, [b"a"]),
-        (b"-a\n-b\n", -3600.0, [b"a", b"b"]),
+        (b"-a\n-b\n", -1e9, [b"a"]),
     ],
 )
 async def test_the_last_message_of_others_waits_until_it_is_whole(path, content, age, expected):
@@ -242,10 +245,11 @@ async def test_marks_of_others_do_not_keep_the_last_message_waiting(path):
     now = LATER.timestamp()
     os.utime(path, (now - 10, now - 10))
     store = TextQueueFile(path)
-    assert len(store.scan(LATER)) == 2
+    before = {kept.job.id: kept.job.run_at for kept in store.scan(LATER)}
     path.write_bytes(b"=a\n-b\n")
     os.utime(path, (now, now))
-    assert len(store.scan(LATER)) == 1
+    [kept] = store.scan(LATER)
+    assert before[kept.job.id] == kept.job.run_at
 
 
 async def test_nothing_is_appended_behind_a_line_that_another_program_is_writing(path):
@@ -342,3 +346,102 @@ def test_two_processes_see_the_same_job(path):
         return job
 
     assert on(path, add) == on(path, look)
+
+
+async def test_a_file_from_the_future_is_whole_in_a_moment(path):
+    path.write_bytes(b"-a\n")
+    os.utime(path, (4e9, 4e9))
+    async with queue_on(path, settle=0.05) as queue:
+        assert [b"a"] == [job.payload for job in await queue.dequeue(wait=20)]
+
+
+# What a change costs, and what it looks at
+
+
+def edit_before_the_change(monkeypatch, path, content: bytes) -> None:
+    """Have somebody edit the file in place after we have read it for a change, and before we make it."""
+    real_read = TextView.read
+
+    def read_and_edit(view, now, *, locked=False):
+        real_read(view, now, locked=locked)
+        if locked:
+            monkeypatch.setattr(TextView, "read", real_read)
+            path.write_bytes(content)
+
+    monkeypatch.setattr(TextView, "read", read_and_edit)
+
+
+async def test_a_message_that_has_moved_in_this_very_moment_is_found_where_it_is(path, monkeypatch):
+    path.write_bytes(b"-one\n-two\n-three\n")
+    async with queue_on(path) as queue:
+        one, two = await queue.dequeue(batch_size=2)
+        edit_before_the_change(monkeypatch, path, b"# here are\n-one\n-two\n-three\n")
+        await queue.ack(one)
+        assert path.read_bytes() == b"# here are\n=one\n-two\n-three\n"
+        edit_before_the_change(monkeypatch, path, b"-two\n-three\n=one\n")
+        [three] = await queue.dequeue()
+        assert three.payload == b"three"
+        edit_before_the_change(monkeypatch, path, b"-TWO\n-three\n=one\n")
+        with pytest.raises(ClaimLostError):
+            await queue.ack(two)
+        assert path.read_bytes() == b"-TWO\n-three\n=one\n"
+
+
+async def test_a_message_that_somebody_finishes_in_this_very_moment_is_not_handed_out(path, monkeypatch):
+    path.write_bytes(b"-one\n-two\n")
+    async with queue_on(path) as queue:
+        edit_before_the_change(monkeypatch, path, b"=one\n-two\n")
+        assert [b"two"] == [job.payload for job in await queue.dequeue()]
+
+
+@pytest.fixture
+def calls(monkeypatch) -> Counter[str]:
+    """How often files were written to and flushed."""
+    counted: Counter[str] = Counter()
+    for name in ("write", "pwrite", "fsync"):
+
+        def call(descriptor, *arguments, name=name, real=getattr(os, name)):  # noqa: B008 - each its own
+            where = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+            counted[f"{name} {where}"] += 1
+            return real(descriptor, *arguments)
+
+        monkeypatch.setattr(os, name, call)
+    return counted
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="only Linux tells which file is written to")
+async def test_what_is_done_together_is_written_together(path, calls):
+    path.write_bytes(b"-before\n")
+    async with queue_on(path, fsync=True) as queue:
+        await queue.ack((await queue.dequeue())[0])
+
+        async def costs(*work) -> dict[str, int]:
+            calls.clear()
+            await asyncio.gather(*work)
+            return dict(calls)
+
+        adding = [queue.enqueue("work", b"%d" % number) for number in range(5)]
+        assert await costs(*adding) == {"write queue.tq": 1, "fsync queue.tq": 1}
+        jobs: list[Job] = []
+
+        async def claim() -> None:
+            jobs.extend(await queue.dequeue(batch_size=5))
+
+        assert await costs(claim()) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
+        assert await costs(queue.heartbeat_many(jobs)) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
+        giving_back = [queue.nack(job) for job in jobs[3:]]
+        assert await costs(*giving_back) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
+        finishing = [queue.ack(job) for job in jobs[:3]]
+        assert await costs(*finishing) == {"pwrite queue.tq": 3, "fsync queue.tq": 1, "write .queue.tq.jq": 1}
+        assert await costs(queue.dequeue("other"), queue.read_state()) == {}
+
+
+async def test_without_fsync_nothing_is_flushed(path, calls):
+    async with queue_on(path) as queue:
+        await queue.enqueue("work", b"a")
+        await queue.ack((await queue.dequeue())[0])
+        await queue.enqueue("work", b"b")
+        [job] = await queue.dequeue()
+        calls.clear()
+        await queue.ack(job)
+    assert not [name for name in calls if name.startswith("fsync")]
