@@ -180,6 +180,7 @@ class Mover:
 
     def _told(self, state: QueueState, planned: Plan) -> MigrationReport:
         report, ids = self._report, {job.id for job in state.jobs}
+        ids -= planned.refused.keys()
         stay = [(reason, job_id) for job_id, reason in self._stay.items() if job_id in ids]
         stay += [(reason, job_id) for job_id, reasons in planned.refused.items() for reason in reasons]
         if not report.dry_run and not self._stop.is_set():

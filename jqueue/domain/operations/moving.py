@@ -126,6 +126,11 @@ class Arrive(Operation):
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
         """The job with the same id: the same one, that has arrived before."""
+        half_way = self.job.status is JobStatus.DEAD and there.status is JobStatus.QUEUED
+        if half_way and self._is_alike(there) and there.failures == self.job.failures:
+            dead = there.evolve(status=JobStatus.DEAD, run_at=self.job.run_at, dead_at=self.job.dead_at)
+            draft.move(there, Verb.ARRIVE, dead, JobStatus.DEAD)  # of two steps, one had been done
+            return dead
         if not (self.resumed or is_moving(there) or self._is_same_dead(there)):
             raise JobStateError(there.id, there.status, "another job with this id is here")
         if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # it was redriven meanwhile
@@ -137,7 +142,10 @@ class Arrive(Operation):
 
     def _is_same_dead(self, there: Job) -> bool:
         """Dead jobs are moved without a claim, by which they would be known."""
-        if there.status is not JobStatus.DEAD or (there.payload and there.payload != self.job.payload):
+        return there.status is JobStatus.DEAD and self._is_alike(there) and there.attempt <= self.job.attempt
+
+    def _is_alike(self, there: Job) -> bool:
+        if there.payload and there.payload != self.job.payload:  # some stores read it only when it is claimed
             return False
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
 

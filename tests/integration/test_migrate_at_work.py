@@ -1,0 +1,179 @@
+"""Jobs moved while programs go on to use both queues, while stores fail, and while somebody wants the end."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage, JQueueError, StorageError, migrate
+from jqueue.core import migration
+from jqueue.core.migration import Mover
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.virtual_time import VirtualClock
+from tests.moved_jobs import PAIRS, audit, drained, jobs_of, open_at
+from tests.virtual_world import in_virtual_time
+
+JOBS = 60
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch):
+    monkeypatch.setattr(migration, "BATCH_JOBS", 7)
+
+
+async def works(queue, done, dice, stop):
+    """A worker: acks most, gives some back, until nothing comes any more."""
+    while True:
+        jobs = await queue.dequeue(batch_size=3)
+        for job in jobs:
+            await asyncio.sleep(0)
+            if dice.random() < 0.2:
+                await queue.nack(job)
+            else:
+                await queue.ack(job)
+                done[job.payload] += 1
+        if not jobs and stop.is_set():
+            return
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
+async def test_producers_and_workers_on_both_sides(tmp_path, pair):
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    here, there = pair
+    source, dest = open_at(tmp_path, here, "source"), open_at(tmp_path, there, "dest")
+    done: Counter[bytes] = Counter()
+    over, produced = asyncio.Event(), asyncio.Event()
+
+    async def produce():
+        queue = open_at(tmp_path, here, "source")
+        for number in range(JOBS):
+            await queue.enqueue("work", b"old %d" % number)
+            if number % 3 == 0:
+                await dest.enqueue("work", b"new %d" % number)
+        produced.set()
+
+    async def move():
+        while not produced.is_set():
+            await migrate(source, dest)
+        while not (await migrate(source, dest)).complete:
+            await asyncio.sleep(0.001)
+        over.set()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(produce())
+        group.create_task(move())
+        group.create_task(works(open_at(tmp_path, here, "source"), done, dice, over))
+        group.create_task(works(open_at(tmp_path, there, "dest"), done, dice, over))
+    for payload in await drained(dest):
+        done[payload] += 1
+    assert [] == await jobs_of(source)
+    expected = [b"old %d" % number for number in range(JOBS)] + [b"new %d" % number for number in range(0, JOBS, 3)]
+    assert dict.fromkeys(expected, 1) == dict(done)
+
+
+async def test_two_moves_at_once_between_queues_that_are_one_object(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
+    for number in range(JOBS):
+        await source.enqueue("work", b"%d" % number)
+    pairs = [(open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")) for _ in range(3)]
+    await asyncio.gather(*(migrate(*pair) for pair in pairs))
+    assert (await migrate(source, dest)).complete
+    assert sorted(b"%d" % number for number in range(JOBS)) == sorted(await drained(dest))
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER])
+@pytest.mark.parametrize("ill", ["source", "dest", "both"])
+@in_virtual_time
+async def test_stores_that_fail_now_and_then(fault, ill):
+    dice = random.Random(7)
+    stores = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(2)]
+    source, dest = (DirectQueue(storage, clock=VirtualClock()) for storage in stores)
+    for number in range(30):
+        await source.enqueue("work", b"%d" % number)
+    for name, storage in zip(("source", "dest"), stores, strict=True):
+        if ill in (name, "both"):
+            storage.on_write(*[dice.choice([fault, Fault.NONE]) for _ in range(40)])
+            storage.on_read(*[dice.choice([Fault.LOST_REQUEST, Fault.NONE]) for _ in range(20)])
+    assert (await migrate(source, dest)).complete
+    assert [b"%d" % number for number in range(30)] == await drained(dest)
+
+
+@pytest.mark.parametrize("ill", [0, 1])
+@pytest.mark.parametrize("good", range(5))
+@in_virtual_time
+async def test_a_store_that_is_away_ends_a_move_which_the_next_finishes(ill, good):
+    stores = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(2)]
+    source, dest = (DirectQueue(storage, clock=VirtualClock(), deadline=5) for storage in stores)
+    for number in range(20):
+        await source.enqueue("work", b"%d" % number)
+    ids = [job.id for job in await jobs_of(source)]
+    away = [Fault.NONE] * good + [Fault.LOST_ANSWER, *[Fault.LOST_REQUEST] * 500]
+    stores[ill].on_write(*away)
+    with pytest.raises(StorageError):
+        await migrate(source, dest)
+    await asyncio.sleep(1)
+    honest = [DirectQueue(storage.storage, clock=VirtualClock()) for storage in stores]
+    await audit(*honest, ids)
+    assert (await migrate(*honest)).complete
+    assert [b"%d" % number for number in range(20)] == await drained(honest[1])
+
+
+@in_virtual_time
+async def test_whoever_wants_the_end_gets_it_between_two_batches():
+    source, dest = (DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for _ in range(2))
+    for number in range(20):
+        await source.enqueue("work", b"%d" % number)
+    stop, told = asyncio.Event(), []
+
+    def tell(done, of):
+        told.append((done, of))
+        if done == 7:
+            stop.set()
+
+    report = await migrate(source, dest, stop=stop, on_progress=tell)
+    assert (True, False, 14) == (report.stopped, report.complete, report.moved)
+    assert [(0, 20), (7, 20), (14, 20)] == told
+    assert 6 == len((await source.read_state()).queued_jobs()), "what is left can be had"
+    assert (await migrate(source, dest)).complete
+
+
+@in_virtual_time
+async def test_a_move_is_a_few_commits_for_many_jobs():
+    stores = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(2)]
+    source, dest = (DirectQueue(storage, clock=VirtualClock()) for storage in stores)
+    for number in range(7):
+        await source.enqueue("work", b"%d" % number)
+    for storage in stores:
+        storage.writes = 0
+    await migrate(source, dest)
+    assert [2, 2] == [storage.writes for storage in stores], "taken and removed; added and let go"
+    assert (await migrate(source, dest)).complete
+    assert [2, 2] == [storage.writes for storage in stores], "looking in vain writes nothing"
+
+
+@in_virtual_time
+async def test_a_failure_in_the_middle_leaves_every_job_somewhere():
+    for steps in range(12):
+        source, dest = (DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for _ in range(2))
+        for number in range(20):
+            await source.enqueue("work", b"%d" % number)
+        ids = [job.id for job in await jobs_of(source)]
+
+        class Failing(Mover):
+            left = steps
+
+            async def _each(self, queue, operations):
+                self.left -= 1
+                if self.left < 0:
+                    raise JQueueError("somebody pulled the plug")
+                return await super()._each(queue, operations)
+
+        with pytest.raises(JQueueError, match="plug"):
+            await Failing(source, dest).run()
+        await audit(source, dest, ids)
+        assert (await migrate(source, dest)).complete
+        assert [b"%d" % number for number in range(20)] == await drained(dest)

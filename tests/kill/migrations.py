@@ -1,0 +1,158 @@
+"""Moves between queues, killed at everything that they do to a file, started again until they end, and audited.
+
+    python -m tests.kill.migrations file vsqs --every 5
+
+A child moves jobs, and kills itself at its n-th call that changes or opens a file, for n = 1, 2, … until it is not
+killed any more. After each kill both queues are audited; then workers of both take what they can get, and give it
+back; then another child, killed somewhere else, and in the end one that is not. It ends with 1 if a job was lost,
+could be had twice, or is out of order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jqueue import migrate
+from jqueue.core import migration
+from tests.kill.children import at_most, fork, warm_up
+from tests.moved_jobs import PLACES, audit, drained, jobs_of, open_at
+
+CHANGES = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.setxattr", "os.truncate"})
+"""Python tells its auditors of these before it does them."""
+
+JOBS = 5
+SECONDS = 60.0
+
+
+def move(folder: Path, pair: Sequence[str], last: int) -> None:
+    """Move jobs, and be killed by the signal at the n-th change of a file below the folder."""
+    seen, below = 0, str(folder)
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event in CHANGES and arguments and below in str(arguments[0]):
+            seen += 1
+            if seen == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    async def run() -> None:
+        report = await migrate(*(open_at(folder, kind, name) for kind, name in zip(pair, NAMES, strict=True)))
+        assert report.complete, report
+
+    migration.BATCH_JOBS = 3
+    sys.addaudithook(hear)
+    asyncio.run(run())
+
+
+NAMES = ("source", "dest")
+
+
+def was_killed(folder: Path, pair: Sequence[str], last: int) -> bool:
+    """Whether a child that moves the jobs was killed before it had finished."""
+    with at_most(SECONDS, "a move"):
+        _, status = os.waitpid(fork(lambda: move(folder, pair, last)), 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return True
+    assert status == 0, f"the move ended with {status}"
+    return False
+
+
+class Story:
+    """One folder with two queues.
+
+    Args:
+        folder: where they are.
+        pair: what they are.
+    """
+
+    def __init__(self, folder: Path, pair: Sequence[str]) -> None:
+        self.folder, self.pair = folder, pair
+        self.ids: list[str] = []
+
+    def _queues(self) -> list[Any]:
+        return [open_at(self.folder, kind, name) for kind, name in zip(self.pair, NAMES, strict=True)]
+
+    async def begin(self) -> None:
+        """Jobs in the one, and one dead one."""
+        source, _ = self._queues()
+        for number in range(JOBS):
+            await source.enqueue("work", b"%d" % number)
+        await source.enqueue("failing", b"dead")
+        [job] = await source.dequeue("failing")
+        await source.nack(job, error="no", dead=True)
+        self.ids = [job.id for job in await jobs_of(source)]
+
+    async def look(self) -> None:
+        """Nothing is lost, and nothing can be had twice."""
+        source, dest = self._queues()
+        await audit(source, dest, self.ids)
+        had: list[str] = []
+        for queue in (source, dest):
+            jobs = await queue.dequeue(batch_size=99)
+            had += [job.id for job in jobs]
+            assert [] == await queue.nack_many(jobs, charge=False)
+        assert len(had) == len(set(had)), "a job could be had twice"
+
+    async def end(self) -> None:
+        """All is there, in order."""
+        source, dest = self._queues()
+        assert [] == await jobs_of(source)
+        await audit(source, dest, self.ids)
+        assert [b"%d" % number for number in range(JOBS)] == await drained(dest, "work"), "the order is another"
+        [dead] = await jobs_of(dest)
+        assert ("dead", "no") == (dead.status, dead.error)
+
+
+def kill_everywhere(pair: Sequence[str], *, every: int, seed: int) -> int:
+    """Kill moves at every n-th of their calls; returns how many were killed."""
+    dice = random.Random(seed)
+    kills, last = 0, 1
+    while True:
+        with tempfile.TemporaryDirectory(prefix="jqueue-moves-") as name:
+            story = Story(Path(name), pair)
+            asyncio.run(story.begin())
+            killed = was_killed(story.folder, pair, last)
+            kills += killed
+            asyncio.run(story.look())
+            again = killed
+            while again:
+                again = was_killed(story.folder, pair, dice.randrange(1, 200))
+                kills += again
+                asyncio.run(story.look())
+            was_killed(story.folder, pair, 0)
+            asyncio.run(story.end())
+        if not killed:
+            return kills
+        last += every
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; returns the status of the process."""
+    parser = argparse.ArgumentParser(description="Kill moves between queues at all that they do to files.")
+    parser.add_argument("source", choices=[kind for kind in PLACES if kind != "memory"])
+    parser.add_argument("dest", choices=[kind for kind in PLACES if kind != "memory"])
+    parser.add_argument("--every", type=int, default=1, help="at each n-th call")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = parser.parse_args(arguments)
+    warm_up()
+    print(f"seed {given.seed}")
+    try:
+        kills = kill_everywhere((given.source, given.dest), every=given.every, seed=given.seed)
+    except AssertionError as error:
+        print(f"VIOLATION: {error}. Seed {given.seed}", file=sys.stderr)
+        return 1
+    print(f"No job was lost or doubled by {kills} kills.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

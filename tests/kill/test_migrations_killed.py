@@ -1,0 +1,82 @@
+"""Moves that are killed lose nothing and bring nothing twice: at each call that they make to files, and by the clock."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jqueue import Enqueue
+from tests.moved_jobs import PAIRS, PLACES, audit, drained, jobs_of, open_at
+
+ROOT = Path(__file__).parents[2]
+ON_DISK = [pair for pair in PAIRS if "memory" not in pair]
+
+
+def killed_everywhere(pair, every, seed):
+    command = [sys.executable, "-m", "tests.kill.migrations", *pair, "--every", str(every), "--seed", str(seed)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert 0 == result.returncode, result.stdout + result.stderr
+    assert " kills." in result.stdout
+
+
+@pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
+def test_killed_at_some_of_its_calls_to_files(pair):
+    killed_everywhere(pair, 17, 7)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
+def test_killed_at_each_of_its_calls_to_files(pair, seed):
+    killed_everywhere(pair, 1, seed)
+
+
+def killed_by_the_clock(folder, pair, count, kills, seed):
+    """`jqueue migrate`, killed at random moments, and started again until it ends."""
+    dice = random.Random(seed)
+    print(f"seed {seed}")
+    source, dest = (open_at(folder, kind, name) for kind, name in zip(pair, ("source", "dest"), strict=True))
+
+    async def fill():
+        if source.capabilities.transactions:
+            await source.enqueue_many([Enqueue("work", b"%d" % number) for number in range(count)])
+        else:
+            for number in range(count):
+                await source.enqueue("work", b"%d" % number)
+        return [job.id for job in await jobs_of(source)]
+
+    ids = asyncio.run(fill())
+    urls = [PLACES[kind](folder, name) for kind, name in zip(pair, ("source", "dest"), strict=True)]
+    command = [sys.executable, "-m", "jqueue", "migrate", *urls, "--json"]
+    died = 0
+    while True:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        until = time.monotonic() + (dice.uniform(0.3, 1.5) if died < kills else 120)
+        try:
+            process.wait(until - time.monotonic())
+        except subprocess.TimeoutExpired:
+            process.kill()
+        output, errors = process.communicate()
+        asyncio.run(audit(*(open_at(folder, kind, n) for kind, n in zip(pair, ("source", "dest"), strict=True)), ids))
+        if process.returncode == 0:
+            break
+        assert process.returncode == -9, (output, errors)
+        died += 1
+    assert [b"%d" % number for number in range(count)] == asyncio.run(drained(dest))
+    assert [] == asyncio.run(jobs_of(source))
+    return died
+
+
+def test_the_command_killed_at_random_moments(tmp_path):
+    killed_by_the_clock(tmp_path, ("file", "vsqs"), 400, 2, 7)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
+def test_the_command_killed_often(tmp_path, pair, seed):
+    assert killed_by_the_clock(tmp_path, pair, 3000, 20, seed)

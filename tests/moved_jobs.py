@@ -1,0 +1,93 @@
+"""What tests of moves between queues share: the places that there are, queues with everything in them, and an audit."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+
+from jqueue import DirectQueue, connect_queue
+from jqueue.domain.moving import is_moving
+
+PLACES = {
+    "file": lambda path, name: str(path / f"{name}.json"),
+    "memory": lambda path, name: f"memory://tests/{path}/{name}",
+    "vsqs": lambda path, name: f"vsqs://{path}/{name}?fsync=false",
+}
+"""Where a queue can be: its URL, by a folder for the test and a name."""
+
+PAIRS = [(one, other) for one in PLACES for other in PLACES if "memory" not in (one, other)]
+PAIRS += [("memory", "vsqs"), ("file", "memory"), ("memory", "memory")]
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def open_at(path, kind, name, **options):
+    """A queue object."""
+    return connect_queue(PLACES[kind](path, name), DirectQueue, **options)
+
+
+async def filled(queue, count=3):
+    """Jobs of every kind that the queue can have; their ids are 'a' and a number where it takes ids."""
+    can = queue.capabilities
+
+    async def add(payload, **options):
+        names = {"headers": "headers", "max_attempts": "dead_letters", "priority": "priority", "expires_at": "expiry"}
+        names |= {"run_at": "delay", "unique_key": "unique_keys", "concurrency_key": "limits", "keep_result": "results"}
+        return await queue.enqueue("work", payload, **{k: v for k, v in options.items() if getattr(can, names[k])})
+
+    for number in range(count):
+        await add(b"plain %d" % number)
+    await add(b"headers", headers={"name": "täxt"})
+    await queue.enqueue("other", b"\x00\xff\r\n binary")
+    await add(b"", max_attempts=7)
+    await add(b"urgent", priority=-5)
+    await add(b"expires", expires_at=LATER)
+    await add(b"key", unique_key="one of it")
+    await add(b"limited", concurrency_key="few")
+    await add(b"result", keep_result=60)
+    if can.dead_letters and can.errors:
+        await queue.enqueue("failing", b"dead")
+        [job] = await queue.dequeue("failing")
+        await queue.nack(job, error="it was no good", dead=True)
+        await queue.enqueue("failing", b"failed once")
+        [job] = await queue.dequeue("failing")
+        await queue.nack(job, error="try again")
+    if can.delay:
+        await add(b"later", run_at=LATER)
+
+
+KEPT_BY_ALL = ("id", "entrypoint", "payload", "status", "failures", "error", "max_attempts", "headers", "created_at")
+KEPT_BY_BLOBS = ("priority", "expires_at", "unique_key", "unique_for", "concurrency_key", "keep_result", "dead_at")
+
+
+def told(job, fields=KEPT_BY_ALL):
+    """What of a job is the same after a move."""
+    return {name: getattr(job, name) for name in fields} | {"run_at": job.run_at if job.run_at == LATER else None}
+
+
+async def jobs_of(queue):
+    """The jobs of a queue in the order in which they are served."""
+    return sorted((await queue.read_state()).jobs, key=lambda job: (job.priority, job.sequence))
+
+
+async def audit(source, dest, ids):
+    """Each job is in one place; or in two, and then marked as moved in the one that it leaves.
+
+    The dead are marked by nothing: they may be in both, as nobody gets them.
+    """
+    there = Counter(job.id for job in await jobs_of(dest))
+    here = {job.id: job for job in await jobs_of(source)}
+    assert max(there.values(), default=1) == 1, "a job is twice in one queue"
+    assert set(ids) == set(here) | set(there), "a job is lost"
+    for job_id in set(here) & set(there):
+        job = here[job_id]
+        assert is_moving(job) or job.status == "dead", f"job {job_id} can be had in two queues"
+
+
+async def drained(queue, entrypoint=None):
+    """The payloads of all ready jobs, in the order in which they are served."""
+    found = []
+    while jobs := await queue.dequeue(entrypoint, batch_size=100):
+        found += [job.payload for job in jobs]
+        assert [] == await queue.ack_many(jobs)
+        await asyncio.sleep(0)
+    return found
