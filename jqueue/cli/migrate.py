@@ -159,13 +159,10 @@ def _show(report: MigrationReport, source: str, dest: str) -> None:
         show("", _table("not moved, because", report.refused))
         if not report.dry_run and any("would be lost" in why for why in report.refused):
             show("--lossy moves jobs that lose something")
-    lines = [
-        (report.in_progress, "in progress, and left to their workers: run it again later"),
-        (report.results, "finished, and kept at SOURCE for their results"),
-    ]
-    for number, words in lines:
-        if number:
-            show(f"{jobs(number)} {'is' if number == 1 else 'are'} {words}")
+    if report.in_progress:
+        show(f"{jobs(report.in_progress)} in progress, left to the workers that have them: run it again later")
+    if report.results:
+        show(f"{jobs(report.results)} finished, left at SOURCE as the results are kept there")
     if report.unreadable:
         show(f"{report.unreadable} lines of SOURCE cannot be read as jobs, and stay there")
     if report.keys_held:

@@ -148,6 +148,7 @@ class Mover:
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
         """Move what there is, and what comes while it is moved."""
         self._report.dry_run = dry_run
+        await self._find(self.dest, "any")  # where it cannot be read, nothing is taken
         if not dry_run:
             await self._let_those_go_that_have_arrived()
         state = await self.source.read_state()

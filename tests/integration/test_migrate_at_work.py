@@ -116,10 +116,10 @@ async def test_a_store_that_is_away_ends_a_move_which_the_next_finishes(ill, goo
     with pytest.raises(StorageError):
         await migrate(source, dest)
     await asyncio.sleep(1)
-    honest = [DirectQueue(storage.storage, clock=VirtualClock()) for storage in stores]
-    await audit(*honest, ids)
-    assert (await migrate(*honest)).complete
-    assert [b"%d" % number for number in range(20)] == await drained(honest[1])
+    source, dest = (DirectQueue(storage.storage, clock=VirtualClock()) for storage in stores)
+    await audit(source, dest, ids)
+    assert (await migrate(source, dest)).complete
+    assert [b"%d" % number for number in range(20)] == await drained(dest)
 
 
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""Moves that are killed lose nothing and bring nothing twice: at each call that they make to files, and by the clock."""
+"""Moves that are killed lose nothing and bring nothing twice: killed at each call to a file, and by the clock."""
 
 import asyncio
 import random
@@ -61,7 +61,7 @@ def killed_by_the_clock(folder, pair, count, kills, seed):
         except subprocess.TimeoutExpired:
             process.kill()
         output, errors = process.communicate()
-        asyncio.run(audit(*(open_at(folder, kind, n) for kind, n in zip(pair, ("source", "dest"), strict=True)), ids))
+        asyncio.run(audit(open_at(folder, pair[0], "source"), open_at(folder, pair[1], "dest"), ids))
         if process.returncode == 0:
             break
         assert process.returncode == -9, (output, errors)

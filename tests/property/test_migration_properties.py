@@ -1,0 +1,110 @@
+"""Whatever is in a queue, a move there and back brings all of it, as far as both queues can keep it."""
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jqueue import Job, JobStatus, QueueState, migrate
+from jqueue.core import migration
+from jqueue.core.migration_plan import losses, plan
+from jqueue.domain.operations.moving import Arrive
+from jqueue.ports.queue import Capabilities
+from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, jobs_of, open_at
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = st.sampled_from(["work", "mail", "päy.load", "x" * 60])
+TIMES = st.one_of(st.none(), st.integers(1, 10**9).map(lambda s: datetime.now(UTC) + timedelta(days=1, seconds=s)))
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+
+
+@st.composite
+def jobs(draw, number, *, all_of_it):
+    """A job as a queue may have it that nobody works on."""
+    status = draw(st.sampled_from([JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.DEAD]))
+    failures = draw(st.integers(0, 5))
+    values = {
+        "id": f"id-{number}",
+        "entrypoint": draw(NAMES),
+        "payload": draw(st.binary(max_size=50)),
+        "status": status,
+        "created_at": NOW + timedelta(microseconds=draw(st.integers(0, 10**12))),
+        "failures": failures,
+        "attempt": failures + draw(st.integers(0, 3)),
+        "max_attempts": draw(st.one_of(st.none(), st.integers(failures + 1, 99))),
+        "headers": draw(st.dictionaries(st.sampled_from(["a", "b c", "ü"]), TEXTS, max_size=2)),
+        "error": draw(st.one_of(st.none(), TEXTS.filter(bool))),
+        "dead_at": NOW if status is JobStatus.DEAD else None,
+        "run_at": draw(TIMES) if status is JobStatus.QUEUED else None,
+    }
+    if all_of_it:
+        values |= {
+            "priority": draw(st.integers(-3, 3)),
+            "expires_at": draw(TIMES),
+            "unique_key": draw(st.one_of(st.none(), st.just(f"key-{number}"))),
+            "concurrency_key": draw(st.one_of(st.none(), st.just("few"))),
+            "keep_result": draw(st.one_of(st.none(), st.just(5.0))),
+        }
+    return Job(**values)
+
+
+@st.composite
+def several(draw, *, all_of_it):
+    return [draw(jobs(number, all_of_it=all_of_it)) for number in range(draw(st.integers(0, 8)))]
+
+
+def told(job, fields):
+    return {name: getattr(job, name) for name in (*fields, "run_at")}
+
+
+@pytest.mark.parametrize(("here", "there"), [("memory", "memory"), ("memory", "vsqs"), ("vsqs", "vsqs")])
+@given(data=st.data(), size=st.integers(1, 4))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_there_and_back(here, there, data, size):
+    both_blobs = {here, there} == {"memory"}
+    given_jobs = data.draw(several(all_of_it=both_blobs))
+    fields = (*KEPT_BY_ALL, *KEPT_BY_BLOBS) if both_blobs else KEPT_BY_ALL
+
+    async def run(folder):
+        source, dest = open_at(folder, here, "source"), open_at(folder, there, "dest")
+        for job in given_jobs:
+            hidden = None if source.capabilities.holders else migration.HIDDEN_UNTIL
+            [added] = await source.apply_each(Arrive(job, hidden_until=hidden))
+            assert isinstance(added, Job), added
+        before = [told(job, fields) for job in await jobs_of(source)]
+        for one, other in ((source, dest), (dest, source)):
+            report = await migrate(one, other)
+            assert (len(before), True) == (report.moved, report.complete), report
+            assert [] == await jobs_of(one)
+            assert before == [told(job, fields) for job in await jobs_of(other)]
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migration, "BATCH_JOBS", size)
+        asyncio.run(run(Path(name)))
+
+
+CAN = st.builds(
+    Capabilities,
+    **{name: st.booleans() for name in Capabilities().__slots__},
+)
+
+
+@given(data=st.data(), can=CAN, lossy=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_plan_sends_nothing_that_would_not_be_taken(data, can, lossy):
+    """Each job goes, or stays with a reason; and what goes asks for nothing that is missing there."""
+    given_jobs = data.draw(several(all_of_it=True))
+
+    found = plan(QueueState(jobs=tuple(given_jobs)), can, datetime.now(UTC), lossy=lossy, holder="us")
+    assert {job.id for job in given_jobs} == {move.job.id for move in found.moves} | set(found.refused)
+    for move in found.moves:
+        assert [] == list(losses(move.arriving, can, datetime.now(UTC)))
+        assert move.arriving.claim_timeout is None
+        assert lossy or not set(move.lost) - {"errors"}
+        kept = {name: getattr(move.arriving, name) for name in ("id", "entrypoint", "payload", "failures", "attempt")}
+        assert kept == {name: getattr(move.job, name) for name in kept}
+    assert all(found.refused.values())
