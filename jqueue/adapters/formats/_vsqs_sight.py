@@ -149,6 +149,10 @@ class Sight:
         jobs.sort(key=lambda kept: (kept.job.sequence, kept.place))
         return _with_ids_of_their_own(jobs)
 
+    def learn(self, place: str, job: Job) -> None:
+        """The job of a name, as it is noted now: a name may come back, with another note than it had."""
+        self._seen[place] = job
+
     def finished(self) -> dict[str, int]:
         """Jobs that jqueue has acked of late, by any process, with their attempts."""
         path = f"{self._folder}/{ACKED}"

@@ -23,6 +23,7 @@ from jqueue.adapters.formats._vsqs_numbers import Numbers
 from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of, remember
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.moving import HOLD as MOVE_SECONDS
 from jqueue.ports.job_store import Change, Full, Kept, Lost, Outcome, Step
 from jqueue.ports.queue import Capabilities
 
@@ -186,10 +187,15 @@ class VsqsFolder:
         assert before is not None
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
+        moves = timeout == MOVE_SECONDS
+        if moves:  # one that is cut short behind the renaming is known by the next
+            note = self._sight.note(change.place)
+            until = max(until, note.get("until", 0) + 1)
+            self._annotate(change.place, {**note, "until": until, "claim_timeout": timeout})
         place = self._rename(change.place, str(Name(number, until)))
         try:
             note = self._sight.note(place)
-            if note.get("until", 0) >= until:  # each claim has another name than those before it
+            if note.get("until", 0) >= until and not moves:  # each claim has another name than those before it
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
             failures = note.get("failures", 0) + job.failures - before.failures
@@ -317,7 +323,9 @@ class VsqsFolder:
     def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> Kept:
         """A job as whoever looks sees it now."""
         said = {field: value for field, value in note.items() if value is not None}
-        return Kept(self._sight.job(place, said).evolve(payload=payload), place)
+        job = self._sight.job(place, said)
+        self._sight.learn(place, job)
+        return Kept(job.evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:
         with open(self._path(place), "rb", buffering=0) as file:
