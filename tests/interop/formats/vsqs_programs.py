@@ -60,6 +60,8 @@ while True:
             queue.delete(name)
             if time.time() < begun + timeout:  # later, it is silent, and does nothing
                 say("ended", payload.decode(), begun)
+            else:
+                say("late", payload.decode(), begun)
 """
 )
 

@@ -1,0 +1,56 @@
+"""Whatever bytes and texts go into a folder of vsqs come out again, and stand there as vsqs would have written them."""
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jqueue.adapters.formats._vsqs_names import Name, parse, parse_written
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.store_queue import StoreQueue
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(payload=st.binary(max_size=2000), headers=st.dictionaries(NAMES, TEXT, max_size=30), in_attributes=st.booleans())
+@example(payload=b"", headers={}, in_attributes=True)
+@example(payload=b"\x00\r\n\xff", headers={"n": "\x00\u2028 é"}, in_attributes=False)
+def test_payload_and_headers_come_back_and_the_file_is_the_payload(payload, headers, in_attributes):
+    async def round_trip(folder: Path) -> None:
+        def queue() -> StoreQueue:
+            return StoreQueue(VsqsFolder(folder, fsync=False, attributes=in_attributes))
+
+        sent = await queue().enqueue("work", payload, headers=headers)
+        [name] = [name for name in os.listdir(folder) if parse(name)]
+        assert payload == (folder / name).read_bytes()
+        consumer = queue()
+        [job] = await consumer.dequeue()
+        assert (sent.id, payload, headers) == (job.id, job.payload, dict(job.headers))
+        await consumer.nack(job, error="é" * 50)
+        [again] = await consumer.dequeue()
+        assert (sent.id, payload, headers, 2) == (again.id, again.payload, dict(again.headers), again.attempt)
+        assert sent.created_at == again.created_at
+        await consumer.ack(again)
+        assert [] == [name for name in os.listdir(folder) if parse(name)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(round_trip(Path(folder)))
+
+
+@given(number=st.integers(0, 10**20), until=st.none() | st.integers(0, 10**20))
+def test_every_name_is_read_as_it_was_written(number, until):
+    assert Name(number, until) == parse(str(Name(number, until)))
+
+
+@given(st.text(alphabet="0123456789.new+-_ jq\n", max_size=20))
+def test_a_name_is_of_a_message_or_of_what_is_being_written_or_of_neither(name):
+    read = parse(name)
+    assert read is None or parse_written(name) is None
+    if read is not None:
+        first = name.partition(".")[0]
+        assert (first, read.number) == (str(int(first)), int(first))
