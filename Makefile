@@ -34,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup test test-full test-all simulate kill soak fuzz bench lint format check constraints clean
+.PHONY: help run pipeline setup test test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +98,11 @@ format: $(STAMP) ## put imports and layout in order
 check: ## everything that CI checks: lint, then the fast tests, the snippets of the docs among them
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
+
+check-system: $(STAMP) ## run the tests beside programs that pip cannot install: Perl's Directory::Queue
+	@perl -MDirectory::Queue -e1 2>/dev/null || echo "skipped: Perl's Directory::Queue is not installed" \
+	    "(Debian has none; Fedora/EPEL: perl-Directory-Queue)" >&2
+	@$(PYTEST) -m system -rs tests/system $(ARGS)
 
 # An environment whose Python is gone (a link to nowhere) is built anew.
 ifneq ($(shell test -x $(BIN)/python && echo usable),usable)

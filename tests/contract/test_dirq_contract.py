@@ -8,6 +8,7 @@ from jqueue.adapters.formats._dirq_names import Schema
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.core.store_queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
+from tests.contract.sample import sampled
 
 
 class Dirq(QueueContract):
@@ -28,6 +29,7 @@ class TestSimple(Dirq):
     kind = DirqSimple
 
 
+@sampled
 class TestSimpleWithoutAttributes(Dirq):
     kind = DirqSimple
     settings: ClassVar[dict[str, Any]] = {"attributes": False}
@@ -37,11 +39,13 @@ class TestElements(Dirq):
     kind = DirqElements
 
 
+@sampled
 class TestElementsWithoutHeaders(Dirq):
     kind = DirqElements
     settings: ClassVar[dict[str, Any]] = {"schema": Schema.parse("body:binary", "body", None), "maxelts": 3}
 
 
+@sampled
 class TestElementsWithoutAttributes(Dirq):
     kind = DirqElements
     settings: ClassVar[dict[str, Any]] = {"attributes": False}

@@ -323,12 +323,15 @@ class DirqElements(DirqStore):
         self._put_back_if_lost(name, place)
         note = self._ended(name, job) | {"id": job.id, "dead_at": microseconds(job.dead_at or now)}
         self._disk.write_note(name, note)
-        os.rmdir(self._lock_path(name))
+        with suppress(FileNotFoundError):
+            os.rmdir(self._lock_path(name))
         return Kept(job, name)
 
     def _revive(self, change: Change, now: datetime) -> Kept:
         job, name = change.after, change.place
         assert job is not None
+        with suppress(FileNotFoundError):
+            os.rmdir(self._lock_path(name))  # of whoever buried it and ended before
         self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
         name = self._rename_to_the_back(name, now)
         return Kept(job.evolve(sequence=number_of(name[-14:])), name)

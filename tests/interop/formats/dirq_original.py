@@ -85,25 +85,17 @@ class OriginalError(Exception):
     """The original raised something."""
 
 
-class Dirq:
-    """A queue of the original's; its methods are those of `QueueSimple`, or of `Queue` where there is a schema.
+class ByLine:
+    """A queue of another program's; its methods are those that the program knows.
 
     Args:
-        interpreter: a Python that has dirq.
-        path: of the folder.
-        schema: of the elements.
-        options: umask, maxelts, granularity and rndhex.
+        command: starts a program that reads a call from each line, and writes a line with what it came to.
+        environment: of the program.
     """
 
-    def __init__(
-        self, interpreter: Interpreter, path: Path, schema: dict[str, str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [str(interpreter.python), "-c", PROGRAM, json.dumps([str(path), schema, options])],
-            env=interpreter.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def __getattr__(self, verb: str) -> Any:
@@ -119,7 +111,7 @@ class Dirq:
 
         return call
 
-    def __enter__(self) -> "Dirq":
+    def __enter__(self) -> "ByLine":
         return self
 
     def __exit__(
@@ -130,3 +122,20 @@ class Dirq:
         self._process.stdin.close()
         self._process.wait(timeout=30)
         self._process.stdout.close()
+
+
+class Dirq(ByLine):
+    """A queue of dirq's; its methods are those of `QueueSimple`, or of `Queue` where there is a schema.
+
+    Args:
+        interpreter: a Python that has dirq.
+        path: of the folder.
+        schema: of the elements.
+        options: umask, maxelts, granularity and rndhex.
+    """
+
+    def __init__(
+        self, interpreter: Interpreter, path: Path, schema: dict[str, str] | None = None, **options: Any
+    ) -> None:
+        command = [str(interpreter.python), "-c", PROGRAM, json.dumps([str(path), schema, options])]
+        super().__init__(command, interpreter.environment)
