@@ -36,6 +36,9 @@ from jqueue.ports.storage import SupportsStoreTime
 
 Answer = TypeVar("Answer")
 
+FINISHED_KEPT = 10_000
+"""So many acks are remembered, at the most; the older half of them is forgotten then."""
+
 
 class StoreEngine(Engine):
     """Carries requests to a store of jobs.
@@ -197,12 +200,13 @@ class StoreEngine(Engine):
         self.go_on(life)
         failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
         self.draft.settle()
+        self._forget_old_acks()
         there = {job_id: kept for job_id, kept in now_there.items() if isinstance(kept, Kept) and kept.place}
         others = [kept.job for job_id, kept in there.items() if kept.job is not stages[job_id][-1]]
         called = {job_id for job_id, kept in there.items() if kept.job.id != job_id}
         self.draft.load(others, called & self.draft.jobs.keys())
         self.draft.dirty.clear()
-        for job_id in now_there:
+        for job_id in (*now_there, *(kept.job.id for kept in there.values())):
             self._adopted.pop(job_id, None)
             self.places.pop(job_id, None)
         self.places.update((kept.job.id, kept.place) for kept in there.values())
@@ -219,6 +223,12 @@ class StoreEngine(Engine):
         if again:
             failures = [error for error in again if not isinstance(error, Lost)]
             raise failures[0] if failures else CASConflictError("another program was quicker")
+
+    def _forget_old_acks(self) -> None:
+        finished = self.draft.finished
+        if len(finished) > FINISHED_KEPT:
+            for job_id in list(finished)[: len(finished) // 2]:
+                del finished[job_id]
 
     def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> tuple[dict[str, Any], Counter[str]]:
         """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.

@@ -1,6 +1,9 @@
 """A queue on a store of jobs keeps a mirror: what it answers is never out of one that is behind."""
 
+import asyncio
+
 from jqueue.adapters.formats.dirq import DirqSimple
+from jqueue.core import store_engine
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
 
@@ -39,3 +42,15 @@ async def test_what_an_operator_does_takes_in_what_others_did(tmp_path):
             await queue.enqueue("work", b"%d" % number)
         assert [len(await claiming.dequeue(batch_size=1)) for claiming in (queue, other)] == [1, 1]
         assert await queue.requeue_stale(0) == 2
+
+
+async def test_only_the_last_acks_are_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_engine, "FINISHED_KEPT", 100)
+    async with StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue:
+        for _ in range(4):
+            await asyncio.gather(*(queue.enqueue("work", b"payload") for _ in range(500)))
+            jobs = await queue.dequeue(batch_size=500)
+            assert await queue.ack_many(jobs) == []
+        await queue.ack(jobs[-1])
+        remembered = queue._writer.engine.draft.finished
+        assert len(remembered) < 1_200, "the last thousand of the folder, and a few of its own"
