@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jqueue.adapters.formats._dirq_names import HIDDEN, Place, element_name
 from jqueue.adapters.formats._folders import Listing, checked, flush, microseconds
-from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, MORE, read_note, write_note
+from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, MORE, read_note, write_note
 from jqueue.domain.errors import StorageError
 from jqueue.ports.job_store import Kept
 
@@ -50,6 +51,23 @@ class Folder:
         self.listing = Listing(path)
         self.elements: list[str] = []
         self.seen: dict[str, Seen] = {}
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""As all notes are written; an encoder is as long in the making as a note."""
+
+READ_AT_ONCE = 1 << 16
+
+
+def _set_attribute(path: str, content: bytes) -> bool:
+    """Returns whether a note could be set; nothing says why it could not."""
+    try:
+        os.setxattr(path, ATTRIBUTE, content)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 class Disk:
@@ -164,12 +182,11 @@ class Disk:
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            size = os.fstat(descriptor).st_size
-            content = os.read(descriptor, size + 1)
-            if len(content) <= size and size < 1 << 20:
+            content = os.read(descriptor, READ_AT_ONCE)
+            if len(content) < READ_AT_ONCE:
                 return content
             pieces = [content]
-            while piece := os.read(descriptor, 1 << 20):
+            while piece := os.read(descriptor, 16 * READ_AT_ONCE):
                 pieces.append(piece)
             return b"".join(pieces)
         finally:
@@ -211,7 +228,13 @@ class Disk:
         Raises:
             FileNotFoundError: it is not there.
         """
-        self.notes_beside = self.notes_beside or not self.attributes or bool(note.get("headers") or note.get("error"))
+        if not self.notes_beside:
+            content = _ENCODE({key: value for key, value in note.items() if value is not None}).encode(
+                "utf-8", "surrogatepass"
+            )
+            if len(content) <= LARGEST and _set_attribute(self.path(name), content):
+                return
+            self.notes_beside = True
         write_note(self.path(name), note, self._beside(name), attributes=self.attributes)
 
     def carry_note(self, name: str, new: str) -> None:

@@ -62,6 +62,8 @@ def note_of(job: Job, entrypoint: str, *, headers: bool) -> dict[str, Any]:
         entrypoint: that of jobs without a note.
         headers: whether the note keeps them, as the format has no place for them.
     """
+    if job.entrypoint == entrypoint and job.max_attempts is None and not (headers and job.headers):
+        return {}
     said = {
         "entrypoint": None if job.entrypoint == entrypoint else job.entrypoint,
         "headers": dict(job.headers) if headers and job.headers else None,

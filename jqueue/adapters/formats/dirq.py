@@ -153,8 +153,9 @@ class DirqSimple(DirqStore):
     def _claim(self, change: Change, now: datetime) -> Kept:
         job = change.after
         assert job is not None
-        place = Place.parse(change.place)
-        name = self._end_move(place.name, now) if place.is_hidden else place.name
+        name = change.place
+        if name.startswith(HIDDEN):
+            name = self._end_move(name, now)
         path = self._disk.path(name)
         self._lock(path)
         token = self._disk.new_token(now)
@@ -164,6 +165,7 @@ class DirqSimple(DirqStore):
             os.unlink(path + LOCK)
             raise
         note = self._disk.note(name)
+        is_new = not note and job.id == name
         if note.pop("to", None) == name:
             with suppress(FileNotFoundError):
                 os.unlink(self._disk.path(hidden(MOVING, note.get("from", name))))
@@ -173,9 +175,12 @@ class DirqSimple(DirqStore):
         payload = self._disk.read(path + LOCK)
         if os.stat(path + LOCK).st_mtime_ns != token:
             raise Lost  # the lock was taken for an old one, and somebody else has it now
+        values = {"attempt": attempt, "failures": failures, "heartbeat_at": moment(token // 1000), "payload": payload}
         place = Place(name, token, token)
-        values = {"heartbeat_at": moment(token // 1000), "claim_timeout": job.claim_timeout, "payload": payload}
-        return Kept(self._job(place, note, status=JobStatus.IN_PROGRESS, **values), str(place))
+        if not is_new:
+            values |= {"status": JobStatus.IN_PROGRESS, "claim_timeout": job.claim_timeout}
+            job = self._job(place, note, **values)
+        return Kept(job.evolve(**values), str(place))
 
     def _lock(self, path: str) -> None:
         try:

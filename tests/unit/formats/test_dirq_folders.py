@@ -274,6 +274,34 @@ def test_nothing_has_moved_until_somebody_moves_it(kind, make, tmp_path):
 
 
 @of_both_kinds
+def test_what_moved_a_moment_ago_may_have_moved_again(kind, tmp_path):
+    """File systems count time in ticks: two changes in one of them look like one."""
+
+    store = KINDS[kind](tmp_path / "queue", fsync=False)
+    steps, kept, looks = Steps(store), store._kept, []
+
+    def counting(name):
+        looks.append(name)
+        return kept(name)
+
+    vars(store)["_kept"] = counting
+    steps.claim(steps.add(moment=now()), now())
+    moment = now().timestamp()
+
+    def scan(seconds):
+        looks.clear()
+        store.scan(now().__class__.fromtimestamp(moment + seconds, tz=START.tzinfo))
+        return len(looks)
+
+    assert [1, 1] == [scan(0), scan(0.01)]
+    assert store.has_moved()
+    assert 1 == scan(0.1)
+    scan(60)
+    assert 0 == scan(61)
+    assert not store.has_moved()
+
+
+@of_both_kinds
 def test_a_folder_that_is_gone_is_no_empty_queue(kind, make, tmp_path):
     steps = make(kind)
     assert [] == steps.store.scan(START)

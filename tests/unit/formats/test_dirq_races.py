@@ -130,6 +130,24 @@ def test_a_simple_lock_taken_for_an_old_one_is_not_held(make, tmp_path):
     assert JobStatus.QUEUED is steps.only().job.status
 
 
+def test_a_simple_lock_that_has_no_time_yet_is_not_the_claim_before(make, tmp_path):
+    """Who locks makes the link first, and sets the time then: in between, the time is that of the lock before."""
+    steps = make("simple", KINDS)
+    held = steps.claim(steps.add())
+    for end in (steps.release, steps.to_the_back):
+        freed = end(held)
+        path = tmp_path / "queue" / freed.place
+        os.link(path, f"{path}.lck")
+        seen = steps.only()
+        assert "!" in seen.place
+        assert seen.job.attempt > held.job.attempt
+        for refused in (steps.remove, steps.beat):
+            with pytest.raises(Lost):
+                refused(seen)
+        os.unlink(f"{path}.lck")
+        held = steps.claim(steps.only())
+
+
 def test_a_simple_lock_that_another_program_has_taken_meanwhile_is_not_held(tmp_path):
     class Purged(DirqSimple):
         def _lock(self, path):
@@ -167,6 +185,19 @@ def test_a_simple_element_that_is_removed_without_a_lock_leaves_none(tmp_path):
 
 def _claim_of(kept):
     return Change(kept.job, kept.job.evolve(status=JobStatus.IN_PROGRESS, claim_timeout=1.0), kept.place)
+
+
+@of_both_kinds
+def test_a_name_that_somebody_has_taken_is_not_taken_again(kind, tmp_path):
+    """Two that add in the same microsecond, with the same digit."""
+    first, second = (Steps(KINDS[kind](tmp_path / "queue", fsync=False)) for _ in range(2))
+    kept = [first.add(b"1"), second.add(b"2")]
+    assert kept[0].place != kept[1].place
+    assert [b"1", b"2"] == [job.payload for job in first.store.payloads(first.store.scan(now()))]
+    held = [first.claim(kept[0]), second.claim(kept[1])]
+    moved = [first.to_the_back(held[0], after(9)), second.to_the_back(held[1], after(9))]
+    assert moved[0].place != moved[1].place
+    assert 2 == len(first.store.scan(after(10)))
 
 
 # What is left behind
