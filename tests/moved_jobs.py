@@ -5,7 +5,9 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from jqueue import DirectQueue, connect_queue
-from jqueue.domain.moving import is_moving
+from jqueue.core.same_place import name_of
+from jqueue.domain.moving import MOVER, is_moving
+from jqueue.domain.operations.moving import Take
 
 PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
@@ -62,6 +64,12 @@ KEPT_BY_BLOBS = ("priority", "expires_at", "unique_key", "unique_for", "concurre
 def told(job, fields=KEPT_BY_ALL):
     """What of a job is the same after a move."""
     return {name: getattr(job, name) for name in fields} | {"run_at": job.run_at if job.run_at == LATER else None}
+
+
+async def take(source, dest, jobs):
+    """As a move does that is cut short then."""
+    taken = await source.apply_each(*(Take(job, f"{MOVER} to {name_of(dest)}") for job in jobs))
+    assert all(taken)
 
 
 async def jobs_of(queue):

@@ -1,0 +1,110 @@
+"""What is special where a queue has rules: keys, limits, cron entries, moves that were cut short."""
+
+import pytest
+
+from jqueue import DuplicateJobError, migrate
+from jqueue.core.migration import Mover
+from jqueue.domain.operations.moving import Arrive
+from tests.moved_jobs import drained, jobs_of, open_at, take
+
+
+async def test_a_unique_key_is_taken_once(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
+    await source.enqueue("work", b"here", unique_key="one")
+    there = await dest.enqueue("work", b"there", unique_key="one")
+    report = await migrate(source, dest)
+    assert ["their unique key is taken at DEST"] == list(report.refused)
+    await dest.cancel(there.id)
+    assert (await migrate(source, dest)).complete
+    with pytest.raises(DuplicateJobError):
+        await dest.enqueue("work", b"", unique_key="one", on_conflict="raise")
+    assert (await source.enqueue("work", b"", unique_key="one")).payload == b"", "the key is free here"
+
+
+async def test_limits_are_copied_and_cron_entries_moved(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
+    await source.pause("mail")
+    await source.limit("work", running=3)
+    await dest.limit("work", running=4)
+    await source.configure(aging=60, dead_retention=900)
+    await dest.configure(aging=30)
+    night = await source.schedule("night", "0 3 * * *", "work", b"payload")
+    await source.schedule("both", "0 4 * * *", "work")
+    await dest.schedule("both", "0 5 * * *", "work")
+    await source.enqueue("mail", b"paused")
+    taken = ("limits of mail", "how long dead jobs are kept", "cron entry night")
+    kept = ("limits of work", "aging", "cron entry both")
+    for dry_run in (True, False):
+        report = await migrate(source, dest, dry_run=dry_run)
+        assert (taken, kept) == (report.rules_taken, report.rules_kept)
+    assert [] == await dest.dequeue("mail"), "what is paused is paused there, too"
+    assert {"night": night, "both": "0 5 * * *"} == {
+        entry.name: entry if entry.name == "night" else entry.cron for entry in await dest.schedules()
+    }
+    assert ["both"] == [entry.name for entry in await source.schedules()]
+    assert () == (await migrate(source, dest)).rules_taken
+
+
+async def test_limits_that_a_format_cannot_have_are_reported(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "vsqs", "dest")
+    await source.pause("mail")
+    await source.schedule("night", "0 3 * * *", "work")
+    report = await migrate(source, dest)
+    assert ("limits of mail", "cron entry night") == report.rules_kept
+    assert 1 == len(await source.schedules())
+
+
+async def test_jobs_of_a_limited_entrypoint_go_and_hold_nobody_up(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
+    for number in range(3):
+        await source.enqueue("work", b"%d" % number, concurrency_key="one")
+    await source.limit("work", running=1)
+    first, *_ = await jobs_of(source)
+    await take(source, dest, [first])
+    [claimed] = await source.dequeue()
+    assert b"1" == claimed.payload, "a move is no work"
+    await source.ack(claimed)
+    assert (await migrate(source, dest)).complete
+    assert [b"0", b"2"] == await drained(dest)
+
+
+async def test_a_move_to_another_queue_is_to_be_finished_first(tmp_path):
+    source, dest, other = (open_at(tmp_path, "file", name) for name in ("source", "dest", "other"))
+    await source.enqueue("work", b"")
+
+    class Ending(Mover):
+        def step(self, done):
+            if done == "arrived":
+                raise KeyError
+
+    with pytest.raises(KeyError):
+        await Ending(source, dest).run()
+    report = await migrate(source, other)
+    assert 0 == report.moved
+    assert ["a move to another queue was cut short while it had them: finish that one first"] == list(report.refused)
+    assert (await migrate(source, dest)).complete
+
+
+async def test_a_move_that_was_allowed_to_lose_is_finished_by_one_that_is_not(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "vsqs", "dest")
+    jobs = [await source.enqueue("work", b"%d" % number, priority=1) for number in range(2)]
+    await take(source, dest, jobs)
+    await dest.apply_each(Arrive(jobs[0].evolve(priority=0)))
+    report = await migrate(source, dest)
+    assert (1, {"the priority would be lost": 1}) == (
+        report.moved,
+        {reason: tally.count for reason, tally in report.refused.items()},
+    )
+    assert ([b"1"], [b"0"]) == (await drained(source), await drained(dest))
+
+
+async def test_a_job_redriven_between_two_runs_is_alive_there(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
+    await source.enqueue("work", b"payload")
+    [job] = await source.dequeue()
+    await source.nack(job, dead=True, error="no")
+    await dest.apply_each(Arrive((await jobs_of(source))[0]))
+    await source.redrive(job.id)
+    report = await migrate(source, dest)
+    assert report.complete, report
+    assert [b"payload"] == await drained(dest)

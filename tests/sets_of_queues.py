@@ -1,0 +1,55 @@
+"""What tests of sets of queues share: queues in memory and in virtual time."""
+
+import asyncio
+
+from jqueue import (
+    DirectQueue,
+    InMemoryStorage,
+    JobQueue,
+    QueueSet,
+)
+from jqueue.testing.virtual_time import VirtualClock
+
+
+def blob(storage=None, **options):
+    return DirectQueue(storage or InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), **options)
+
+
+def set_of(*queues):
+    return QueueSet(*queues, clock=VirtualClock())
+
+
+async def ids(queue):
+    return [job.id for job in (await queue.read_state()).queued_jobs()]
+
+
+async def all_of(queues, **options):
+    """The ids of all jobs, acked one by one as they come."""
+    found = []
+    while jobs := await queues.dequeue(**options):
+        found += [job.id for job in jobs]
+        assert [] == await queues.ack_many(jobs)
+    return found
+
+
+async def two(*, between=1.0):
+    """Two queues with two jobs each, in turn, so many seconds apart."""
+    first, second = blob(), blob()
+    for number, queue in enumerate([first, second, first, second]):
+        await queue.enqueue("work", b"%d" % number, job_id=f"{number}")
+        await asyncio.sleep(between)
+    return first, second
+
+
+class Plain:
+    """A queue of somebody's own, which cannot be looked at but as a whole."""
+
+    def __init__(self, queue):
+        self._queue = queue
+        for name in dir(JobQueue):
+            if not name.startswith("_") and name != "capabilities":
+                setattr(self, name, getattr(queue, name))
+
+    @property
+    def capabilities(self):
+        return self._queue.capabilities

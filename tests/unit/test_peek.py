@@ -1,0 +1,73 @@
+"""A queue looked at before anything is claimed."""
+
+import asyncio
+
+from jqueue import (
+    InMemoryStorage,
+    JobStatus,
+    StoreQueue,
+)
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.testing.virtual_time import VirtualClock
+from tests.sets_of_queues import blob
+from tests.virtual_world import in_virtual_time, now
+
+
+class TestPeek:
+    @in_virtual_time
+    async def test_it_shows_what_a_dequeue_would_give_and_changes_nothing(self):
+        queue = blob()
+        for number in range(6):
+            await queue.enqueue("work", b"secret", number % 3, job_id=f"{number}", concurrency_key="one")
+        await queue.enqueue("work", b"", 2, job_id="free")
+        before = await queue.read_state()
+        shown = await queue.peek(batch_size=9)
+        assert before == await queue.read_state()
+        assert ["0", "free"] == [job.id for job in shown]
+        assert [b"", b""] == [job.payload for job in shown]
+        assert ["0", "free"] == [job.id for job in await queue.dequeue(batch_size=9)]
+        assert [] == await queue.peek()
+
+    @in_virtual_time
+    async def test_it_sees_what_others_have_done(self):
+        storage = InMemoryStorage(clock=VirtualClock())
+        queue, other = blob(storage), blob(storage)
+        await queue.enqueue("work", b"", job_id="a")
+        await other.enqueue("work", b"", priority=-1, job_id="b")
+        assert ["b"] == [job.id for job in await queue.peek()]
+        await other.dequeue(batch_size=2)
+        assert [] == await queue.peek()
+
+    async def test_it_sees_what_others_have_put_into_a_folder(self, tmp_path):
+        queue = StoreQueue(VsqsFolder(tmp_path / "folder"))
+        other = StoreQueue(VsqsFolder(tmp_path / "folder"))
+        job = await other.enqueue("work", b"payload")
+        assert [job.id] == [job.id for job in await queue.peek()]
+        waiting = asyncio.create_task(queue.until_ready("mail", wait=30))
+        await other.enqueue("mail", b"")
+        assert await waiting
+        await other.dequeue("work")
+        assert [] == await queue.peek("work")
+        assert not await queue.until_ready("work", wait=0.05)
+
+    @in_virtual_time
+    async def test_it_finds_a_job_by_its_id(self):
+        queue = blob()
+        await queue.enqueue("work", b"payload", job_id="here")
+        found = await queue.find("here")
+        assert found is not None
+        assert (JobStatus.QUEUED, b"") == (found.status, found.payload)
+        assert await queue.find("nowhere") is None
+        [job] = await queue.dequeue()
+        await queue.ack(job)
+        finished = await queue.find("here")
+        assert finished is not None
+        assert (JobStatus.COMPLETED, 1) == (finished.status, finished.attempt)
+
+    @in_virtual_time
+    async def test_a_wait_ends_with_a_cron_entry_that_is_due(self):
+        queue = blob()
+        await queue.schedule("often", "* * * * *", "work")
+        assert [] == await queue.peek()
+        assert await queue.until_ready(wait=90)
+        assert now() <= 60.1
