@@ -284,14 +284,11 @@ class Mover:
         self._stay.update((move.job.id, move.reasons[0]) for move in unwanted)
         await self._let_go(self.source, [taken[move.job.id] for move in unwanted])
         moves = [move for move in moves if move not in unwanted]
-        hidden = HIDDEN_UNTIL if not self._held and self.dest.capabilities.delay else None
-        results = await self._each(
-            self.dest,
-            [
-                Arrive(move.arriving, resumed=move.resumed, held=self._held, holder=self._from, hidden_until=hidden)
-                for move in moves
-            ],
-        )
+        how: dict[str, Any] = {"held": self._held, "holder": self._from, "stepwise": not self._held}
+        if self.dest.capabilities.delay:
+            how["hidden_until"] = HIDDEN_UNTIL
+        arrivals = [Arrive(move.arriving, resumed=move.resumed, **how) for move in moves]
+        results = await self._each(self.dest, arrivals)
         arrived: dict[str, Job] = {}
         for move, result in zip(moves, results, strict=True):
             if isinstance(result, Job):

@@ -32,6 +32,9 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
 }
 """The capability that each field of a job needs, and what the field is without it."""
 
+RULES = "rules"
+"""What holds back the jobs of an entrypoint, which is not theirs alone."""
+
 WORDS = {
     "priority": "the priority",
     "delay": "the time before which they are not to run",
@@ -42,6 +45,7 @@ WORDS = {
     "limits": "the concurrency key",
     "results": "keep_result",
     "errors": "the last error",
+    RULES: "the pause or the limits of their entrypoint",
 }
 """What is lost where a capability is missing."""
 
@@ -149,6 +153,8 @@ def plan(state: QueueState, there: Capabilities, now: datetime, *, lossy: bool, 
             refused[job.id] = (ANOTHER_MOVE,)
         else:
             lost = tuple(losses(job, there, now))
+            if job.entrypoint in state.entrypoints and not there.limits and job.status is not JobStatus.DEAD:
+                lost = (*lost, RULES)
             matters = () if lossy else tuple(name for name in lost if name not in UNIMPORTANT)
             reasons = tuple(f"{WORDS[name]} would be lost" for name in matters)
             if reasons and not resumed:
@@ -175,7 +181,7 @@ def arriving(job: Job, lost: Iterable[str], there: Capabilities, now: datetime) 
     if job.status is JobStatus.IN_PROGRESS:
         changes["status"] = JobStatus.QUEUED
     for name in lost:
-        changes.update(_NEEDS[name])
+        changes.update(_NEEDS.get(name, {}))
     if not there.holders and job.run_at is not None and job.run_at <= now:
         changes["run_at"] = None  # a format may have no place for a time that is over
     return job.evolve(**changes)

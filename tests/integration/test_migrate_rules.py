@@ -1,9 +1,13 @@
 """What is special where a queue has rules: keys, limits, cron entries, moves that were cut short."""
 
+from dataclasses import replace
+
 import pytest
 
 from jqueue import DuplicateJobError, migrate
+from jqueue.adapters.formats.vsqs import CAPABILITIES, VsqsFolder
 from jqueue.core.migration import Mover
+from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.operations.moving import Arrive
 from tests.moved_jobs import drained, jobs_of, open_at, take
 
@@ -49,9 +53,16 @@ async def test_limits_that_a_format_cannot_have_are_reported(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "vsqs", "dest")
     await source.pause("mail")
     await source.schedule("night", "0 3 * * *", "work")
+    await source.enqueue("mail", b"paused")
+    await source.enqueue("work", b"free")
     report = await migrate(source, dest)
     assert ("limits of mail", "cron entry night") == report.rules_kept
     assert 1 == len(await source.schedules())
+    assert ["the pause or the limits of their entrypoint would be lost"] == list(report.refused)
+    assert [b"free"] == await drained(dest), "what is paused would run there"
+    report = await migrate(source, dest, lossy=True)
+    assert ["the pause or the limits of their entrypoint"] == list(report.lost)
+    assert [b"paused"] == await drained(dest)
 
 
 async def test_jobs_of_a_limited_entrypoint_go_and_hold_nobody_up(tmp_path):
@@ -108,3 +119,20 @@ async def test_a_job_redriven_between_two_runs_is_alive_there(tmp_path):
     report = await migrate(source, dest)
     assert report.complete, report
     assert [b"payload"] == await drained(dest)
+
+
+async def test_dead_jobs_come_to_a_format_that_knows_no_delays(tmp_path):
+    class Undelayed(VsqsFolder):
+        capabilities = replace(CAPABILITIES, delay=False)
+
+    source, dest = open_at(tmp_path, "file", "source"), StoreQueue(Undelayed(tmp_path / "dest"))
+    await source.enqueue("work", b"dead")
+    [job] = await source.dequeue()
+    await source.nack(job, dead=True, error="no")
+    later = await source.enqueue("work", b"later", delay=60)
+    report = await migrate(source, dest)
+    assert ["the time before which they are not to run would be lost"] == list(report.refused)
+    assert [("dead", "no")] == [(job.status, job.error) for job in await jobs_of(dest)]
+    assert [later.id] == [job.id for job in await jobs_of(source)]
+    assert 1 == await dest.redrive()
+    assert [b"dead"] == await drained(dest)

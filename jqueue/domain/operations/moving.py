@@ -75,7 +75,8 @@ class Arrive(Operation):
         resumed: whether it may have arrived before. If not, a job with its id is another one.
         held: whether it is claimed by who moves it; otherwise it can be had at once.
         holder: who moves it.
-        hidden_until: a dead job is scheduled for this time before it is dead, where that takes two steps.
+        stepwise: whether a dead job is queued before it is dead, where jobs are kept one by one.
+        hidden_until: for when it is scheduled then, so that nobody gets it.
         enqueue_bytes: the size up to which the blob takes it.
     """
 
@@ -83,6 +84,7 @@ class Arrive(Operation):
     resumed: bool = False
     held: bool = False
     holder: str = MOVER
+    stepwise: bool = False
     hidden_until: datetime | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
 
@@ -165,7 +167,7 @@ class Arrive(Operation):
         )
         if job.concurrency_key is not None:
             draft.require(LIMITS)
-        if job.status is JobStatus.DEAD and self.hidden_until is not None:
+        if job.status is JobStatus.DEAD and self.stepwise:
             hidden = job.evolve(status=JobStatus.QUEUED, dead_at=None, run_at=self.hidden_until)
             draft.move(None, Verb.ARRIVE, hidden, JobStatus.QUEUED)
             draft.move(hidden, Verb.ARRIVE, job, JobStatus.DEAD)
