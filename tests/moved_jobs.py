@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from jqueue import DirectQueue, connect_queue
@@ -13,11 +14,17 @@ PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
     "memory": lambda path, name: f"memory://tests/{path}/{name}",
     "vsqs": lambda path, name: f"vsqs://{path}/{name}?fsync=false",
+    "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false",
+    "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false",
+    "textq": lambda path, name: f"textq://{path}/{name}.tq?fsync=false",
 }
 """Where a queue can be: its URL, by a folder for the test and a name."""
 
-PAIRS = [(one, other) for one in PLACES for other in PLACES if "memory" not in (one, other)]
-PAIRS += [("memory", "vsqs"), ("file", "memory"), ("memory", "memory")]
+FORMATS = ["vsqs", "dirq-simple", "dirq-queue", "textq"]
+PAIRS = [("file", "file"), ("file", "memory"), ("memory", "memory"), ("memory", "vsqs"), ("vsqs", "vsqs")]
+PAIRS += [pair for format in FORMATS for pair in (("file", format), (format, "file"))]
+PAIRS += zip(FORMATS, [*FORMATS[1:], FORMATS[0]], strict=True)
+"""Every format from and to a file, and each to another."""
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -27,9 +34,11 @@ def open_at(path, kind, name, **options):
     return connect_queue(PLACES[kind](path, name), DirectQueue, **options)
 
 
-async def filled(queue, count=3):
-    """Jobs of every kind that the queue can have; their ids are 'a' and a number where it takes ids."""
+async def filled(queue, count=3, other=None):
+    """Jobs of every kind that the queue can have; where another one is given, only of those that it can have, too."""
     can = queue.capabilities
+    if other is not None:
+        can = replace(can, **dict.fromkeys(other.capabilities.missing, False))
 
     async def add(payload, **options):
         names = {"headers": "headers", "max_attempts": "dead_letters", "priority": "priority", "expires_at": "expiry"}
@@ -61,9 +70,10 @@ KEPT_BY_ALL = ("id", "entrypoint", "payload", "status", "failures", "error", "ma
 KEPT_BY_BLOBS = ("priority", "expires_at", "unique_key", "unique_for", "concurrency_key", "keep_result", "dead_at")
 
 
-def told(job, fields=KEPT_BY_ALL):
+def told(job, fields=KEPT_BY_ALL, *, delay=True):
     """What of a job is the same after a move."""
-    return {name: getattr(job, name) for name in fields} | {"run_at": job.run_at if job.run_at == LATER else None}
+    said = {name: getattr(job, name) for name in fields}
+    return said if not delay else said | {"run_at": job.run_at if job.run_at == LATER else None}
 
 
 async def take(source, dest, jobs):

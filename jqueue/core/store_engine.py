@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from jqueue.core.blob import Sight
 from jqueue.core.engine_base import TRANSIENT, Engine
 from jqueue.core.pace import Backoff
 from jqueue.core.requests import Outcome, Request, as_storage_error
-from jqueue.core.store_outcomes import as_it_stands, is_refusal, may_be_behind, seen, undone, without
+from jqueue.core.store_outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,
@@ -192,7 +192,7 @@ class StoreEngine(Engine):
         stages = self.draft.moved_jobs()
         life = self.life
         try:
-            now_there, steps = await self._call(self._carry_out, stages, self.now())
+            now_there, steps = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
         except BaseException as error:
             if life is self.life:
                 self._lose_track(outcomes, is_over=isinstance(error, Exception))
@@ -230,7 +230,9 @@ class StoreEngine(Engine):
             for job_id in list(finished)[: len(finished) // 2]:
                 del finished[job_id]
 
-    def _carry_out(self, stages: Mapping[str, list[Job | None]], now: datetime) -> tuple[dict[str, Any], Counter[str]]:
+    def _carry_out(
+        self, stages: Mapping[str, list[Job | None]], arriving: Set[str], now: datetime
+    ) -> tuple[dict[str, Any], Counter[str]]:
         """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
 
         Returns what it came to with each, and how many steps were done.
@@ -240,7 +242,7 @@ class StoreEngine(Engine):
         places = {job_id: self.places.get(job_id, "") for job_id in stages}
         for step in range(max(map(len, stages.values()), default=1) - 1):
             changes = [
-                Change(states[step], states[step + 1], places[job_id])
+                Change(states[step], states[step + 1], places[job_id], job_id in arriving)
                 for job_id, states in stages.items()
                 if step + 1 < len(states) and not isinstance(came_to.get(job_id), Exception)
             ]

@@ -11,7 +11,14 @@ from jqueue.core.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, RequeueStale
+from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.job_store import Full, Kept, Lost
+
+
+def arriving(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
+    """The ids of jobs that come from another queue."""
+    operations = (operation for request, _ in outcomes for operation in request.operations)
+    return frozenset(operation.job.id for operation in operations if isinstance(operation, Arrive))
 
 
 def is_refusal(error: Exception) -> TypeGuard[JQueueError]:

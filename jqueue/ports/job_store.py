@@ -62,11 +62,13 @@ class Change:
         before: as it was seen; None if it is new.
         after: as it shall be; None if it leaves.
         place: where it was seen; empty if it is new.
+        arrives: whether it is new here, and comes from another queue: it keeps its id, and what has become of it.
     """
 
     before: Job | None
     after: Job | None
     place: str
+    arrives: bool = False
 
     @property
     def step(self) -> Step:

@@ -36,7 +36,7 @@ from jqueue.adapters.formats._dirq_names import (
     number_of,
 )
 from jqueue.adapters.formats._dirq_store import ABANDONED, CAPABILITIES, DirqStore
-from jqueue.adapters.formats._folders import FrozenHeaders, microseconds, moment, note_of
+from jqueue.adapters.formats._folders import FrozenHeaders, arrived, microseconds, moment, note_of
 from jqueue.domain.errors import InvalidJobError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.ports.job_store import Change, Kept, Lost
@@ -160,6 +160,7 @@ class DirqElements(DirqStore):
         assert job is not None
         files = self._files(job)
         note, element = note_of(job, self.entrypoint, headers=False), self._disk.new_name(now)
+        note |= arrived(job) if change.arrives else {}
         for _ in range(TRIES):
             part = f"{TEMPORARY}/{element}{OURS}"
             path = self._disk.path(part)
@@ -185,6 +186,8 @@ class DirqElements(DirqStore):
                 shutil.rmtree(path, ignore_errors=True)
                 raise
             number = number_of(name[-14:])
+            if change.arrives:
+                return Kept(job.evolve(sequence=number), name)
             return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
 
@@ -252,14 +255,16 @@ class DirqElements(DirqStore):
     # Claims
 
     def _claim(self, change: Change, now: datetime) -> Kept:
-        job, name = change.after, change.place
+        before, job, name = change.before, change.after, change.place
+        assert before is not None
         assert job is not None
         self._lock(name)
         path, token = self._disk.path(name), self._disk.new_token(now)
         os.utime(f"{path}/{LOCKED}", ns=(token, token))
         os.utime(path, ns=(token, token))
         note = self._disk.note(name)
-        attempt, failures = max(job.attempt, note.get("attempt", 0) + 1), note.get("failures", 0) + 1
+        attempt = max(job.attempt, note.get("attempt", 0) + 1)
+        failures = note.get("failures", 0) + job.failures - before.failures
         note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
         self._disk.write_note(name, note)
         place = Place(name, token, token)

@@ -268,7 +268,9 @@ class DirqStore(ABC):
     def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
         job_id = note.get("id", place.element)
         values.setdefault("sequence", min(number_of(place.element[-14:]), PLACES))
-        created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else values["sequence"]
+        created = note.get("created")
+        if created is None:
+            created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else values["sequence"]
         return job_of(note, id=job_id, created_at=moment(created), **{"entrypoint": self.entrypoint, **values})
 
     # What is done

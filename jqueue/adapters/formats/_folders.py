@@ -72,10 +72,22 @@ def note_of(job: Job, entrypoint: str, *, headers: bool) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
+def arrived(job: Job) -> dict[str, Any]:
+    """What the note of a job says that comes from another queue: by what it is known, and what has become of it."""
+    said = {
+        "id": job.id,
+        "created": microseconds(job.created_at),
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "error": job.error,
+    }
+    return {name: value for name, value in said.items() if value}
+
+
 def checked(note: dict[str, Any]) -> dict[str, Any]:
     """A note that may have been written by anybody, without what is not of its type."""
     kinds: dict[str, type] = {"id": str, "entrypoint": str, "error": str, "from": str, "to": str}
-    kinds |= dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at"), int)
+    kinds |= dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at", "created"), int)
     found = {name: note[name] for name, kind in kinds.items() if type(note.get(name)) is kind}
     if isinstance(note.get("timeout"), int | float):
         found["timeout"] = float(note["timeout"])

@@ -101,6 +101,8 @@ class Batch:
         record = self._view.records.by_id.get(job.id)
         if job.id not in self._new or record is None:
             return Lost()  # it was there already
+        if change.arrives:
+            self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error))
         return Kept(job.evolve(sequence=place_of(record)), record.id)
 
     # New messages

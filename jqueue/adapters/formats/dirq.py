@@ -24,7 +24,7 @@ from jqueue.adapters.formats._dirq_disk import Folder, Stamp
 from jqueue.adapters.formats._dirq_elements import DirqElements
 from jqueue.adapters.formats._dirq_names import DEAD, ELEMENT, HIDDEN, MOVING, Place, Schema, hidden, number_of
 from jqueue.adapters.formats._dirq_store import ABANDONED, DirqStore
-from jqueue.adapters.formats._folders import microseconds, moment, note_of
+from jqueue.adapters.formats._folders import arrived, microseconds, moment, note_of
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.ports.job_store import Change, Kept, Lost
@@ -114,6 +114,7 @@ class DirqSimple(DirqStore):
         job = change.after
         assert job is not None
         note, name = note_of(job, self.entrypoint, headers=True), self._new_place(now)
+        note |= arrived(job) if change.arrives else {}
         for _ in range(TRIES):
             path = self._disk.path(name)
             try:
@@ -140,6 +141,8 @@ class DirqSimple(DirqStore):
                     os.unlink(path + PART)
             self._disk.touched(name[:8])
             number = number_of(name[-14:])
+            if change.arrives:
+                return Kept(job.evolve(sequence=number), name)
             return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
 
@@ -151,7 +154,8 @@ class DirqSimple(DirqStore):
     # Claims
 
     def _claim(self, change: Change, now: datetime) -> Kept:
-        job = change.after
+        before, job = change.before, change.after
+        assert before is not None
         assert job is not None
         name = change.place
         if name.startswith(HIDDEN):
@@ -169,7 +173,8 @@ class DirqSimple(DirqStore):
         if note.pop("to", None) == name:
             with suppress(FileNotFoundError):
                 os.unlink(self._disk.path(hidden(MOVING, note.get("from", name))))
-        attempt, failures = max(job.attempt, note.get("attempt", 0) + 1), note.get("failures", 0) + 1
+        attempt = max(job.attempt, note.get("attempt", 0) + 1)
+        failures = note.get("failures", 0) + job.failures - before.failures
         note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
         self._disk.write_note(name, _without(note, "next", "from"))
         payload = self._disk.read(path + LOCK)
