@@ -14,8 +14,8 @@ PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
     "memory": lambda path, name: f"memory://tests/{path}/{name}",
     "vsqs": lambda path, name: f"vsqs://{path}/{name}?fsync=false",
-    "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false",
-    "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false",
+    "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false&maxlock=1",
+    "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false&maxlock=1",
     "textq": lambda path, name: f"textq://{path}/{name}.tq?fsync=false",
 }
 """Where a queue can be: its URL, by a folder for the test and a name."""

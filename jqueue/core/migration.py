@@ -38,9 +38,6 @@ BATCH_JOBS = 500
 BATCH_BYTES = 4 << 20
 """So many bytes of payloads go together, or one job that has more."""
 
-HIDDEN_UNTIL = datetime.fromisoformat("9000-01-01T00:00:00+00:00")
-"""When a dead job would be due while it is on its way into a queue that has to be told twice."""
-
 TAKEN = "they were taken by others while they were moved"
 FULL = "DEST has no room for them"
 KEY_TAKEN = "their unique key is taken at DEST"
@@ -284,10 +281,7 @@ class Mover:
         self._stay.update((move.job.id, move.reasons[0]) for move in unwanted)
         await self._let_go(self.source, [taken[move.job.id] for move in unwanted])
         moves = [move for move in moves if move not in unwanted]
-        how: dict[str, Any] = {"held": self._held, "holder": self._from, "stepwise": not self._held}
-        if self.dest.capabilities.delay:
-            how["hidden_until"] = HIDDEN_UNTIL
-        arrivals = [Arrive(move.arriving, resumed=move.resumed, **how) for move in moves]
+        arrivals = [Arrive(move.arriving, resumed=move.resumed, held=self._held, holder=self._from) for move in moves]
         results = await self._each(self.dest, arrivals)
         arrived: dict[str, Job] = {}
         for move, result in zip(moves, results, strict=True):

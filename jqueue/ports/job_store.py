@@ -33,6 +33,7 @@ class Step(StrEnum):
 
 _BETWEEN = {
     (None, JobStatus.QUEUED): Step.ADD,
+    (None, JobStatus.DEAD): Step.ADD,
     (JobStatus.QUEUED, JobStatus.IN_PROGRESS): Step.CLAIM,
     (JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS): Step.PROLONG,
     (JobStatus.IN_PROGRESS, JobStatus.QUEUED): Step.RELEASE,

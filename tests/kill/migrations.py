@@ -45,7 +45,11 @@ def move(folder: Path, pair: Sequence[str], last: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     async def run() -> None:
-        report = await migrate(*(open_at(folder, kind, name) for kind, name in zip(pair, NAMES, strict=True)))
+        source, dest = (open_at(folder, kind, name) for kind, name in zip(pair, NAMES, strict=True))
+        while (report := await migrate(source, dest)).in_progress and pair[0].startswith("dirq"):
+            # A lock whose owner was killed before it could say so is nobody's until its age; whoever works sees to it.
+            assert [] == await source.dequeue("nobody's")
+            await asyncio.sleep(0.1)
         assert report.complete, report
 
     migration.BATCH_JOBS = 3
@@ -107,7 +111,10 @@ class Story:
         source, dest = self._queues()
         assert [] == await jobs_of(source)
         await audit(source, dest, self.ids)
-        assert [b"%d" % number for number in range(JOBS)] == await drained(dest, "work"), "the order is another"
+        payloads = await drained(dest, "work")
+        if self.pair[0].startswith("dirq"):
+            payloads.sort()  # what nobody's lock held back comes later
+        assert [b"%d" % number for number in range(JOBS)] == payloads, "the order is another"
         [dead] = await jobs_of(dest)
         assert ("dead", "no") == (dead.status, dead.error)
 

@@ -72,7 +72,7 @@ def test_there_and_back(here, there, data, size):
     async def run(folder):
         source, dest = open_at(folder, here, "source"), open_at(folder, there, "dest")
         for job in given_jobs:
-            [added] = await source.apply_each(Arrive(job, stepwise=not source.capabilities.holders))
+            [added] = await source.apply_each(Arrive(job))
             assert isinstance(added, Job), added
         before = [told(job, fields) for job in await jobs_of(source)]
         for one, other in ((source, dest), (dest, source)):

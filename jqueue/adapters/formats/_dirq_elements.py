@@ -31,13 +31,12 @@ from jqueue.adapters.formats._dirq_names import (
     Place,
     Schema,
     decode_table,
-    encode_table,
     hidden,
     number_of,
 )
 from jqueue.adapters.formats._dirq_store import ABANDONED, CAPABILITIES, DirqStore
 from jqueue.adapters.formats._folders import FrozenHeaders, arrived, microseconds, moment, note_of
-from jqueue.domain.errors import InvalidJobError, StorageFatalError
+from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.ports.job_store import Change, Kept, Lost
 
@@ -158,7 +157,7 @@ class DirqElements(DirqStore):
     def _add(self, change: Change, now: datetime) -> Kept:
         job = change.after
         assert job is not None
-        files = self._files(job)
+        files = self._schema.files(job)
         note, element = note_of(job, self.entrypoint, headers=False), self._disk.new_name(now)
         note |= arrived(job) if change.arrives else {}
         for _ in range(TRIES):
@@ -179,7 +178,10 @@ class DirqElements(DirqStore):
                 if note:
                     self._disk.write_note(part, note)
                 self._disk.flush_folder(path)
-                name = self._rename_to_the_back(part, now, element)
+                if job.status is JobStatus.DEAD:
+                    name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
+                else:
+                    name = self._rename_to_the_back(part, now, element)
             except FileNotFoundError:
                 continue  # somebody has tidied up
             except OSError:
@@ -191,19 +193,14 @@ class DirqElements(DirqStore):
             return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
 
-    def _files(self, job: Job) -> dict[str, bytes]:
-        schema = self._schema
-        if schema.text:
-            try:
-                job.payload.decode("utf-8")
-            except UnicodeDecodeError:
-                raise InvalidJobError("this queue of dirq takes payloads that are UTF-8, and this one is not") from None
-        files = {schema.payload: job.payload}
-        headers = dict(job.headers)
-        files |= {text: headers.pop(text).encode("utf-8") for text in schema.strings if text in headers}
-        if schema.headers is not None and (headers or not schema.optional):
-            files[schema.headers] = encode_table(headers)
-        return files
+    def _rename_to_the_dead(self, source: str, place: str) -> str:
+        self._disk.make_folder(HIDDEN)
+        name = hidden(DEAD, place)
+        self._disk.carry_note(source, name)
+        os.rename(self._disk.path(source), self._disk.path(name))
+        self._disk.drop_note(source)
+        self._disk.touched(HIDDEN)
+        return name
 
     def _rename_to_the_back(self, source: str, now: datetime, element: str = "") -> str:
         """Give an element a name behind all others: in the last folder, or the next one if that is full.

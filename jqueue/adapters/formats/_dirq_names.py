@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Job
 
 FOLDER = re.compile(r"[0-9a-f]{8}")
 ELEMENT = re.compile(r"[0-9a-f]{14}")
@@ -178,3 +179,21 @@ class Schema:
         strings = tuple(name for name, (kind, _) in fields.items() if kind == "string")
         name = None if table is None else headers or "header"
         return cls(payload, kind == "string", name, table is None or table[1], () if name is None else strings)
+
+    def files(self, job: Job) -> dict[str, bytes]:
+        """The files of an element, and what is in each.
+
+        Raises:
+            InvalidJobError: the payload is not text, and the schema wants some.
+        """
+        if self.text:
+            try:
+                job.payload.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InvalidJobError("this queue of dirq takes payloads that are UTF-8, and this one is not") from None
+        files = {self.payload: job.payload}
+        headers = dict(job.headers)
+        files |= {text: headers.pop(text).encode("utf-8") for text in self.strings if text in headers}
+        if self.headers is not None and (headers or not self.optional):
+            files[self.headers] = encode_table(headers)
+        return files

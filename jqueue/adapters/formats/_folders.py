@@ -80,6 +80,7 @@ def arrived(job: Job) -> dict[str, Any]:
         "attempt": job.attempt,
         "failures": job.failures,
         "error": job.error,
+        "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
     }
     return {name: value for name, value in said.items() if value}
 

@@ -102,7 +102,8 @@ class Batch:
         if job.id not in self._new or record is None:
             return Lost()  # it was there already
         if change.arrives:
-            self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error))
+            dead_at = None if job.dead_at is None else number_of(job.dead_at)
+            self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
         return Kept(job.evolve(sequence=place_of(record)), record.id)
 
     # New messages

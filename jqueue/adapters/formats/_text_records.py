@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, JobStatus
 
 QUEUED, PROCESSED, FAILED, COMMENT = b"-=!#"
 
@@ -136,7 +136,7 @@ class Records:
             self._tail = len(self.data)
             offset = self._tail + len(comment)
             self._end = offset + len(lines) - 1
-            record = Record(QUEUED, offset, self._end, note, now)
+            record = Record(lines[0], offset, self._end, note, now)
             self.data += comment
             self.data += lines
             self._identify(record)
@@ -331,7 +331,8 @@ def written(job: Job, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
     if job.max_attempts is not None:
         note["max"] = job.max_attempts
         comment += f',"max":{job.max_attempts}'
-    return note, f"{comment}}}\n".encode("ascii"), b"-%b\n\n" % text.replace(b"\n", b"\n ")
+    control = FAILED if job.status is JobStatus.DEAD else QUEUED
+    return note, f"{comment}}}\n".encode("ascii"), b"%c%b\n\n" % (control, text.replace(b"\n", b"\n "))
 
 
 def _is_name(value: object) -> bool:

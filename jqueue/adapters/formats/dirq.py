@@ -132,17 +132,21 @@ class DirqSimple(DirqStore):
             try:
                 if note:
                     self._disk.write_note(name + PART, note)
-                os.link(path + PART, path)
+                place = name
+                if job.status is JobStatus.DEAD:
+                    self._disk.make_folder(HIDDEN)
+                    place = hidden(DEAD, name)
+                os.link(path + PART, self._disk.path(place))
             except (FileExistsError, FileNotFoundError):
                 name = self._new_place(now)
                 continue  # somebody has the name, or has tidied up
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(path + PART)
-            self._disk.touched(name[:8])
+            self._disk.touched(os.path.dirname(place))
             number = number_of(name[-14:])
             if change.arrives:
-                return Kept(job.evolve(sequence=number), name)
+                return Kept(job.evolve(sequence=number), place)
             return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
 

@@ -163,10 +163,12 @@ class VsqsFolder:
                 flush(self.path.absolute().parent)
         self._sight.found()
         notes: dict[str, dict[str, Any]] = {}
+        if any_dead := any(_after(change).status is JobStatus.DEAD for change in changes):
+            os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
 
         def name(job: Job, number: int, path: str) -> str:
             due = None if job.run_at is None else self.unit.number(job.run_at)
-            place = str(Name(number, due))
+            place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
             notes[place] = note_of(job, {}, due=due)
             write_note(path, notes[place], self._sight.beside(place), attributes=self._attributes)
             return place
@@ -174,6 +176,8 @@ class VsqsFolder:
         places = add_all(self._numbers, changes, now, name, fsync=self._fsync)
         if self._fsync:
             flush(self.path)
+            if any_dead:
+                flush(f"{self._folder}/{DEAD}")
         return [
             self._kept(place, notes[place], _after(change).payload) if isinstance(place, str) else self._refusal(place)
             for change, place in zip(changes, places, strict=True)

@@ -75,8 +75,6 @@ class Arrive(Operation):
         resumed: whether it may have arrived before. If not, a job with its id is another one.
         held: whether it is claimed by who moves it; otherwise it can be had at once.
         holder: who moves it.
-        stepwise: whether a dead job is queued before it is dead, where jobs are kept one by one.
-        hidden_until: for when it is scheduled then, so that nobody gets it.
         enqueue_bytes: the size up to which the blob takes it.
     """
 
@@ -84,8 +82,6 @@ class Arrive(Operation):
     resumed: bool = False
     held: bool = False
     holder: str = MOVER
-    stepwise: bool = False
-    hidden_until: datetime | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Arrive:
@@ -128,11 +124,6 @@ class Arrive(Operation):
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
         """The job with the same id: the same one, that has arrived before."""
-        half_way = self.job.status is JobStatus.DEAD and there.status is JobStatus.QUEUED
-        if half_way and self._is_alike(there) and there.failures == self.job.failures:
-            dead = there.evolve(status=JobStatus.DEAD, run_at=self.job.run_at, dead_at=self.job.dead_at)
-            draft.move(there, Verb.ARRIVE, dead, JobStatus.DEAD)  # of two steps, one had been done
-            return dead
         if not (self.resumed or is_moving(there) or self._is_same_dead(there)):
             raise JobStateError(there.id, there.status, "another job with this id is here")
         if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # it was redriven meanwhile
@@ -167,11 +158,6 @@ class Arrive(Operation):
         )
         if job.concurrency_key is not None:
             draft.require(LIMITS)
-        if job.status is JobStatus.DEAD and self.stepwise:
-            hidden = job.evolve(status=JobStatus.QUEUED, dead_at=None, run_at=self.hidden_until)
-            draft.move(None, Verb.ARRIVE, hidden, JobStatus.QUEUED)
-            draft.move(hidden, Verb.ARRIVE, job, JobStatus.DEAD)
-            return job
         if self.held and job.status is JobStatus.QUEUED:
             claim = {"heartbeat_at": now, "claim_timeout": HOLD, "holder": self.holder}
             job = job.evolve(status=JobStatus.IN_PROGRESS, attempt=job.attempt + 1, **claim)
