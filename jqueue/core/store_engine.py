@@ -161,7 +161,7 @@ class StoreEngine(Engine):
 
     def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
         self._looked_aside = True
-        kept = self.store.scan(self.now())
+        kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
         return kept, self.store.payloads(kept)
 
     def _adopt(self, kept: list[Kept]) -> bool:

@@ -7,6 +7,7 @@ attempts, which whoever claims it reads with the claim.
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -85,7 +86,7 @@ def is_noted(name: Name, note: dict[str, Any]) -> bool:
 
     If not, that is one of vsqs; or one of ours, and its note is about to be written.
     """
-    return name.until in (note.get("until"), note.get("next"), note.get("due"))
+    return name.until is None or name.until in (note.get("until"), note.get("next"), note.get("due"))
 
 
 class Sight:
@@ -105,8 +106,13 @@ class Sight:
         self._times: tuple[tuple[int, int], ...] = ()
         self._since: datetime | None = None
         self._sure = False
-        self._seen: dict[str, Job] = {}
+        self._seen: dict[str, Kept] = {}
+        self._ids: dict[str, str] = {}
+        self._places: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
+        self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are of no message
+        self._unsure: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
         self._missed = False
+        self._has_dead = True
         self._acked: tuple[tuple[int, int, int], dict[str, int]] | None = None
 
     def has_moved(self) -> bool:
@@ -130,7 +136,7 @@ class Sight:
             )
 
     def scan(self, now: datetime) -> list[Kept]:
-        """Every message, and every dead job, by their numbers.
+        """Every message, and every dead job. What is known already is the very same object.
 
         Raises:
             BlobMissingError: the folder was there, and is gone.
@@ -138,20 +144,13 @@ class Sight:
         """
         for _ in range(LISTINGS):
             times, self._missed = self._folder_times(), False
-            seen, unsure = self._looked()
+            self._look()
             if not self._missed and times == self._folder_times():
                 break
         if times != self._times or self._since is None:
             self._times, self._since = times, now
         self._sure = now - self._since >= SURE
-        self._seen = {place: job for place, job in seen.items() if place not in unsure} if unsure else seen
-        jobs = [Kept(job, place) for place, job in seen.items()]
-        jobs.sort(key=lambda kept: (kept.job.sequence, kept.place))
-        return _with_ids_of_their_own(jobs)
-
-    def learn(self, place: str, job: Job) -> None:
-        """The job of a name, as it is noted now: a name may come back, with another note than it had."""
-        self._seen[place] = job
+        return list(self._seen.values())
 
     def finished(self) -> dict[str, int]:
         """Jobs that jqueue has acked of late, by any process, with their attempts."""
@@ -202,59 +201,75 @@ class Sight:
                 found.append((0, 0))
         return tuple(found)
 
-    def _looked(self) -> tuple[dict[str, Job], dict[str, Job]]:
-        """What is there, by place; and of that, what may have another note next time."""
-        found: dict[str, Job] = {}
-        unsure: dict[str, Job] = {}
-        for prefix in ("", f"{DEAD}/"):
-            for entry in self._entries(prefix):
-                place = prefix + entry.name
-                known = self._seen.get(place)
-                if known is None:
-                    name = parse(entry.name)
-                    if name is None or not entry.is_file(follow_symlinks=False):
-                        continue
-                    try:
-                        note = self.note(place)
-                    except FileNotFoundError:
-                        self._missed = True  # it is there by another name
-                        continue
-                    known = self.job(place, note)
-                    if prefix or (name.until is not None and not is_noted(name, note)):
-                        unsure[place] = known
-                found[place] = known
-        return found, unsure
+    def touched(self, place: str) -> None:
+        """A message of that name was changed: should it ever have that name again, it is another."""
+        dead = place.startswith(f"{DEAD}/")
+        self._forget(f"{DEAD}/" if dead else "", place.removeprefix(f"{DEAD}/"))
 
-    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
-        """What is in the folder, or in that of the dead."""
+    def _look(self) -> None:
+        """Bring what is known up to date with what is in the folder, and in that of the dead.
+
+        What may be another next time, under the same name, is forgotten.
+        """
+        new = []
+        for prefix, known in self._places.items():
+            names, others = self._listed(prefix), self._others[prefix]
+            for name in ((known | others) - names) | self._unsure[prefix]:
+                others.discard(name)
+                self._forget(prefix, name)
+            self._unsure[prefix] = set()
+            new += [(prefix, name) for name in names - known - others]
+        for prefix, name in sorted(new):
+            self._meet(prefix, name)
+
+    def _meet(self, prefix: str, text: str) -> None:
+        place, name = prefix + text, parse(text)
         try:
-            with os.scandir(f"{self._folder}/{prefix}") as entries:
-                found = list(entries)
+            if name is None or not stat.S_ISREG(os.lstat(f"{self._folder}/{place}").st_mode):
+                self._others[prefix].add(text)
+                return
+            note = self.note(place)
+        except FileNotFoundError:
+            self._missed = True  # it is there by another name
+            return
+        job = self.job(place, note)
+        if self._ids.setdefault(job.id, place) != place:
+            job = job.evolve(id=f"{place}~")  # another one of that number, or with a copy of its note
+            self._ids[job.id] = place
+        self._seen[place] = Kept(job, place)
+        self._places[prefix].add(text)
+        if prefix or self._ids.get(str(note.get("id", name.number))) != place or not is_noted(name, note):
+            self._unsure[prefix].add(text)
+
+    def _forget(self, prefix: str, text: str) -> None:
+        entry = self._seen.pop(prefix + text, None)
+        if entry is not None:
+            self._places[prefix].discard(text)
+            self._ids.pop(entry.job.id, None)
+
+    def _listed(self, prefix: str) -> set[str]:
+        if prefix and not self._has_dead:
+            return set()
+        try:
+            names = set(os.listdir(f"{self._folder}/{prefix}"))
         except FileNotFoundError:
             if not prefix:
                 self.check_gone()
-            return []
+                self._has_dead = True  # whoever is there by then is looked for
+            return set()
         except NotADirectoryError:
             raise StorageFatalError(
                 f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
             ) from None
-        self.found()
-        return found
+        if not prefix:
+            self.found()
+            self._has_dead = DEAD in names or bool(self._places[f"{DEAD}/"])
+        return names
 
 
 def _checked(note: dict[str, Any]) -> dict[str, Any]:
     """A note, if what is counted with is numbers; who else would write it?"""
     return note if all(type(note.get(field, 0)) is int for field in COUNTED) else {}
-
-
-def _with_ids_of_their_own(jobs: list[Kept]) -> list[Kept]:
-    """Two messages of one number, or with one note: the later one is known by its whole name."""
-    ids: set[str] = set()
-    for place, (job, name) in enumerate(jobs):
-        if job.id in ids:
-            jobs[place] = Kept(job.evolve(id=name), name)
-        ids.add(jobs[place].job.id)
-    return jobs
 
 
 def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:

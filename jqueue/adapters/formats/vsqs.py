@@ -146,6 +146,7 @@ class VsqsFolder:
         ]
 
     def _do(self, change: Change, now: datetime) -> Outcome:
+        self._sight.touched(change.place)
         try:
             return self._steps[change.step](self, change, now)
         except (FileNotFoundError, FileExistsError, Lost):
@@ -328,7 +329,6 @@ class VsqsFolder:
         """A job as whoever looks sees it now."""
         said = {field: value for field, value in note.items() if value is not None}
         job = self._sight.job(place, said)
-        self._sight.learn(place, job)
         return Kept(job.evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import threading
+import time
 
 import pytest
 
@@ -80,3 +82,40 @@ async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch)
     with pytest.raises(StorageError):
         await queue.enqueue("work", b"payload")
     assert [] == names(tmp_path)
+
+
+async def test_who_loses_one_of_several_jobs_gets_another_one(tmp_path):
+    store = Robbed(filled(tmp_path, {"5": b"5", "6": b"6", "7": b"7", "8": b"8"}), fsync=False)
+    jobs = await StoreQueue(store).dequeue(batch_size=3)
+    assert [b"6", b"7", b"8"] == [job.payload for job in jobs]
+
+
+async def test_claims_of_whom_nobody_waits_for_any_more_go_back(tmp_path):
+    class Slow(Robbed):
+        scans = 0
+
+        def scan(self, now):
+            self.scans += 1
+            if self.scans > 1:
+                left.set()
+                time.sleep(0.1)
+            return super().scan(now)
+
+    left = threading.Event()
+    store = Slow(filled(tmp_path, {"5": b"5", "6": b"6"}), fsync=False)
+    async with StoreQueue(store) as queue:
+        dequeue = asyncio.create_task(queue.dequeue(batch_size=2))
+        while not left.is_set():
+            await asyncio.sleep(0.01)
+        dequeue.cancel()
+    assert ["6"] == [name for name in names(tmp_path) if "." not in name], "claimed before the other one was lost"
+
+
+async def test_a_job_that_has_its_old_name_again_is_seen_as_it_is_now(tmp_path):
+    one, other = StoreQueue(VsqsFolder(filled(tmp_path, {"5": b""}))), StoreQueue(VsqsFolder(tmp_path))
+    [job] = await other.dequeue()
+    await one.nack(job, charge=False)
+    [again] = await other.dequeue()
+    assert ("5", 2) == (again.id, again.attempt)
+    await one.nack(again, charge=False)
+    assert [2] == [job.attempt for job in (await other.read_state()).jobs]
