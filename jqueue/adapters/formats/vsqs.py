@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from jqueue.adapters.formats._exclusive import rename_exclusively
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, write_note
 from jqueue.adapters.formats._vsqs_adding import add_all, flush
-from jqueue.adapters.formats._vsqs_names import Name, Unit, moment, parse
+from jqueue.adapters.formats._vsqs_names import Name, Unit, parse
 from jqueue.adapters.formats._vsqs_numbers import Numbers
 from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of, remember
 from jqueue.domain.errors import InvalidJobError, QueueFullError
@@ -46,9 +46,6 @@ CAPABILITIES = Capabilities(
 
 ACKED_BYTES = 200_000
 """The list of acked jobs is cut when it is longer."""
-
-HOLD = timedelta(seconds=10)
-"""A claim that is over is taken for so long by whoever sends it back."""
 
 
 class VsqsFolder:
@@ -225,7 +222,7 @@ class VsqsFolder:
     def _release(self, change: Change, now: datetime) -> Kept:
         before, job = change.before, _after(change)
         assert before is not None
-        place, note = self._held(change, now)
+        place, note = change.place, self._noted(change)
         due = None if job.run_at is None else self.unit.number(job.run_at)
         note = note_of(job, note, due=due)
         if job.sequence == before.sequence:
@@ -236,7 +233,7 @@ class VsqsFolder:
 
     def _bury(self, change: Change, now: datetime) -> Kept:
         job = _after(change)
-        place, note = self._held(change, now)
+        place, note = change.place, self._noted(change)
         os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
         note = self._annotate(place, note_of(job, note, due=None))
         dead = f"{DEAD}/{_name(place).number}"
@@ -276,26 +273,21 @@ class VsqsFolder:
 
     # How it is done
 
-    def _held(self, change: Change, now: datetime) -> tuple[str, dict[str, Any]]:
-        """The place and the note of a message that nobody else touches now.
+    def _noted(self, change: Change) -> dict[str, Any]:
+        """The note of a claim that is about to end, as it is now.
 
-        A claim that is over may be sent back by anybody at any moment: it is made our own before.
+        Its holder may prolong it in this very moment, or others may send it back if it is over. Then the rename that
+        follows finds nothing; and what was noted before does no harm, as it counts nothing.
 
         Raises:
-            Lost: its note does not say any more what was seen.
+            Lost: it does not say any more what was seen.
         """
         assert change.before is not None
-        place, name = change.place, _name(change.place)
-        if name.until is not None and moment(name.until) <= now:
-            taken = max(self.unit.number(now + HOLD), name.until + 1)
-            place = self._rename(place, str(Name(name.number, taken)))
-        note = self._sight.note(place)
+        note = self._sight.note(change.place)
         seen = self._sight.job(change.place, note)
         if (seen.attempt, seen.failures) != (change.before.attempt, change.before.failures):
-            if place != change.place:
-                self._rename(place, change.place)
             raise Lost
-        return place, note
+        return note
 
     def _to_the_back(
         self, place: str, note: dict[str, Any], now: datetime, due: int | None, payload: bytes, folder: str = ""

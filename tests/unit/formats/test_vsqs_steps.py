@@ -1,0 +1,82 @@
+"""In which order a step does what it does: what is told is on the disk, and a note is never that of somebody else."""
+
+import os
+from datetime import timedelta
+
+import pytest
+
+from jqueue import JobStatus
+from jqueue.adapters.formats._exclusive import rename_exclusively
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.store_queue import StoreQueue
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.job_store import Change
+from jqueue.testing.fake_clock import FakeClock
+from tests.unit.formats.folders import filled, names
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """What is brought to the disk and renamed, in order."""
+    done: list[tuple[str, str]] = []
+    sync = os.fsync
+
+    def noted_sync(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(("fsync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def noted_rename(old: str, new: str) -> None:
+        rename_exclusively(old, new)
+        done.append(("rename", os.path.basename(old)))
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr("jqueue.adapters.formats._vsqs_adding.rename_exclusively", noted_rename)
+    return done
+
+
+@pytest.mark.parametrize("count", [1, 3, 250])
+async def test_a_job_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_told(tmp_path, done, count):
+    queue = StoreQueue(VsqsFolder(tmp_path / "queue"))
+    await queue.apply_each(*[Enqueue("work", b"payload")] * count)
+    renamed = [name for what, name in done if what == "rename"]
+    assert count == len(renamed)
+    for name in renamed:
+        assert done.index(("fsync", name)) < done.index(("rename", name))
+    assert ("fsync", "queue") == done[-1]
+    assert ("fsync", tmp_path.name) == done[0], "the name of the folder, too"
+
+
+async def test_nothing_is_waited_for_if_that_is_not_wanted(tmp_path, done):
+    await StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False)).enqueue("work", b"payload")
+    assert ["rename"] == [what for what, _ in done]
+
+
+class Snatched(VsqsFolder):
+    """As soon as a message is ready again, another program claims it."""
+
+    def _rename(self, old, new):
+        super()._rename(old, new)
+        other, now = (
+            VsqsFolder(self.path, fsync=False, attributes=self._attributes),
+            FakeClock().now() + timedelta(hours=1),
+        )
+        for job, place in other.scan(now):
+            if job.status is JobStatus.QUEUED:
+                claimed = job.evolve(status=JobStatus.IN_PROGRESS, attempt=job.attempt + 1, claim_timeout=60.0)
+                other.carry_out([Change(job, claimed, place)], now)
+        return new
+
+
+@pytest.mark.parametrize("charge", [True, False])
+@pytest.mark.parametrize("attributes", [True, False])
+async def test_a_job_given_back_and_claimed_at_once_is_that_of_its_new_holder(tmp_path, charge, attributes):
+    def queue(kind: type[VsqsFolder]) -> StoreQueue:
+        return StoreQueue(kind(tmp_path, fsync=False, attributes=attributes), clock=FakeClock())
+
+    filled(tmp_path, {"5": b""})
+    [job] = await queue(VsqsFolder).dequeue()
+    await queue(Snatched).nack(job, charge=charge)
+    [held] = (await queue(VsqsFolder).read_state()).jobs
+    assert (JobStatus.IN_PROGRESS, 2, 2 if charge else 1) == (held.status, held.attempt, held.failures)
+    assert 1 == len(names(tmp_path))
+    await queue(VsqsFolder).ack(held)
