@@ -21,6 +21,7 @@ class TestVsqs(QueueContract):
         return make
 
 
+@pytest.mark.full
 class TestVsqsWithNotesInFiles(TestVsqs):
     settings: ClassVar[dict[str, Any]] = {"attributes": False}
 
