@@ -130,9 +130,10 @@ class DirqStore(ABC):
         """Whether there is a folder."""
         return self.path.exists()
 
-    def watched(self) -> list[str]:
+    def watched(self) -> list[Path]:
         """The folders that change when a job is added: that of the queue, and the last of its folders."""
-        return [self._root, *(f"{self._root}/{name}" for name in sorted(self._folders)[-2:])]
+        root = self.path.absolute()
+        return [root, *(root / name for name in sorted(self._folders)[-2:])]
 
     def finished(self) -> dict[str, int]:
         """Jobs that jqueue has acked of late, by any process."""

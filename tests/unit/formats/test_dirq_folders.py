@@ -345,7 +345,7 @@ def test_a_store_can_be_sent_to_another_process(kind, make):
 @of_both_kinds
 def test_the_folders_that_change_with_a_new_job_can_be_watched(kind, make, tmp_path):
     steps = make(kind)
-    assert [str(tmp_path / "queue")] == steps.store.watched()
+    assert [tmp_path / "queue"] == steps.store.watched()
     kept = steps.add()
     steps.only()
-    assert str(tmp_path / "queue" / kept.place[:8]) in steps.store.watched()
+    assert tmp_path / "queue" / kept.place[:8] in steps.store.watched()
