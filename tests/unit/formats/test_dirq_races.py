@@ -101,6 +101,15 @@ def test_a_cancel_and_a_claim_do_not_both_win(kind, make):
 
 
 @of_both_kinds
+def test_a_job_that_was_claimed_and_handed_back_meanwhile_is_not_claimed_with_the_same_attempt(kind, make):
+    steps, other = make(kind), make(kind)
+    kept = steps.add()
+    other.release(other.claim(kept))
+    held = steps.claim(kept)
+    assert (2, 2) == (held.job.attempt, held.job.failures)
+
+
+@of_both_kinds
 def test_of_two_redrives_one_wins(kind, make):
     steps, other = make(kind), make(kind)
     dead = steps.bury(steps.claim(steps.add()))
