@@ -17,6 +17,7 @@ class TestTextQueue(QueueContract):
         return make
 
 
+@pytest.mark.full
 class TestTextQueueThatHides(QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):

@@ -14,7 +14,7 @@ SECONDS = 300
 UNAVAILABLE = 2
 
 
-@pytest.mark.parametrize("deeds", [("enqueue", "bury"), pytest.param((), marks=pytest.mark.full)])
+@pytest.mark.parametrize("deeds", [("enqueue", "claim"), pytest.param((), marks=pytest.mark.full)])
 def test_whatever_is_left_is_read_by_1_1(original, tmp_path, deeds):
     tool = [sys.executable, "-m", "tests.kill.textqueue", str(tmp_path), *deeds]
     result = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)

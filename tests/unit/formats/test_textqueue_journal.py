@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ from jqueue.adapters.formats._text_journal import Journal, Told
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
+from jqueue.ports.job_store import Change, Lost
 from tests.unit.formats.text_files import LATER, messages
 
 
@@ -26,6 +28,13 @@ def journal(path):
 
 def queue_on(path, **options) -> StoreQueue:
     return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
+
+
+async def finished_by(path, job) -> bool:
+    """Whether a fresh process knows that this very claim has finished the job."""
+    async with queue_on(path) as fresh:
+        await fresh.ack(job)
+        return True
 
 
 EVERYTHING = {
@@ -171,12 +180,33 @@ async def test_what_is_in_the_journal_is_what_every_process_sees(path):
         await other.ack(again)
 
 
+def test_a_claim_that_was_prolonged_meanwhile_is_not_revoked(path):
+    """By a process that has not seen the heartbeat yet."""
+    path.write_bytes(b"-a\n")
+    one, other = TextQueueFile(path), TextQueueFile(path)
+
+    def carried_out(store, changed, **changes):
+        [outcome] = store.carry_out([Change(changed, changed.evolve(**changes), "")], LATER)
+        return outcome
+
+    claim = {"attempt": 1, "failures": 1, "heartbeat_at": LATER, "claim_timeout": 1.0}
+    [seen] = one.scan(LATER)
+    claimed = carried_out(one, seen.job, status=JobStatus.IN_PROGRESS, **claim)
+    [seen] = other.scan(LATER)
+    prolonged = carried_out(one, claimed.job, heartbeat_at=LATER + timedelta(seconds=1))
+    back = {"status": JobStatus.QUEUED, "heartbeat_at": None, "claim_timeout": None, "sequence": 10**9}
+    assert isinstance(carried_out(other, seen.job, **back), Lost)
+    [seen] = other.scan(LATER)
+    assert (seen.job.status, seen.job.heartbeat_at) == (JobStatus.IN_PROGRESS, prolonged.job.heartbeat_at)
+    assert not isinstance(carried_out(other, seen.job, **back), Lost)
+
+
 async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journal, monkeypatch):
     monkeypatch.setattr(_text_journal, "_COMPACT_BYTES", 2000)
     monkeypatch.setattr(_text_journal, "KEPT_FINISHED", 5)
     monkeypatch.setattr("jqueue.adapters.formats._text_changes.KEPT_FINISHED", 5)
     path.write_bytes(b"-mine\n-bad\n")
-    inodes = set()
+    inodes: set[int] = set()
     async with queue_on(path) as queue, queue_on(path) as other:
         mine, bad = await queue.dequeue(batch_size=2)
         await queue.nack(bad, error="broken", dead=True)
@@ -184,6 +214,9 @@ async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journ
             await queue.enqueue("work", b"%d" % number)
             [job] = await other.dequeue()
             await queue.ack(job)
+            if journal.stat().st_ino not in inodes:  # it has just been written anew
+                await other.ack(job)
+                assert await finished_by(path, job)
             inodes.add(journal.stat().st_ino)
             await other.heartbeat(mine)
         told = Journal(str(journal))
