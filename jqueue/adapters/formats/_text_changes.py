@@ -221,17 +221,13 @@ class Batch:
         return Kept(job.evolve(sequence=order), record.id)
 
     def _remove(self, change: Change, record: Record) -> Kept:
-        before, told = change.before, self._view.told(record)
+        before, told = change.before, self._check(change, record)
         assert before is not None
         if change.acked:
-            done_by_others = record.control == PROCESSED and not told.hidden and told.heartbeat is not None
-            if not done_by_others or told.attempt != before.attempt:
-                self._check(change, record)
             if record.control != PROCESSED:
                 self._flip(record, PROCESSED)
             self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
             return Kept(before, "")
-        self._check(change, record)
         # As a comment it can still be read, and undone; but one that looks like a note of ours would be taken for one.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
         found = Kept(before.evolve(payload=self._view.records.payload(record)), "")
