@@ -197,7 +197,7 @@ class Records:
             record = Record(control, start, match.end(3), None if note is None else note[1], now)
             if match.end(4) > match.end(3):
                 record.variables = tuple(line[1:] for line in match[4].splitlines())
-            self._identify(record)
+            self._identify(record, None if match[3] else match[2])
             self._in_order.append(record)
             self.last, note = record, None
         self._tail, self._end = begin, end
@@ -215,13 +215,13 @@ class Records:
             return None
         return said if _is_name(said.get("id")) else None
 
-    def _identify(self, record: Record) -> None:
+    def _identify(self, record: Record, text: bytes | None = None) -> None:
         if record.note is not None and record.control == COMMENT:
             return
         if record.note is not None:
             record.base = record.note["id"]
         else:
-            record.base = hashlib.sha256(self.text(record)).hexdigest()[:_HASHED]
+            record.base = hashlib.sha256(self.text(record) if text is None else text).hexdigest()[:_HASHED]
         count = self._counts.get(record.base, 0)
         self._counts[record.base] = count + 1
         record.id = record.base if record.note is not None and not count else f"{record.base}-{count}"
