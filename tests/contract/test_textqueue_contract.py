@@ -1,28 +1,36 @@
-"""A TextQueue keeps the contract of queues, as far as it can."""
+"""A TextQueue keeps the contract of queues, as far as it can, and a worker on it keeps that of workers."""
 
 import pytest
 
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
+from jqueue.testing.worker_contract import WorkerContract
+
+
+def maker(path, **settings):
+    def make(**options):
+        options.pop("clock", None)
+        return StoreQueue(TextQueueFile(path, fsync=False, **settings), **options)
+
+    return make
 
 
 class TestTextQueue(QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):
-        def make(**options):
-            options.pop("clock", None)
-            return StoreQueue(TextQueueFile(tmp_path / "queue.tq", fsync=False), **options)
-
-        return make
+        return maker(tmp_path / "queue.tq")
 
 
 @pytest.mark.full
 class TestTextQueueThatHides(QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):
-        def make(**options):
-            options.pop("clock", None)
-            return StoreQueue(TextQueueFile(tmp_path / "queue.tq", fsync=False, hide=True), **options)
+        return maker(tmp_path / "queue.tq", hide=True)
 
-        return make
+
+@pytest.mark.full
+class TestWorkerOnTextQueue(WorkerContract):
+    @pytest.fixture
+    def make_queue(self, tmp_path):
+        return maker(tmp_path / "queue.tq")

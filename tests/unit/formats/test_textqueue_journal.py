@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -199,6 +199,28 @@ def test_a_claim_that_was_prolonged_meanwhile_is_not_revoked(path):
     [seen] = other.scan(LATER)
     assert (seen.job.status, seen.job.heartbeat_at) == (JobStatus.IN_PROGRESS, prolonged.job.heartbeat_at)
     assert not isinstance(carried_out(other, seen.job, **back), Lost)
+
+
+async def test_what_a_dead_process_had_claimed_is_handed_out_again(path):
+    path.write_bytes(b"-a\n\n")
+    async with queue_on(path) as dead, queue_on(path) as queue:
+        [lost] = await dead.dequeue(claim_timeout=0.2)
+        [job] = await queue.dequeue(wait=20)
+        assert (lost.id, 2) == job.claim
+        with pytest.raises(ClaimLostError):
+            await dead.ack(lost)
+        await queue.ack(job)
+
+
+async def test_a_claim_of_an_hour_ago_is_revoked_by_a_process_that_has_just_begun(path, journal):
+    """The machine's clock is that of all who use the file."""
+    path.write_bytes(b"-a\n\n")
+    [seen] = TextQueueFile(path).scan(LATER)
+    ago = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1e6)
+    journal.write_text(json.dumps({"i": seen.job.id, "a": 1, "f": 1, "c": [ago, 6.0]}) + "\n")
+    async with queue_on(path) as queue:
+        [job] = await queue.dequeue(wait=5)
+        assert job.attempt == 2
 
 
 async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journal, monkeypatch):
