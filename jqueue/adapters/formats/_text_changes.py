@@ -73,7 +73,8 @@ class Batch:
             self._check_in_place()
             self._flush()
         if self._told:
-            view.journal.write(self._told, durable=manner.fsync and self._claims_moved)
+            owner = None if view.open is None else view.open.status
+            view.journal.write(self._told, durable=manner.fsync and self._claims_moved, owner=owner)
         if self._to_hide:
             for record in self._to_hide:
                 self._write_control(record, PROCESSED)

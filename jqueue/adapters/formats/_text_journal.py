@@ -123,19 +123,20 @@ class Journal:
             self._take(line)
         self._read += whole
 
-    def write(self, changes: Mapping[str, Told], *, durable: bool) -> None:
+    def write(self, changes: Mapping[str, Told], *, durable: bool, owner: os.stat_result | None = None) -> None:
         """Append what has changed, in one piece. Only under the lock, and after `refresh`.
 
         Args:
             changes: what holds from now on, by id.
             durable: whether it is on the disk when this returns.
+            owner: whose a journal is that this makes: root that helps a user leaves it to the user.
 
         Raises:
             OSError: the system refused; what is known has to be forgotten.
         """
         lines = b"".join(_line(job_id, told) for job_id, told in changes.items())
         if self._descriptor is None or self._status() is None:
-            self.rewrite({**self.told, **changes})
+            self.rewrite({**self.told, **changes}, owner)
             return
         write_all(self._descriptor.number, lines)
         if durable:
@@ -153,7 +154,7 @@ class Journal:
         """
         return self._size > _COMPACT_BYTES and self._lines > 4 * (live + KEPT_FINISHED)
 
-    def rewrite(self, told: Mapping[str, Told]) -> None:
+    def rewrite(self, told: Mapping[str, Told], owner: os.stat_result | None = None) -> None:
         """Have it say this, and nothing else. Only under the lock.
 
         Raises:
@@ -161,7 +162,7 @@ class Journal:
         """
         with suppress(FileNotFoundError):
             os.unlink(self._part)
-        old = self._status()
+        old = self._status() or owner
         descriptor = create_file(self._part)
         try:
             if old is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from jqueue.adapters.formats._text_changes import Batch, Manner
 from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.storage._file_lock import FileLock, has_file_locks
-from jqueue.adapters.storage._posix_files import as_storage_error, create_folder
+from jqueue.adapters.storage._posix_files import as_storage_error, create_folder, file_status
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
@@ -142,7 +142,9 @@ class TextQueueFile:
                 create_folder(self._folder)
             elif not self._view.existed and not self.exists():
                 return [Lost() for _ in changes]
-            with self._lock.acquire():
+            with self._lock.acquire() as lock:
+                if (status := file_status(self._file)) is not None:
+                    lock.give_to_owner_of(status)
                 return Batch(self._view, self._manner, now).carry_out(changes)
         except OSError as error:
             self._view.forget()

@@ -202,6 +202,16 @@ async def test_the_file_has_the_mode_that_whoever_appends_would_give_it(path):
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works on the files of others")
+async def test_root_leaves_a_user_the_files_beside(path):
+    path.write_bytes(b"-a\n")
+    os.chown(path, 12345, 12345)
+    async with queue_on(path) as queue:
+        await queue.ack((await queue.dequeue())[0])
+    assert {12345} == {os.stat(other).st_uid for other in path.parent.iterdir()}
+    assert len(list(path.parent.iterdir())) == 3
+
+
 # What others are still writing
 
 
