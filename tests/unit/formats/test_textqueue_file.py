@@ -1,18 +1,15 @@
 """A TextQueue as a queue: what is written where, and what is left alone."""
 
-import asyncio
 import os
 import pickle
-from collections import Counter
 
 import pytest
 
 from jqueue import Job, JobNotFoundError, JobStatus, StorageError
-from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import BlobMissingError, ClaimLostError, StorageFatalError
-from tests.unit.formats.text_files import LATER, messages, on
+from tests.unit.formats.text_files import LATER, on, queue_on
 
 PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n-three"
 
@@ -20,10 +17,6 @@ PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "queue.tq"
-
-
-def queue_on(path, **options) -> StoreQueue:
-    return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
 
 
 def journal_of(path):
@@ -212,116 +205,6 @@ async def test_root_leaves_a_user_the_files_beside(path):
     assert len(list(path.parent.iterdir())) == 3
 
 
-# What others are still writing
-
-
-async def seen(path, age: float, **options) -> list[bytes]:
-    """The payloads that are handed out when the file was last changed so many seconds ago."""
-    now = LATER.timestamp()
-    os.utime(path, (now - age, now - age))
-    store = TextQueueFile(path, **options)
-    ready = [kept for kept in store.scan(LATER) if kept.job.run_at is None or kept.job.run_at <= LATER]
-    return [job.payload for job in store.payloads(ready)]
-
-
-@pytest.mark.parametrize(
-    ("content", "age", "expected"),
-    [
-        (b"-a\n-b\n", 0.1, [b"a"]),
-        (b"-a\n-b\n", 0.3, [b"a", b"b"]),
-        (b"-a\n-b\n\n", 0.0, [b"a", b"b"]),
-        (b"-a\n-b\n#c\n", 0.0, [b"a", b"b"]),
-        (b"-a\n-b", 0.9, [b"a"]),
-        (b"-a\n-b", 1.1, [b"a", b"b"]),
-        (b"-a\n-b\n more", 0.9, [b"a"]),
-        (b"-a\n-b\n", -30.0, [b"a"]),
-        (b"-a\n-b\n", -1e9, [b"a"]),
-    ],
-)
-async def test_the_last_message_of_others_waits_until_it_is_whole(path, content, age, expected):
-    path.write_bytes(content)
-    assert expected == await seen(path, age)
-
-
-async def test_a_queue_finds_the_last_message_when_it_has_settled_though_nothing_changes(path):
-    async with queue_on(path, settle=0.05) as queue:
-        path.write_bytes(b"-a\n")
-        [job] = await queue.dequeue(wait=20)
-        assert job.payload == b"a"
-
-
-async def test_marks_of_others_do_not_keep_the_last_message_waiting(path):
-    path.write_bytes(b"-a\n-b\n")
-    now = LATER.timestamp()
-    os.utime(path, (now - 10, now - 10))
-    store = TextQueueFile(path)
-    before = {kept.job.id: kept.job.run_at for kept in store.scan(LATER)}
-    path.write_bytes(b"=a\n-b\n")
-    os.utime(path, (now, now))
-    [kept] = store.scan(LATER)
-    assert before[kept.job.id] == kept.job.run_at
-
-
-async def test_nothing_is_appended_behind_a_line_that_another_program_is_writing(path):
-    path.write_bytes(b"-a\n-par")
-    async with queue_on(path) as queue:
-        adding = asyncio.create_task(queue.enqueue("work", b"ours"))
-        with open(path, "ab") as file:
-            for _ in range(1000):
-                await asyncio.sleep(0)
-            file.write(b"tial\n")
-        await adding
-        assert path.read_bytes().startswith(b"-a\n-partial\n#jq {")
-        assert [b"a", b"partial", b"ours"] == [job.payload for job in await queue.dequeue(batch_size=9)]
-
-
-TORN = b'#jq {"id":"torn","ep":"work","t":1,"n":9}\n-123456789\n\n'
-
-
-@pytest.mark.parametrize("length", range(len(TORN) + 1))
-async def test_a_message_of_ours_that_was_cut_anywhere_is_none(path, length):
-    path.write_bytes(b"-a\n" + TORN[:length])
-    os.utime(path, (0, 0))
-    whole = length >= len(TORN) - 2
-    async with queue_on(path) as queue:
-        before = [job.payload for job in (await queue.read_state()).jobs]
-        await queue.enqueue("work", b"ours", job_id="ours")
-        payloads = [job.payload for job in await queue.dequeue(batch_size=9)]
-        again = await queue.enqueue("work", b"123456789", job_id="torn")
-        assert again.status is (JobStatus.IN_PROGRESS if whole else JobStatus.QUEUED)
-    with open(path, "ab") as file:
-        file.write(b"-theirs\n more\n")
-    expected = [b"a", b"123456789"] if whole else [b"a"]
-    assert (expected, [*expected, b"ours"]) == (before, payloads)
-    assert {b"a", b"123456789", b"ours", b"theirs\nmore"} == {payload for _, payload in messages(path)}
-
-
-async def test_a_line_of_others_behind_a_note_without_its_message_is_not_taken_for_it(path):
-    path.write_bytes(TORN[: TORN.index(b"-")])
-    async with queue_on(path) as queue:
-        await queue.enqueue("work", b"ours", job_id="ours")
-    assert b"\n\n#jq" in path.read_bytes()
-
-
-async def test_a_file_that_is_replaced_while_it_is_changed_is_changed_again(path, monkeypatch):
-    """By an editor that puts a new file in the place of the old one between our look and our write."""
-    path.write_bytes(b"-a\n-b\n")
-    real_pwrite = os.pwrite
-
-    def pwrite_too_late(descriptor, content, offset):
-        monkeypatch.undo()
-        edited = path.with_name("edited")
-        edited.write_bytes(b"-a\n-b\n-c\n")
-        os.replace(edited, path)
-        return real_pwrite(descriptor, content, offset)
-
-    async with queue_on(path) as queue:
-        a, _ = await queue.dequeue(batch_size=2)
-        monkeypatch.setattr("jqueue.adapters.formats._text_changes.os.pwrite", pwrite_too_late)
-        await queue.ack(a)
-    assert path.read_bytes() == b"=a\n-b\n-c\n"
-
-
 def test_a_store_is_pickled_without_what_it_has_read(path):
     path.write_bytes(b"-a\n")
     store = TextQueueFile(path, entrypoint="work", settle=0.5)
@@ -356,102 +239,3 @@ def test_two_processes_see_the_same_job(path):
         return job
 
     assert on(path, add) == on(path, look)
-
-
-async def test_a_file_from_the_future_is_whole_in_a_moment(path):
-    path.write_bytes(b"-a\n")
-    os.utime(path, (4e9, 4e9))
-    async with queue_on(path, settle=0.05) as queue:
-        assert [b"a"] == [job.payload for job in await queue.dequeue(wait=20)]
-
-
-# What a change costs, and what it looks at
-
-
-def edit_before_the_change(monkeypatch, path, content: bytes) -> None:
-    """Have somebody edit the file in place after we have read it for a change, and before we make it."""
-    real_read = TextView.read
-
-    def read_and_edit(view, now, *, locked=False):
-        real_read(view, now, locked=locked)
-        if locked:
-            monkeypatch.setattr(TextView, "read", real_read)
-            path.write_bytes(content)
-
-    monkeypatch.setattr(TextView, "read", read_and_edit)
-
-
-async def test_a_message_that_has_moved_in_this_very_moment_is_found_where_it_is(path, monkeypatch):
-    path.write_bytes(b"-one\n-two\n-three\n")
-    async with queue_on(path) as queue:
-        one, two = await queue.dequeue(batch_size=2)
-        edit_before_the_change(monkeypatch, path, b"# here are\n-one\n-two\n-three\n")
-        await queue.ack(one)
-        assert path.read_bytes() == b"# here are\n=one\n-two\n-three\n"
-        edit_before_the_change(monkeypatch, path, b"-two\n-three\n=one\n")
-        [three] = await queue.dequeue()
-        assert three.payload == b"three"
-        edit_before_the_change(monkeypatch, path, b"-TWO\n-three\n=one\n")
-        with pytest.raises(ClaimLostError):
-            await queue.ack(two)
-        assert path.read_bytes() == b"-TWO\n-three\n=one\n"
-
-
-async def test_a_message_that_somebody_finishes_in_this_very_moment_is_not_handed_out(path, monkeypatch):
-    path.write_bytes(b"-one\n-two\n")
-    async with queue_on(path) as queue:
-        edit_before_the_change(monkeypatch, path, b"=one\n-two\n")
-        assert [b"two"] == [job.payload for job in await queue.dequeue()]
-
-
-@pytest.fixture
-def calls(monkeypatch) -> Counter[str]:
-    """How often files were written to and flushed."""
-    counted: Counter[str] = Counter()
-    for name in ("write", "pwrite", "fsync"):
-
-        def call(descriptor, *arguments, name=name, real=getattr(os, name)):  # noqa: B008 - each its own
-            where = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
-            counted[f"{name} {where}"] += 1
-            return real(descriptor, *arguments)
-
-        monkeypatch.setattr(os, name, call)
-    return counted
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="only Linux tells which file is written to")
-async def test_what_is_done_together_is_written_together(path, calls):
-    path.write_bytes(b"-before\n")
-    async with queue_on(path, fsync=True) as queue:
-        await queue.ack((await queue.dequeue())[0])
-
-        async def costs(*work) -> dict[str, int]:
-            calls.clear()
-            await asyncio.gather(*work)
-            return dict(calls)
-
-        adding = [queue.enqueue("work", b"%d" % number) for number in range(5)]
-        assert await costs(*adding) == {"write queue.tq": 1, "fsync queue.tq": 1}
-        jobs: list[Job] = []
-
-        async def claim() -> None:
-            jobs.extend(await queue.dequeue(batch_size=5))
-
-        assert await costs(claim()) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
-        assert await costs(queue.heartbeat_many(jobs)) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
-        giving_back = [queue.nack(job) for job in jobs[3:]]
-        assert await costs(*giving_back) == {"write .queue.tq.jq": 1, "fsync .queue.tq.jq": 1}
-        finishing = [queue.ack(job) for job in jobs[:3]]
-        assert await costs(*finishing) == {"pwrite queue.tq": 3, "fsync queue.tq": 1, "write .queue.tq.jq": 1}
-        assert await costs(queue.dequeue("other"), queue.read_state()) == {}
-
-
-async def test_without_fsync_nothing_is_flushed(path, calls):
-    async with queue_on(path) as queue:
-        await queue.enqueue("work", b"a")
-        await queue.ack((await queue.dequeue())[0])
-        await queue.enqueue("work", b"b")
-        [job] = await queue.dequeue()
-        calls.clear()
-        await queue.ack(job)
-    assert not [name for name in calls if name.startswith("fsync")]

@@ -13,7 +13,7 @@ from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
 from jqueue.ports.job_store import Change, Lost
-from tests.unit.formats.text_files import LATER, messages
+from tests.unit.formats.text_files import LATER, messages, queue_on
 
 
 @pytest.fixture
@@ -24,10 +24,6 @@ def path(tmp_path):
 @pytest.fixture
 def journal(path):
     return path.with_name(f".{path.name}.jq")
-
-
-def queue_on(path, **options) -> StoreQueue:
-    return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
 
 
 async def finished_by(path, job) -> bool:

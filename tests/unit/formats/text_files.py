@@ -57,3 +57,8 @@ def on(path: Path, work: Callable[[StoreQueue], Awaitable[Any]], **options: Any)
             return await work(queue)
 
     return asyncio.run(run())
+
+
+def queue_on(path: Path, **options: Any) -> StoreQueue:
+    """A queue on a file, which waits for nobody."""
+    return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
