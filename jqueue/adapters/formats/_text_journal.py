@@ -95,23 +95,26 @@ class Journal:
             return (status is None) != (self._descriptor is None)
         return not self._descriptor.is_at(status) or status.st_size != self._size
 
-    def refresh(self, *, locked: bool = False) -> None:
+    def refresh(self, *, locked: bool = False) -> bool:
         """Read what is new.
 
         Args:
             locked: whether we hold the lock, so that a line without an end is one that was cut.
+
+        Returns:
+            Whether there was anything.
 
         Raises:
             OSError: the system refused.
         """
         status = self._status()
         if status is None:
-            return  # what is known still holds; whoever writes next writes all of it
+            return False  # what is known still holds; whoever writes next writes all of it
         if self._descriptor is None or not self._descriptor.is_at(status) or status.st_size < self._read:
             self.forget()
             self._descriptor = OpenFile(self.path, os.O_RDWR | os.O_APPEND)
         elif status.st_size == self._size == self._read:
-            return
+            return False
         content = self._descriptor.read_from(self._read)
         self._size = self._read + len(content)
         if locked and content and not content.endswith(b"\n"):
@@ -122,6 +125,7 @@ class Journal:
         for line in content[:whole].splitlines():
             self._take(line)
         self._read += whole
+        return True
 
     def write(self, changes: Mapping[str, Told], *, durable: bool, owner: os.stat_result | None = None) -> None:
         """Append what has changed, in one piece. Only under the lock, and after `refresh`.

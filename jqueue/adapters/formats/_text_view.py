@@ -64,6 +64,7 @@ class TextView:
         open: the file, to be read and changed; None before it was read.
         existed: whether there ever was one.
         changing: whether it changed so shortly ago that another change may not have moved its time.
+        unseen: whether something was read that whoever asks for the jobs was not told yet.
     """
 
     def __init__(self, path: str, journal: str, *, entrypoint: str, settle: float) -> None:
@@ -82,15 +83,15 @@ class TextView:
         self.records = Records()
         self.open: OpenFile | None = None
         self._signature: tuple[int, ...] | None = None
-        self.changing = True
+        self.changing = self.unseen = True
 
     def has_moved(self) -> bool:
         """Whether the file or the journal may have changed since they were read."""
         try:
             status = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
-            return self.existed or self.changing
-        return self.changing or _signature(status) != self._signature or self.journal.has_moved()
+            return self.existed or self.unseen
+        return self.unseen or self.changing or _signature(status) != self._signature or self.journal.has_moved()
 
     def read(self, now: datetime, *, locked: bool = False) -> None:
         """Read what may have changed.
@@ -104,12 +105,14 @@ class TextView:
             OSError: the system refused.
         """
         for _ in range(3):
-            self.journal.refresh(locked=locked)  # first: what was finished meanwhile is not taken for unclaimed
-            self._read_file(now, sure=not locked)
+            news = self.journal.refresh(locked=locked)  # first: what was finished meanwhile is not taken for unclaimed
+            news |= self._read_file(now, sure=not locked)
+            self.unseen = self.unseen or news
             if locked or not self.journal.has_moved():
                 return
 
-    def _read_file(self, now: datetime, *, sure: bool) -> None:
+    def _read_file(self, now: datetime, *, sure: bool) -> bool:
+        """Read the file if it may have changed; whether it was read."""
         status = file_status(self.path)
         if status is None:
             if self.existed:
@@ -118,10 +121,10 @@ class TextView:
                     "was meant to go, make an empty file in its place"
                 )
             self.changing = False
-            return
+            return False
         self.existed = True
         if _signature(status) == self._signature and not (sure and self.changing):
-            return
+            return False
         if self.open is None or not self.open.is_at(status):
             self.open = OpenFile(self.path, os.O_RDWR)
         status = os.fstat(self.open.number)
@@ -129,6 +132,7 @@ class TextView:
         self.records.update(self.open.read_from(0), min(modified, moment))
         self._signature = _signature(status)
         self.changing = -_SKEW < moment - modified < _SURE
+        return True
 
     def changed(self) -> None:
         """Take over that we have changed the file, and the records with it: somebody else may have done so, too."""
@@ -145,7 +149,7 @@ class TextView:
 
     def jobs(self) -> list[Kept]:
         """Every message that is queued, claimed or dead; what others have written is without its payload."""
-        last = self.records.last
+        self.unseen, last = False, self.records.last
         return [self.kept(record) for record in self._present() if record is not last or not self._is_torn(record)]
 
     def _present(self) -> Iterator[Record]:

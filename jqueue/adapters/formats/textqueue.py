@@ -21,7 +21,7 @@ from jqueue.adapters.formats._text_changes import Batch, Manner
 from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.storage._file_lock import FileLock, has_file_locks
 from jqueue.adapters.storage._posix_files import as_storage_error, create_folder, file_status
-from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.adapters.system import SystemClock, SystemEntropy, forks
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
@@ -89,6 +89,7 @@ class TextQueueFile:
         seconds = to_seconds("settle", settle)
         self._view = TextView(self._file, journal, entrypoint=self.entrypoint, settle=seconds)
         self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
+        self._read_after = forks()
         self._manner = Manner(fsync=fsync, hide=hide, single_lines=single_lines)
 
     def __repr__(self) -> str:
@@ -113,10 +114,11 @@ class TextQueueFile:
 
     def has_moved(self) -> bool:
         """Whether the file or the journal may have changed since the last scan."""
-        return self._view.has_moved()
+        return self._read_after != forks() or self._view.has_moved()
 
     def scan(self, now: datetime) -> list[Kept]:
         """Every message that is queued, claimed or dead."""
+        self._begin_anew_in_a_child()
         try:
             self._view.read(now)
         except OSError as error:
@@ -137,6 +139,7 @@ class TextQueueFile:
         """Do each change by itself; what is written for all of them is written together."""
         if not changes:
             return []
+        self._begin_anew_in_a_child()
         try:
             if any(change.step is Step.ADD for change in changes):
                 create_folder(self._folder)
@@ -153,3 +156,10 @@ class TextQueueFile:
         except StorageError:
             self._view.forget()
             raise
+
+    def _begin_anew_in_a_child(self) -> None:
+        """What the parent has read may have been half read when it was forked."""
+        if self._read_after != forks():
+            self._read_after = forks()
+            self._view.forget()
+            self._view.journal.forget()

@@ -1,7 +1,11 @@
 """A TextQueue as a queue: what is written where, and what is left alone."""
 
+import asyncio
+import multiprocessing
 import os
 import pickle
+import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -239,3 +243,71 @@ def test_two_processes_see_the_same_job(path):
         return job
 
     assert on(path, add) == on(path, look)
+
+
+@pytest.mark.parametrize("verb", ["look", "heartbeat", "claim of another"])
+async def test_what_is_read_on_the_way_is_not_forgotten(path, verb):
+    """A file that changed long ago is read for another call: a dequeue finds what was in it all the same."""
+    path.write_bytes(b"-a\n\n")
+    async with queue_on(path) as queue, queue_on(path) as other:
+        [a] = await queue.dequeue()
+        path.write_bytes(b"-a\n\n-b\n\n")
+        os.utime(path, (0, 0))
+        if verb == "look":
+            assert len((await queue.read_state()).jobs) == 2
+        elif verb == "heartbeat":
+            await queue.heartbeat(a)
+        else:
+            [b] = await other.dequeue()
+            await queue.heartbeat(a)
+            await other.nack(b)
+            await queue.heartbeat(a)
+        assert [b"b"] == [job.payload for job in await queue.dequeue()]
+
+
+async def test_one_thread_at_a_time_works_on_a_file(path):
+    """Also when somebody looks while something is carried out, or a call was left."""
+    began, inside = threading.Event(), threading.Lock()
+
+    class Watched(TextQueueFile):
+        def scan(self, now):
+            with alone():
+                began.wait(0.2)  # if anybody can begin meanwhile, somebody will
+                return super().scan(now)
+
+        def carry_out(self, changes, now):
+            began.set()
+            with alone():
+                return super().carry_out(changes, now)
+
+    @contextmanager
+    def alone():
+        assert inside.acquire(blocking=False), "two threads at once"
+        try:
+            yield
+        finally:
+            inside.release()
+
+    async with StoreQueue(Watched(path, fsync=False)) as queue:
+        await queue.enqueue("work", b"a")
+        began.clear()
+        state, _ = await asyncio.gather(queue.read_state(), queue.enqueue("work", b"b"))
+        assert len(state.jobs) in (1, 2)
+
+
+def test_a_child_of_a_fork_reads_for_itself(path):
+    store = TextQueueFile(path, fsync=False)
+    path.write_bytes(b"-a\n\n")
+    os.utime(path, (0, 0))
+    assert len(store.scan(LATER)) == 1
+    assert not store.has_moved()
+    child = multiprocessing.get_context("fork").Process(target=_ends_well, args=(store,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def _ends_well(store: TextQueueFile) -> None:
+    assert store.has_moved()
+    assert len(store.scan(LATER)) == 1
+    os._exit(0)
