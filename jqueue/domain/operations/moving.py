@@ -41,9 +41,10 @@ class Take(Operation):
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Claim it."""
-        job = draft.jobs.get(self.job.id)
-        as_seen = job is not None and (job.status, job.attempt) == (JobStatus.QUEUED, self.job.attempt)
-        if job is None or not as_seen or job.attempt >= LARGEST:
+        job, seen = draft.jobs.get(self.job.id), self.job
+        if job is None or job.status is not JobStatus.QUEUED or job.attempt >= LARGEST:
+            return []
+        if (job.sequence, job.run_at) != (seen.sequence, seen.run_at):  # it was tried, and sent back
             return []
         taken = job.evolve(
             status=JobStatus.IN_PROGRESS,
