@@ -50,6 +50,15 @@ class TestPeek:
         assert [] == await queue.peek("work")
         assert not await queue.until_ready("work", wait=0.05)
 
+    async def test_beside_other_calls_it_sees_what_others_have_done_too(self, tmp_path):
+        queue = StoreQueue(VsqsFolder(tmp_path / "folder", fsync=False))
+        other = StoreQueue(VsqsFolder(tmp_path / "folder", fsync=False))
+        assert [] == await queue.peek()
+        first = await other.enqueue("work", b"")
+        own, seen = await asyncio.gather(queue.enqueue("work", b""), queue.peek(batch_size=9))
+        assert first.id in [job.id for job in seen]
+        assert own.id != first.id
+
     @in_virtual_time
     async def test_it_finds_a_job_by_its_id(self):
         queue = blob()
