@@ -10,7 +10,14 @@ import jqueue
 from jqueue.cli.app import app
 
 
-@pytest.fixture(params=["vsqs://{}/queue?fsync=false"])
+@pytest.fixture(
+    params=[
+        "vsqs://{}/queue?fsync=false",
+        "dirq://{}/queue?fsync=false&kind=simple",
+        "dirq://{}/queue?fsync=false&kind=queue",
+        "textq://{}/queue.tq?fsync=false",
+    ]
+)
 def url(request, tmp_path):
     return request.param.format(tmp_path)
 

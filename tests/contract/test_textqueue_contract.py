@@ -1,11 +1,10 @@
-"""A TextQueue keeps the contract of queues, as far as it can, and a worker on it keeps that of workers."""
+"""A TextQueue keeps the contract of queues, as far as it can."""
 
 import pytest
 
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
-from jqueue.testing.worker_contract import WorkerContract
 
 
 def maker(path, **settings):
@@ -27,10 +26,3 @@ class TestTextQueueThatHides(QueueContract):
     @pytest.fixture
     def make_queue(self, tmp_path):
         return maker(tmp_path / "queue.tq", hide=True)
-
-
-@pytest.mark.full
-class TestWorkerOnTextQueue(WorkerContract):
-    @pytest.fixture
-    def make_queue(self, tmp_path):
-        return maker(tmp_path / "queue.tq")

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.store_queue import StoreQueue
 from jqueue.testing.worker_contract import WorkerContract
@@ -25,3 +27,16 @@ class OnAFormat(WorkerContract):
 
 class TestVsqs(OnAFormat):
     make_store = VsqsFolder
+
+
+class TestDirqSimple(OnAFormat):
+    make_store = DirqSimple
+
+
+@pytest.mark.full
+class TestDirqQueue(OnAFormat):
+    make_store = DirqElements
+
+
+class TestTextQueue(OnAFormat):
+    make_store = TextQueueFile
