@@ -160,7 +160,8 @@ class QueueBase:
         if not self._writer.has_room(operations):
             seconds = await self._writer.find_room(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
-        request.seen_empty = looked and request.patient
+        if looked:
+            request.seen_empty = request.patient
         try:
             return await request.future
         except asyncio.CancelledError:

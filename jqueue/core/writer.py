@@ -112,7 +112,8 @@ class Writer:
         now = loop.time()
         if wait is not None:
             request.patient = True
-            request.future.add_done_callback(self._has_waited)
+            if self.engine.watched is not None:
+                request.future.add_done_callback(self._has_waited)
             self._alarms.set(request, now + wait, Request.lose_patience)
             self._alarms.set(request, now + wait + seconds, Request.expire)
         elif seconds == self.deadline:

@@ -62,7 +62,8 @@ class Snatched(VsqsFolder):
         )
         for job, place in other.scan(now):
             if job.status is JobStatus.QUEUED:
-                claimed = job.evolve(status=JobStatus.IN_PROGRESS, attempt=job.attempt + 1, claim_timeout=60.0)
+                claim = {"attempt": job.attempt + 1, "failures": job.failures + 1, "claim_timeout": 60.0}
+                claimed = job.evolve(status=JobStatus.IN_PROGRESS, **claim)
                 other.carry_out([Change(job, claimed, place)], now)
         return new
 
