@@ -67,7 +67,7 @@ def sampled(contract):
         if name.startswith("test_")
     }
     assert SAMPLE <= set(tests), f"no tests of the contract: {sorted(SAMPLE - set(tests))}"
-    for name in set(tests) - SAMPLE:
+    for name in sorted(set(tests) - SAMPLE):  # in the same order in each process of a run
         setattr(contract, name, pytest.mark.full(_copy_of(tests[name])))
     return contract
 
