@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
+from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._dirq_disk import NOTES, Disk, Folder, Seen, Stamp
 from jqueue.adapters.formats._dirq_names import (
     DEAD,
@@ -35,23 +36,7 @@ from jqueue.domain.places import PLACES
 from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
 from jqueue.ports.queue import Capabilities
 
-CAPABILITIES = Capabilities(
-    priority=False,
-    delay=False,
-    expiry=False,
-    job_ids=False,
-    unique_keys=False,
-    transactions=False,
-    size_limit=False,
-    cancel_running=False,
-    reschedule=False,
-    limits=False,
-    retention=False,
-    results=False,
-    schedules=False,
-    staged=False,
-    holders=False,
-)
+CAPABILITIES = OF_ALL
 
 MAXTEMP, MAXLOCK = 300.0, 600.0
 """Seconds after which dirq takes what is being added, and locks, for left behind."""

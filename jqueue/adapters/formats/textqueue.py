@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._text_changes import Batch, Manner
 from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.storage._file_lock import FileLock, has_file_locks
@@ -26,24 +28,8 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
-from jqueue.ports.queue import Capabilities
 
-CAPABILITIES = Capabilities(
-    priority=False,
-    delay=False,
-    expiry=False,
-    unique_keys=False,
-    transactions=False,
-    size_limit=False,
-    cancel_running=False,
-    reschedule=False,
-    limits=False,
-    retention=False,
-    results=False,
-    schedules=False,
-    staged=False,
-    holders=False,
-)
+CAPABILITIES = replace(OF_ALL, job_ids=True)
 
 LOCK_TIMEOUT = 10.0
 """Seconds that a change waits for those of other processes."""

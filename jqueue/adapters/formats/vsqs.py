@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._exclusive import rename_exclusively
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, write_note
 from jqueue.adapters.formats._vsqs_adding import add_all, flush
@@ -25,24 +27,8 @@ from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.moving import HOLD as MOVE_SECONDS
 from jqueue.ports.job_store import Change, Full, Kept, Lost, Outcome, Step
-from jqueue.ports.queue import Capabilities
 
-CAPABILITIES = Capabilities(
-    priority=False,
-    expiry=False,
-    job_ids=False,
-    unique_keys=False,
-    transactions=False,
-    size_limit=False,
-    cancel_running=False,
-    reschedule=False,
-    limits=False,
-    retention=False,
-    results=False,
-    schedules=False,
-    staged=False,
-    holders=False,
-)
+CAPABILITIES = replace(OF_ALL, delay=True)
 
 ACKED_BYTES = 200_000
 """The list of acked jobs is cut when it is longer."""
