@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -96,13 +97,10 @@ def _set_attribute(path: str, content: bytes) -> bool:
 
 
 def _write_beside(beside: str, content: bytes) -> None:
-    part = f"{beside}.part"
-    try:
-        file = open(part, "wb")  # noqa: SIM115 - it is closed below, wherever it was opened
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(beside), exist_ok=True)
-        file = open(part, "wb")  # noqa: SIM115
-    with file:
+    with suppress(FileExistsError):
+        os.mkdir(os.path.dirname(beside))
+    part = f"{beside}.{os.getpid()}-{threading.get_ident()}.part"  # nobody else writes there at the same time
+    with open(part, "wb") as file:
         file.write(content)
     os.replace(part, beside)
 
