@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jqueue.adapters.formats._dirq_names import HIDDEN, Place, element_name
 from jqueue.adapters.formats._folders import Listing, checked, flush, microseconds
-from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, MORE, read_note, write_note
+from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, LARGEST, MORE, encoded, read_note, set_attribute, write_note
 from jqueue.domain.errors import StorageError
 from jqueue.ports.job_store import Kept
 
@@ -53,21 +52,7 @@ class Folder:
         self.seen: dict[str, Seen] = {}
 
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""As all notes are written; an encoder is as long in the making as a note."""
-
 READ_AT_ONCE = 1 << 16
-
-
-def _set_attribute(path: str, content: bytes) -> bool:
-    """Returns whether a note could be set; nothing says why it could not."""
-    try:
-        os.setxattr(path, ATTRIBUTE, content)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return False
-    return True
 
 
 class Disk:
@@ -229,10 +214,8 @@ class Disk:
             FileNotFoundError: it is not there.
         """
         if not self.notes_beside:
-            content = _ENCODE({key: value for key, value in note.items() if value is not None}).encode(
-                "utf-8", "surrogatepass"
-            )
-            if len(content) <= LARGEST and _set_attribute(self.path(name), content):
+            content = encoded(note)
+            if len(content) <= LARGEST and set_attribute(self.path(name), content):
                 return
             self.notes_beside = True
         write_note(self.path(name), note, self._beside(name), attributes=self.attributes)

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,28 @@ LARGEST = 1024
 
 MORE = "more"
 """In an attribute: where the whole note is, from the folder of the file."""
+
+LETTERS = {
+    "attempt": "a",
+    "created": "c",
+    "dead_at": "d",
+    "entrypoint": "e",
+    "failures": "f",
+    "headers": "h",
+    "id": "i",
+    "max_attempts": "m",
+    "next": "n",
+    "error": "r",
+    "token": "t",
+    "timeout": "o",
+    "from": "<",
+    "to": ">",
+}
+"""The names in a note, as they are written."""
+
+_NAMES = {letter: name for name, letter in LETTERS.items()}
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Kept: an encoder is as long in the making as a note."""
 
 HAS_ATTRIBUTES = hasattr(os, "setxattr")
 
@@ -70,9 +93,8 @@ def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool
     Raises:
         FileNotFoundError: there is no such file.
     """
-    said = {name: value for name, value in note.items() if value is not None and name != MORE}
-    content = _encoded(said)
-    if len(content) <= LARGEST and attributes and _set_attribute(path, content):
+    content = encoded(note)
+    if len(content) <= LARGEST and attributes and set_attribute(path, content):
         with suppress(FileNotFoundError):
             os.unlink(beside)
         return
@@ -81,12 +103,26 @@ def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool
     _write_beside(beside, content)
     if attributes:
         where = os.path.relpath(beside, os.path.dirname(path))
-        few: dict[str, Any] = {name: said[name] for name in ("id", "entrypoint") if name in said}
-        _set_attribute(path, _encoded({**few, MORE: where}))
+        few = {name: note.get(name) for name in ("id", "entrypoint")}
+        set_attribute(path, encoded({**few, MORE: where}))
 
 
-def _set_attribute(path: str, content: bytes) -> bool:
-    """Returns whether it could be set."""
+def encoded(note: Mapping[str, Any]) -> bytes:
+    """A note as it is written."""
+    said = {
+        LETTERS.get(name, name): int(value) if value.__class__ is float and value.is_integer() else value
+        for name, value in note.items()
+        if value is not None and value != 0
+    }
+    return _ENCODE(said).encode("utf-8", "surrogatepass")
+
+
+def set_attribute(path: str, content: bytes) -> bool:
+    """Write an encoded note to a file. Returns whether that could be done; if not, it has to be beside.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
     try:
         os.setxattr(path, ATTRIBUTE, content)
     except OSError as error:
@@ -118,8 +154,6 @@ def _decoded(content: bytes) -> dict[str, Any] | None:
         note = json.loads(content)
     except ValueError:
         return None
-    return note if isinstance(note, dict) else None
-
-
-def _encoded(note: dict[str, Any]) -> bytes:
-    return json.dumps(note, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    if not isinstance(note, dict):
+        return None
+    return {_NAMES.get(str(name), str(name)): value for name, value in note.items()}

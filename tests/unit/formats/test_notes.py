@@ -7,7 +7,7 @@ import pytest
 
 from jqueue.adapters.formats import _exclusive
 from jqueue.adapters.formats._exclusive import rename_exclusively
-from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, read_note, write_note
+from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, encoded, read_note, write_note
 
 NOTE = {"id": "a", "entrypoint": "work", "headers": {"x": "é\ud800\n"}}
 
@@ -49,10 +49,22 @@ def test_a_large_note_is_found_by_its_attribute_too_and_goes_when_a_small_one_fo
     large = {**NOTE, "error": "x" * LARGEST}
     write_note(file, large, beside)
     assert large == read_note(file)
-    assert {"id": "a", "entrypoint": "work", "more": "notes/5"} == json.loads(os.getxattr(file, ATTRIBUTE))
+    assert {"i": "a", "e": "work", "more": "notes/5"} == json.loads(os.getxattr(file, ATTRIBUTE))
     write_note(file, NOTE, beside)
     assert NOTE == read_note(file) == read_note(file, beside)
     assert [] == os.listdir(os.path.dirname(beside))
+
+
+def test_the_note_of_a_claim_fits_in_the_inode():
+    claim = {"attempt": 12, "failures": 0, "token": 1795313466137003123, "timeout": 300.0, "entrypoint": "mail"}
+    assert len(encoded(claim)) <= 64
+    assert len(encoded({**claim, "entrypoint": None, "next": 1795313466137003124})) <= 64
+
+
+@with_attributes
+def test_a_note_with_whole_names_is_read_too(file):
+    os.setxattr(file, ATTRIBUTE, b'{"attempt":3,"e":"mail"}')
+    assert {"attempt": 3, "entrypoint": "mail"} == read_note(file)
 
 
 @with_attributes
