@@ -46,16 +46,18 @@ _ALWAYS: dict[type[Operation], str] = {
     LastSequence: "holders",
 }
 
-_OF_NEW_JOBS = {
-    "priority": "priority",
-    "run_at": "delay",
-    "expires_at": "expiry",
-    "headers": "headers",
-    "unique_key": "unique_keys",
-    "max_attempts": "dead_letters",
-    "concurrency_key": "limits",
-    "keep_result": "results",
-}
+_OF_NEW_JOBS = tuple(
+    {
+        "priority": "priority",
+        "run_at": "delay",
+        "expires_at": "expiry",
+        "headers": "headers",
+        "unique_key": "unique_keys",
+        "max_attempts": "dead_letters",
+        "concurrency_key": "limits",
+        "keep_result": "results",
+    }.items()
+)
 
 
 def needs(operation: Operation, claim_timeout: float) -> Iterator[str]:
@@ -69,7 +71,8 @@ def needs(operation: Operation, claim_timeout: float) -> Iterator[str]:
         yield _ALWAYS[operation.__class__]
     match operation:
         case NewJob():
-            yield from (need for name, need in _OF_NEW_JOBS.items() if operation.values[name])
+            values = operation.values
+            yield from [need for name, need in _OF_NEW_JOBS if values[name]]
             if operation.values["keep_result"] is not None:
                 yield "results"
             if operation.delay is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -192,37 +191,62 @@ class StoreEngine(Engine):
         stages = self.draft.moved_jobs()
         life = self.life
         try:
-            now_there, steps = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
+            now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
         except BaseException as error:
             if life is self.life:
                 self._lose_track(outcomes, is_over=isinstance(error, Exception))
             raise
         self.go_on(life)
-        failed = {job_id: outcome for job_id, outcome in now_there.items() if isinstance(outcome, Exception)}
-        self.draft.settle()
         self._forget_old_acks()
-        there = {job_id: kept for job_id, kept in now_there.items() if isinstance(kept, Kept) and kept.place}
-        others = [kept.job for job_id, kept in there.items() if kept.job is not stages[job_id][-1]]
-        called = {job_id for job_id, kept in there.items() if kept.job.id != job_id}
-        self.draft.load(others, called & self.draft.jobs.keys())
-        self.draft.dirty.clear()
-        for job_id in (*now_there, *(kept.job.id for kept in there.values())):
-            self._adopted.pop(job_id, None)
-            self.places.pop(job_id, None)
-        self.places.update((kept.job.id, kept.place) for kept in there.values())
-        self.draft.version += 1
+        failed = self._take_over(now_there, {job_id: states[-1] for job_id, states in stages.items()})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
             for request, outcome in outcomes:
-                self._settle(request, as_it_stands(outcome, now_there) if isinstance(outcome, list) else outcome)
+                self._settle(request, as_it_stands(outcome, now_there) if outcome.__class__ is list else outcome)
             return
         self._forget_content()
-        for (request, outcome), lost in zip(outcomes, undone(outcomes, failed, steps), strict=True):
+        for (request, outcome), lost in zip(outcomes, undone(outcomes, failed, done), strict=True):
             self._settle_or_leave(request, outcome, now_there, lost)
         again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
         if again:
             failures = [error for error in again if not isinstance(error, Lost)]
             raise failures[0] if failures else CASConflictError("another program was quicker")
+
+    def _take_over(self, now_there: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
+        """Have the draft say what was done. Returns what was not.
+
+        Args:
+            now_there: what each job came to.
+            expected: what it would have been.
+        """
+        adopted, places, known = self._adopted, self.places, self.draft.jobs.entries
+        placed: dict[str, str] = {}
+        failed: dict[str, Exception] = {}
+        others: list[Job] = []
+        called: list[str] = []
+        for job_id, came_to in now_there.items():
+            adopted.pop(job_id, None)
+            places.pop(job_id, None)
+            if came_to.__class__ is not Kept:
+                if isinstance(came_to, Exception):
+                    failed[job_id] = came_to
+                continue
+            job, place = came_to
+            if not place:
+                continue
+            if job is not expected[job_id]:
+                others.append(job)
+                if job.id != job_id:
+                    adopted.pop(job.id, None)
+                    if job_id in known:
+                        called.append(job_id)
+            placed[job.id] = place
+        places.update(placed)
+        self.draft.settle()
+        self.draft.load(others, called)
+        self.draft.dirty.clear()
+        self.draft.version += 1
+        return failed
 
     def _forget_old_acks(self) -> None:
         finished = self.draft.finished
@@ -232,26 +256,28 @@ class StoreEngine(Engine):
 
     def _carry_out(
         self, stages: Mapping[str, list[Job | None]], arriving: Set[str], now: datetime
-    ) -> tuple[dict[str, Any], Counter[str]]:
+    ) -> tuple[dict[str, Any], dict[str, int]]:
         """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
 
-        Returns what it came to with each, and how many steps were done.
+        Returns what it came to with each; and of those that failed, how many steps were done before.
         """
         came_to: dict[str, Any] = {}
-        steps: Counter[str] = Counter()
-        places = {job_id: self.places.get(job_id, "") for job_id in stages}
-        for step in range(max(map(len, stages.values()), default=1) - 1):
+        done: dict[str, int] = {}
+        places, step = self.places, 0
+        moving = [(job_id, states, places.get(job_id, "")) for job_id, states in stages.items()]
+        while moving:
             changes = [
-                Change(states[step], states[step + 1], places[job_id], job_id in arriving)
-                for job_id, states in stages.items()
-                if step + 1 < len(states) and not isinstance(came_to.get(job_id), Exception)
+                Change(states[step], states[step + 1], place, job_id in arriving) for job_id, states, place in moving
             ]
-            for change, outcome in zip(changes, self.store.carry_out(changes, now), strict=True):
-                came_to[change.job_id] = outcome
-                steps[change.job_id] += not isinstance(outcome, Exception)
-                if isinstance(outcome, Kept):
-                    places[change.job_id] = outcome.place
-        return came_to, steps
+            further = []
+            for (job_id, states, place), outcome in zip(moving, self.store.carry_out(changes, now), strict=True):
+                came_to[job_id] = outcome
+                if isinstance(outcome, Exception):
+                    done[job_id] = step
+                elif step + 2 < len(states):
+                    further.append((job_id, states, place if outcome is None else outcome.place))
+            moving, step = further, step + 1
+        return came_to, done
 
     def _settle(self, request: Request, outcome: Outcome) -> None:
         request.in_flight = False

@@ -15,6 +15,10 @@ from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.job_store import Full, Kept, Lost
 
 
+_LOOKING = (Peek, Redrive, Purge, RequeueStale)
+"""They tell what there is, or what was done with all that there is."""
+
+
 def arriving(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
     """The ids of jobs that come from another queue."""
     operations = (operation for request, _ in outcomes for operation in request.operations)
@@ -35,7 +39,9 @@ def seen(job: Job) -> tuple[Any, ...]:
 
 def may_be_behind(operation: Operation, result: Any) -> bool:
     """Whether the result of an operation is another one where there are jobs, or claims, that the mirror misses."""
-    if isinstance(result, JQueueError) or isinstance(operation, Peek | Redrive | Purge | RequeueStale):
+    if result is None or result.__class__ is Job:
+        return False
+    if isinstance(result, JQueueError) or isinstance(operation, _LOOKING):
         return True
     if isinstance(operation, Dequeue) and isinstance(result, list):
         return len(result) < operation.batch_size
@@ -53,11 +59,16 @@ def _jobs_of(operation: Operation, result: Any) -> set[str]:
 
 
 def undone(
-    outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], steps: Mapping[str, int]
+    outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], done: Mapping[str, int]
 ) -> list[list[dict[str, Exception]]]:
     """For each operation of each request, the jobs with which it was not done, and why.
 
     What comes before a claim may have been done where the claim was not: the operations move a job in their order.
+
+    Args:
+        outcomes: of the requests.
+        failed: the jobs that are not where they should be, and why.
+        done: how many steps were done with each of these.
     """
     moves: Counter[str] = Counter()
     found = []
@@ -67,7 +78,7 @@ def undone(
             lost = {}
             for job_id in _jobs_of(operation, result) & failed.keys() if not isinstance(result, Exception) else ():
                 moves[job_id] += 1
-                if operation.claims_jobs or moves[job_id] > steps[job_id]:
+                if operation.claims_jobs or moves[job_id] > done[job_id]:
                     lost[job_id] = failed[job_id]
             of_request.append(lost)
         found.append(of_request)
@@ -91,11 +102,11 @@ def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) ->
 
 def as_it_stands(outcome: list[Any], now_there: Mapping[str, Any]) -> list[Any]:
     """The results, with the jobs in them as the store has them now."""
+    return [_current(result, now_there) for result in outcome]
 
-    def current(result: Any) -> Any:
-        if isinstance(result, Job):
-            found = now_there.get(result.id)
-            return found.job if isinstance(found, Kept) else result
-        return [current(entry) for entry in result] if isinstance(result, list) else result
 
-    return [current(result) for result in outcome]
+def _current(result: Any, now_there: Mapping[str, Any]) -> Any:
+    if result.__class__ is Job:
+        found = now_there.get(result.id)
+        return found.job if found.__class__ is Kept else result
+    return [_current(entry, now_there) for entry in result] if result.__class__ is list else result

@@ -240,10 +240,18 @@ class Draft:
 
     def moved_jobs(self) -> dict[str, list[Job | None]]:
         """What each job that changed since the last `settle` has been, from before to now; None: not there."""
+        jobs = self.jobs
         stages: dict[str, list[Job | None]] = {}
-        for _, job_id, old in filter(lambda entry: entry[0] is self.jobs, self._journal):
-            stages.setdefault(job_id, []).append(None if old is _ABSENT else old)
-        return {job_id: [*before, self.jobs.get(job_id)] for job_id, before in stages.items()}
+        for table, job_id, old in self._journal:
+            if table is jobs:
+                before = None if old is _ABSENT else old
+                if job_id in stages:
+                    stages[job_id].append(before)
+                else:
+                    stages[job_id] = [before]
+        for job_id, states in stages.items():
+            states.append(jobs.get(job_id))
+        return stages
 
     def savepoint(self) -> tuple[int, bool, int]:
         """A mark to come back to."""

@@ -96,7 +96,7 @@ class Enqueue(Operation):
 
     def prepared(self, preparation: Preparation) -> NewJob:
         """Checked, with an id, and durations in seconds."""
-        return new_job(preparation, **{field.name: getattr(self, field.name) for field in fields(self)})
+        return new_job(preparation, **{name: getattr(self, name) for name in _GIVEN})
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""
@@ -105,6 +105,9 @@ class Enqueue(Operation):
     def job_ids(self) -> Sequence[str]:
         """The id of the job to be."""
         return () if self.job_id is None else (self.job_id,)
+
+
+_GIVEN = tuple(field.name for field in fields(Enqueue))
 
 
 def new_job(
