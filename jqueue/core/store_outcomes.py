@@ -14,7 +14,6 @@ from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, R
 from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.job_store import Full, Kept, Lost
 
-
 _LOOKING = (Peek, Redrive, Purge, RequeueStale)
 """They tell what there is, or what was done with all that there is."""
 
