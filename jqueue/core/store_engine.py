@@ -59,7 +59,7 @@ class StoreEngine(Engine):
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
         self._won: dict[Request, list[Job]] = {}
-        self._looked_aside = False  # the place was scanned, and the draft has not heard of it
+        self._scans = self._heard = 0  # how often the place was scanned, and up to which of them the draft knows
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
 
     def reset(self) -> None:
@@ -98,12 +98,15 @@ class StoreEngine(Engine):
         """Read the store if it may have changed. Returns whether it had."""
         started = self.clock.monotonic()
         try:
-            jobs = await self._call(self._scan, not self.loaded)
+            found = await self._call(self._scan, not self.loaded)
         except BaseException:
             self.watch.failed()
             raise
         self.cycle.read(self.clock.monotonic() - started)
-        moved = jobs is not None and self._adopt(jobs)
+        moved = False
+        if found is not None:
+            jobs, self._heard = found
+            moved = self._adopt(jobs)
         self.loaded = True
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
@@ -150,16 +153,17 @@ class StoreEngine(Engine):
         size = sum(len(job.payload) for job in jobs)
         return Sight(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
 
-    def _scan(self, anyway: bool) -> list[Kept] | None:
-        if not anyway and not self._looked_aside and not self.store.has_moved():
+    def _scan(self, anyway: bool) -> tuple[list[Kept], int] | None:
+        """What there is, and which scan it is from. Whoever is cancelled here never hears of it."""
+        if not anyway and self._heard == self._scans and not self.store.has_moved():
             return None
-        self._looked_aside = False
+        self._scans += 1
         jobs = list(self.store.scan(self.now()))
         self._finished = self.store.finished()  # last, so that what has left by now is known to be finished
-        return jobs
+        return jobs, self._scans
 
     def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
-        self._looked_aside = True
+        self._scans += 1
         kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
         return kept, self.store.payloads(kept)
 

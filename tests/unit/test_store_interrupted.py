@@ -1,0 +1,55 @@
+"""A queue on a place that keeps jobs one by one, whose calls are cut short in the middle."""
+
+import asyncio
+import threading
+
+import pytest
+
+from jqueue import DeadlineExceededError, StoreQueue
+from tests.unit.test_store_queue import Shelf
+
+
+@pytest.fixture
+def shelf():
+    return Shelf()
+
+
+@pytest.fixture
+def queue(shelf):
+    return StoreQueue(shelf)
+
+
+async def test_what_was_read_for_nobody_is_read_again_when_the_queue_is_entered_again(shelf, queue):
+    other = StoreQueue(Shelf(shelf))
+    assert [] == await queue.dequeue("work")
+    job = await other.enqueue("work", b"1")
+    entered, go_on = threading.Event(), threading.Event()
+
+    def block():
+        entered.set()
+        assert go_on.wait(20)
+
+    shelf.reading = block
+    call = asyncio.create_task(queue.dequeue("work"))
+    await asyncio.to_thread(entered.wait)
+    await queue._writer.close("closed", 0.05)
+    with pytest.raises(DeadlineExceededError):
+        await call
+    go_on.set()
+    async with queue, asyncio.timeout(20):
+        assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
+
+
+async def test_a_place_that_was_read_by_half_is_read_again(shelf, queue):
+    other = StoreQueue(Shelf(shelf))
+    assert [] == await queue.dequeue("work")
+    job = await other.enqueue("work", b"1")
+    failures = iter([OSError(5, "Input/output error")])
+
+    def finished():
+        for failure in failures:
+            raise failure
+        return {}
+
+    shelf.finished = finished
+    assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
