@@ -332,6 +332,7 @@ class StoreEngine(Engine):
         wanted = operation.batch_size + len(self._won.get(request, ()))
         request.operations = (replace(operation, batch_size=wanted - len(jobs)),)
         self._won[request] = jobs
+        request.seen_empty = False  # or the end of its wait would be an empty answer
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         outcomes = await super()._apply(pending)

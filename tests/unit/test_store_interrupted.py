@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from jqueue import DeadlineExceededError, StoreQueue
+from jqueue.ports.job_store import Step
 from tests.unit.test_store_queue import Shelf
 
 
@@ -53,3 +54,30 @@ async def test_a_place_that_was_read_by_half_is_read_again(shelf, queue):
 
     shelf.finished = finished
     assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
+
+
+async def test_what_was_won_of_a_batch_is_not_lost_when_the_wait_ends_before_the_rest(shelf, queue):
+    entered, go_on, elsewhere = threading.Event(), threading.Event(), Shelf()
+    jobs = await asyncio.gather(*(StoreQueue(elsewhere).enqueue("work", b"1") for _ in range(2)))
+    call = asyncio.create_task(queue.dequeue("work", batch_size=2, wait=0.3))
+    while not shelf.scans:
+        await asyncio.sleep(0)
+
+    def block():
+        entered.set()
+        assert go_on.wait(20)
+
+    def lose_one(change):
+        if change.step is Step.CLAIM and change.job_id == jobs[1].id and not entered.is_set():
+            shelf.put(jobs[1].id, None)
+            shelf.reading = block
+
+    shelf.before = lose_one
+    shelf.kept = elsewhere.kept
+    await asyncio.to_thread(entered.wait)
+    [request] = queue._writer.engine._won
+    while request.patient:
+        await asyncio.sleep(0.01)
+    go_on.set()
+    async with asyncio.timeout(20):
+        assert [jobs[0].id] == [claimed.id for claimed in await call]
