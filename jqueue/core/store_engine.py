@@ -196,9 +196,9 @@ class StoreEngine(Engine):
         life = self.life
         try:
             now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
-        except BaseException as error:
+        except BaseException:  # it may have been done, by halves, or a thread that was left may still be at it
             if life is self.life:
-                self._lose_track(outcomes, is_over=isinstance(error, Exception))
+                self._forget_content()
             raise
         self.go_on(life)
         self._forget_old_acks()
@@ -355,12 +355,6 @@ class StoreEngine(Engine):
                     del self._won[request]
                     if request.future.cancelled() or request.future.exception() is not None:
                         request.orphan([jobs])
-
-    def _lose_track(self, outcomes: list[tuple[Request, Outcome]], *, is_over: bool) -> None:
-        """What is in the store is not known any more. A thread that was left may still be at it."""
-        self._forget_content()
-        for request, _ in outcomes:
-            request.in_flight = not is_over
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         return await in_a_thread(self._alone, self._one_at_a_time, work, *arguments)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from jqueue import DeadlineExceededError, StoreQueue
+from jqueue import DeadlineExceededError, StoreQueue, UnknownOutcomeError
 from jqueue.ports.job_store import Step
 from tests.unit.test_store_queue import Shelf
 
@@ -81,3 +81,21 @@ async def test_what_was_won_of_a_batch_is_not_lost_when_the_wait_ends_before_the
     go_on.set()
     async with asyncio.timeout(20):
         assert [jobs[0].id] == [claimed.id for claimed in await call]
+
+
+async def test_what_may_have_been_done_is_not_said_to_be_undone(shelf, queue):
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    assert [] == await queue.dequeue("work")
+    carry_out = shelf.carry_out
+
+    def carry_out_and_fail(changes, now):
+        carry_out(changes, now)
+        shelf.reading = fail
+        fail()
+
+    shelf.carry_out = carry_out_and_fail
+    with pytest.raises(UnknownOutcomeError):
+        await queue.enqueue("work", b"1", deadline=0.3)
+    assert 1 == len(shelf.kept)
