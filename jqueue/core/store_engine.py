@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from jqueue.adapters.threads import in_a_thread
 from jqueue.core.blob import Sight
@@ -38,6 +39,9 @@ Answer = TypeVar("Answer")
 FINISHED_KEPT = 10_000
 """So many acks are remembered, at the most; the older half of them is forgotten then."""
 
+_users: WeakValueDictionary[int, StoreEngine] = WeakValueDictionary()
+"""Whose each store is, by the number that it has as long as there is somebody who holds it."""
+
 
 class StoreEngine(Engine):
     """Carries requests to a store of jobs.
@@ -60,6 +64,7 @@ class StoreEngine(Engine):
         self._finished: Mapping[str, int] = {}
         self._won: dict[Request, list[Job]] = {}
         self._scans = self._heard = 0  # how often the place was scanned, and up to which of them the draft knows
+        _users[id(store)] = self
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
 
     def reset(self) -> None:
@@ -357,6 +362,11 @@ class StoreEngine(Engine):
                         request.orphan([jobs])
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        if _users.get(id(self.store)) is not self:
+            raise StorageFatalError(
+                f"another queue was made on this store of {self.store.name!r}, which knows what one of them has seen: "
+                "make a store for each queue"
+            )
         return await in_a_thread(self._alone, self._one_at_a_time, work, *arguments)
 
     @staticmethod

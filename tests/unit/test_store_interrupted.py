@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from jqueue import DeadlineExceededError, StoreQueue, UnknownOutcomeError
+from jqueue import DeadlineExceededError, StorageFatalError, StoreQueue, UnknownOutcomeError
 from jqueue.ports.job_store import Step
 from tests.unit.test_store_queue import Shelf
 
@@ -58,7 +58,8 @@ async def test_a_place_that_was_read_by_half_is_read_again(shelf, queue):
 
 async def test_what_was_won_of_a_batch_is_not_lost_when_the_wait_ends_before_the_rest(shelf, queue):
     entered, go_on, elsewhere = threading.Event(), threading.Event(), Shelf()
-    jobs = await asyncio.gather(*(StoreQueue(elsewhere).enqueue("work", b"1") for _ in range(2)))
+    other = StoreQueue(elsewhere)
+    jobs = [await other.enqueue("work", b"1") for _ in range(2)]
     call = asyncio.create_task(queue.dequeue("work", batch_size=2, wait=0.3))
     while not shelf.scans:
         await asyncio.sleep(0)
@@ -99,3 +100,12 @@ async def test_what_may_have_been_done_is_not_said_to_be_undone(shelf, queue):
     with pytest.raises(UnknownOutcomeError):
         await queue.enqueue("work", b"1", deadline=0.3)
     assert 1 == len(shelf.kept)
+
+
+async def test_a_place_is_taken_over_by_the_last_queue_that_is_made_on_it(shelf, queue):
+    job = await queue.enqueue("work", b"1")
+    later = StoreQueue(shelf)
+    for call in (queue.enqueue("work", b"2"), queue.dequeue("work"), queue.read_state(), queue.ack(job)):
+        with pytest.raises(StorageFatalError, match="another queue"):
+            await call
+    assert [job.id] == [claimed.id for claimed in await later.dequeue("work")]
