@@ -281,12 +281,27 @@ class DirqStore(ABC):
                     acked.append(change.before.claim)
         with suppress(OSError):  # what is done is done
             self._acked.remember(acked)
-        self._disk.flush()
+        try:
+            self._disk.flush()
+        except OSError as error:
+            outcomes = [
+                self._taken_back(change, outcome, error, now) for change, outcome in zip(changes, outcomes, strict=True)
+            ]
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
             with suppress(OSError, StorageError, Lost):
                 self._tidy(now, EMPTY_FOLDERS)
         return outcomes
+
+    def _taken_back(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
+        """What a change came to whose folder did not get to the disk: what is new goes, if nobody has it by now."""
+        if change.step is not Step.ADD or not isinstance(outcome, Kept):
+            return outcome
+        try:
+            self._steps[Step.REMOVE](self, Change(outcome.job, None, outcome.place), now)
+        except (OSError, Lost):
+            return outcome
+        return error
 
     def purge(self, now: datetime) -> None:
         """Remove what programs left behind when they ended, and all empty folders but the last two."""

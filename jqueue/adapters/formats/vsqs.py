@@ -23,7 +23,7 @@ from jqueue.adapters.formats._vsqs_adding import add_all, flush
 from jqueue.adapters.formats._vsqs_names import Name, Unit, parse
 from jqueue.adapters.formats._vsqs_numbers import Numbers
 from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of, remember
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.moving import HOLD as MOVE_SECONDS
 from jqueue.ports.job_store import Change, Full, Kept, Lost, Outcome, Step
@@ -140,15 +140,12 @@ class VsqsFolder:
     # What is done
 
     def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
-        if not self.path.is_dir():
-            self._sight.check_gone()
-            self.path.mkdir(parents=True, exist_ok=True)
-            if self._fsync:
-                flush(self.path.absolute().parent)
-        self._sight.found()
         notes: dict[str, dict[str, Any]] = {}
-        if any_dead := any(_after(change).status is JobStatus.DEAD for change in changes):
-            os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
+        any_dead = any(_after(change).status is JobStatus.DEAD for change in changes)
+        try:
+            self._make_folders(any_dead=any_dead)
+        except (OSError, StorageError) as error:
+            return [error for _ in changes]
 
         def name(job: Job, number: int, path: str) -> str:
             due = None if job.run_at is None else self.unit.number(job.run_at)
@@ -158,14 +155,42 @@ class VsqsFolder:
             return place
 
         places = add_all(self._numbers, changes, now, name, fsync=self._fsync)
-        if self._fsync:
-            flush(self.path)
-            if any_dead:
-                flush(f"{self._folder}/{DEAD}")
+        try:
+            self._flush(any_dead=any_dead)
+        except OSError as error:
+            places = [self._taken_back(place, error) for place in places]
         return [
             self._kept(place, notes[place], _after(change).payload) if isinstance(place, str) else self._refusal(place)
             for change, place in zip(changes, places, strict=True)
         ]
+
+    def _make_folders(self, *, any_dead: bool) -> None:
+        if not self.path.is_dir():
+            self._sight.check_gone()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if self._fsync:
+                flush(self.path.absolute().parent)
+        self._sight.found()
+        if any_dead:
+            os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
+
+    def _flush(self, *, any_dead: bool) -> None:
+        if self._fsync:
+            flush(self.path)
+            if any_dead:
+                flush(f"{self._folder}/{DEAD}")
+
+    def _taken_back(self, place: str | Exception, error: OSError) -> str | Exception:
+        """What an addition came to whose folder did not get to the disk: the job goes, if nobody has it by now."""
+        if isinstance(place, Exception):
+            return place
+        try:
+            os.unlink(self._path(place))
+        except OSError:
+            return place
+        with suppress(OSError):
+            os.unlink(self._sight.beside(place))
+        return error
 
     def _refusal(self, error: Exception) -> Exception:
         return Full(str(error)) if self._waits_for_room and isinstance(error, QueueFullError) else error

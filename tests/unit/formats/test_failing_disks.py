@@ -1,0 +1,100 @@
+"""What comes of a change whose folder cannot be brought to the disk: it is not done twice."""
+
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jqueue import DeadlineExceededError
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.store_queue import StoreQueue
+from jqueue.ports.job_store import JobStorePort
+
+STORES: dict[str, Callable[[Path], JobStorePort]] = {
+    "simple": DirqSimple,
+    "elements": DirqElements,
+    "vsqs": VsqsFolder,
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> JobStorePort:
+    return STORES[request.param](tmp_path / "queue")
+
+
+class Disk:
+    """Brings files to itself, but fails so often at folders that others see."""
+
+    def __init__(self, queue: Path) -> None:
+        self.failures = 0
+        self._queue = queue
+        self.and_then: Callable[[], Any] = lambda: None
+        self._sync = os.fsync
+
+    def sync(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        hidden = any(os.path.samestat(found, os.stat(part)) for part in self._queue.glob("temporary/*"))
+        if self.failures and stat.S_ISDIR(found.st_mode) and not hidden:
+            self.failures -= 1
+            self.and_then()
+            raise OSError(5, "Input/output error")
+        self._sync(descriptor)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
+    disk = Disk(tmp_path / "queue")
+    monkeypatch.setattr(os, "fsync", disk.sync)
+    return disk
+
+
+async def test_a_job_is_added_once_whose_folder_is_on_the_disk_at_the_second_try(
+    store: JobStorePort, disk: Disk
+) -> None:
+    queue = StoreQueue(store)
+    await queue.enqueue("work", b"1")
+    disk.failures = 1
+    job = await queue.enqueue("work", b"2")
+    assert [b"1", b"2"] == [found.payload for found in (await queue.read_state()).jobs]
+    assert job.id in {found.id for found in (await queue.read_state()).jobs}
+
+
+async def test_a_job_whose_folder_never_gets_to_the_disk_is_not_there(store: JobStorePort, disk: Disk) -> None:
+    queue = StoreQueue(store)
+    await queue.enqueue("work", b"1")
+    disk.failures = -1
+    with pytest.raises(DeadlineExceededError, match="Input/output"):
+        await queue.enqueue("work", b"2", deadline=0.3)
+    assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
+
+
+async def test_a_job_that_somebody_has_taken_meanwhile_is_not_added_again(
+    store: JobStorePort, disk: Disk, tmp_path: Path
+) -> None:
+    queue = StoreQueue(store)
+    [first] = [await queue.enqueue("work", b"1")]
+    taken: list[Any] = []
+
+    def take() -> None:
+        other = type(store)(tmp_path / "queue", fsync=False)  # type: ignore[call-arg]
+        taken.extend(kept for kept in other.scan(first.created_at) if kept.job.id != first.id)
+        for kept in taken:
+            take_away(tmp_path / "queue" / kept.place)
+
+    disk.failures, disk.and_then = 1, partial(take)
+    await queue.enqueue("work", b"2")
+    assert 1 == len(taken)
+    assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
+
+
+def take_away(path: Path) -> None:
+    """A program of the format finishes a job."""
+    if path.is_dir():
+        path.rename(path.parent.parent / "obsolete" / path.name)
+    else:
+        path.unlink()
