@@ -38,14 +38,15 @@ def add_all(
     Returns:
         For each its name, or why it was not added: QueueFullError, OSError.
     """
+    full = QueueFullError("the queue has no room: it holds as many jobs as it may")
+    outcomes: list[str | Exception] = [full] * len(changes)
     try:
+        if not numbers.has_room(now):
+            return outcomes
         reserved = numbers.reserve(len(changes), now)
     except OSError as error:
         return [error for _ in changes]
     room = len(changes) if reserved.free is None else reserved.free
-    outcomes: list[str | Exception] = [QueueFullError("the queue has no room: it holds as many jobs as it may")] * len(
-        changes
-    )
     chosen = list(zip(reserved.numbers, changes, strict=True))[:room]
     try:
         for begin in range(0, len(chosen), OPEN_AT_ONCE):

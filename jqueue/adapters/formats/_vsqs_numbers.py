@@ -50,6 +50,17 @@ class Numbers:
         """The path of the file that reserves a number."""
         return f"{self._folder}/{number}{WRITING}"
 
+    def has_room(self, now: datetime) -> bool:
+        """Whether the queue takes one more message, by a look that changes nothing: changes wake those who wait.
+
+        Raises:
+            FileNotFoundError: there is no folder.
+        """
+        if self._capacity is None:
+            return True
+        _, there, written = self._others(set(), now)
+        return there + len(written) < self._capacity
+
     def reserve(self, count: int, now: datetime) -> Reserved:
         """Numbers behind those of all messages that were there before this call.
 
