@@ -198,13 +198,34 @@ async def test_who_comes_first_gets_the_room(tmp_path):
 async def test_enqueue_waits_for_room_if_that_is_asked_for(tmp_path):
     queue = queue_on(tmp_path, capacity=1, when_full="wait")
     await queue.enqueue("work", b"1")
+    waiting = asyncio.create_task(queue.enqueue("work", b"2"))
+    (await _refused(queue)).expire()  # as at its deadline
     with pytest.raises(QueueFullError, match="no room"):
-        await queue.enqueue("work", b"2", deadline=0.05)
+        await waiting
     waiting = asyncio.create_task(queue.enqueue("work", b"3"))
     [job] = await queue.dequeue()
     await queue.ack(job)
     assert b"3" == (await waiting).payload
     assert 1 == len(names(tmp_path))
+
+
+async def _refused(queue):
+    """The call that found no room, and waits for some."""
+    while True:
+        for request in queue._writer._waiting:
+            if isinstance(request.last_error, QueueFullError) and not request.in_flight:
+                return request
+        await asyncio.sleep(0.01)
+
+
+async def test_who_finds_no_room_changes_nothing_in_the_folder(tmp_path):
+    """Or those who wait for room would wake themselves, and each other, all the time."""
+    queue = queue_on(tmp_path, capacity=1)
+    await queue.enqueue("work", b"1")
+    os.utime(tmp_path, (0, 0))
+    with pytest.raises(QueueFullError):
+        await queue.enqueue("work", b"2")
+    assert 0 == tmp_path.stat().st_mtime
 
 
 async def test_abandoned_messages_do_not_take_a_place_and_those_being_written_do(tmp_path):
