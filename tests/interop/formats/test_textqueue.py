@@ -19,6 +19,7 @@ from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.core.store_queue import StoreQueue
 from tests.interop.environments import Interpreter
 from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, OURS, READ_ALL, READER
+from tests.interop.formats.waiting import wait_until
 from tests.unit.formats.text_files import MESSAGES, messages
 
 SECONDS = 60
@@ -226,7 +227,7 @@ def killed_at_random(path: Path, ours: Interpreter, theirs: Interpreter, kills: 
         "consumer": lambda name: (ours.command(OURS, url, "consumer", name), ours.environment),
         "another consumer": lambda name: (ours.command(OURS, url, "consumer", name), ours.environment),
         "appender": lambda name: (theirs.command(APPENDER, str(path), name), theirs.environment),
-        "reader": lambda name: (theirs.command(ENDLESS_READER, str(path)), theirs.environment),
+        "reader": lambda name: (theirs.command(ENDLESS_READER, str(path), name), theirs.environment),
     }
     errors = []
     with ExitStack() as stack, said.open("ab") as out:
@@ -237,15 +238,19 @@ def killed_at_random(path: Path, ours: Interpreter, theirs: Interpreter, kills: 
             command, environment = programs[role](f"{role}-{seed}-{number}")
             running[role] = Worker(command, environment, out)
 
+        def wait_for(what: str, count: int) -> None:
+            processes = [worker.process for worker in running.values()]
+            wait_until(what, lambda: count <= said.read_bytes().count(f'["{what}"'.encode()), processes)
+
         for role in programs:
             start(role, 0)
-        time.sleep(1.0)  # until all have begun
+        wait_for("begun", len(programs))
         for number in range(1, kills + 1):
             time.sleep(dice.uniform(0.05, 0.5))
             role = dice.choice(list(programs))
             errors.append(running.pop(role).kill())
             start(role, number)
-        time.sleep(0.5)
+        wait_for("marked", 1)
         for role in list(programs):
             errors.append(running.pop(role).kill())
     assert not any(errors), "\n".join(errors)

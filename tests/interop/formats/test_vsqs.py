@@ -15,6 +15,7 @@ from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.connect import connect
 from jqueue.core.store_queue import StoreQueue
 from tests.interop.formats.vsqs_programs import OUR_WORKER, THEIR_WORKER, Theirs, Worker
+from tests.interop.formats.waiting import wait_until
 
 
 @pytest.fixture
@@ -203,10 +204,11 @@ async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed
     dice = random.Random(seed)
     sides = [(original("vsqs"), THEIR_WORKER, "theirs"), (ours, OUR_WORKER, "ours")]
     workers = [Worker(*side[:2], tmp_path, f"{side[2]}{number}-", timeout) for side in sides for number in range(2)]
-    kills, until = 0, time.monotonic() + seconds
-    await asyncio.sleep(1)
     try:
-        while time.monotonic() < until:
+        logs, processes = lambda: tmp_path.glob("*.log"), [worker.process for worker in workers]
+        wait_until("all have begun", lambda: 4 == sum(log.stat().st_size > 0 for log in logs()), processes)
+        kills, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until or kills <= seconds:
             await asyncio.sleep(dice.uniform(0.05, 0.7))
             worker = dice.choice(workers)
             worker.kill()
@@ -233,7 +235,6 @@ async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed
             case "ended":
                 ended[name] += 1
     print(f"{kills} kills, {len(added)} added, {sum(ended.values())} ended, {len(left)} left")
-    assert kills > seconds
     assert {"ours0", "ours1", "theirs0", "theirs1"} == {name.partition("-")[0] for name in added}
     missing = added - set(ended) - left
     assert set() == missing - set(taken), "lost"

@@ -43,6 +43,7 @@ import json, sys, time
 from textqueue import TextQueue
 queue = TextQueue()
 queue.add_input(sys.argv[1])
+print(json.dumps(["begun", sys.argv[2]]), flush=True)
 while True:
     message = queue.get_next()
     if message is None:
@@ -53,11 +54,12 @@ while True:
     print(json.dumps(["marked", message.value]), flush=True)
     time.sleep(0.005)
 """
-"""Reads and finishes messages until it is killed."""
+"""Says that it has begun, then reads and finishes messages until it is killed."""
 
 APPENDER = """
 import json, os, sys, time
 number = 0
+print(json.dumps(["begun", sys.argv[2]]), flush=True)
 while True:
     number += 1
     text = sys.argv[2] + "-" + str(number)
@@ -80,6 +82,7 @@ async def main(url, role, name):
     dice = random.Random(name)
     async with connect(url, stale_timeout=1) as queue:
         number = 0
+        say("begun", name)
         while True:
             if role == "producer":
                 texts = [f"{name}-{number + more}" for more in range(dice.randint(1, 4))]
