@@ -3,15 +3,21 @@
 import asyncio
 import collections
 import random
+import re
 import signal
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from jqueue import connect
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from tests.interop.formats.waiting import wait_until
+
+LEAST_DONE = 20
+"""So many jobs are done at the least, however slow the machine is."""
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}
 
@@ -56,8 +62,12 @@ asyncio.run(main())
 """
 )
 
+STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/(temporary|obsolete)/[0-9a-f]{14}'$"
+"""What `purge` of dirq says of an element that another program of dirq is adding, is removing, or died with."""
+
 THEIRS = (
     COMMON
+    + f"STUMBLES = {STUMBLES!r}"
     + r"""
 import re
 from dirq.QueueSimple import QueueSimple
@@ -81,11 +91,48 @@ while True:
     queue.count()
     try:
         queue.purge()
-    except OSError as error:  # it stumbles over what it left itself, being killed in an add
-        if not re.search(r"temporary/[0-9a-f]{14}'?$", str(error)):
+    except OSError as error:  # it stumbles over what it left itself, being killed in an add or a remove
+        if not re.search(STUMBLES, str(error)):
             raise
 """
 )
+
+KILLED = r"""
+import os, signal, sys
+from dirq.queue import Queue
+folder, verb, event = sys.argv[1:]
+queue = Queue(folder, schema={"body": "binary"})
+name = queue.add({"body": b"left"})
+assert queue.lock(name)
+
+def hear(heard, arguments):
+    if heard == event and folder in str(arguments[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(hear)
+queue.remove(name) if verb == "remove" else queue.add({"body": b"left"})
+"""
+
+PURGE = r"""
+import sys
+from dirq.queue import Queue
+queue = Queue(sys.argv[1], schema={"body": "binary"})
+try:
+    queue.purge()
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("verb", "event"), [("add", "os.rename"), ("remove", "os.remove")])
+def test_originals_alone_stumble_over_what_one_of_them_died_with_until_we_tidy_up(verb, event, original, tmp_path):
+    dirq, folder = original("dirq"), tmp_path / "queue"
+    command = dirq.command(KILLED, str(folder), verb, event)
+    assert -signal.SIGKILL == subprocess.run(command, env=dirq.environment, check=False).returncode
+    assert re.search(STUMBLES, dirq.run(PURGE, str(folder), folder=tmp_path).strip())
+    assert not re.search(STUMBLES, f"cannot rmdir({folder}/00000000): Directory not empty: '{folder}/00000000'")
+    DirqElements(folder).purge(datetime.now(UTC) + timedelta(hours=1))
+    assert "" == dirq.run(PURGE, str(folder), folder=tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +147,7 @@ def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, s
     running: list[subprocess.Popen[str] | None] = [None] * 4
     kills = 0
     until = time.monotonic() + seconds
-    while time.monotonic() < until or kills < 4:
+    while time.monotonic() < until or kills < 4 or _done(journals) <= LEAST_DONE:
         place = chance.randrange(4)
         process = running[place]
         if process is not None:
@@ -112,9 +159,10 @@ def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, s
         journal = journals / f"{len(list(journals.iterdir()))}-{place}"
         journal.touch()
         arguments = [url, str(folder), kind, str(journal), str(chance.randrange(1 << 60))]
-        running[place] = subprocess.Popen(
+        process = running[place] = subprocess.Popen(
             interpreter.command(program, *arguments), env=interpreter.environment, stderr=subprocess.PIPE, text=True
         )
+        wait_until("it has begun", partial(_has_begun, journal), [process])
         time.sleep(chance.uniform(0.1, min(1.5, seconds / 4)))
     for process in running:
         if process is not None:
@@ -122,6 +170,14 @@ def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, s
             _, errors = process.communicate(timeout=30)
             assert -signal.SIGKILL == process.returncode, errors
     _audit(asyncio.run(_drain(url, KINDS[kind](folder))), journals)
+
+
+def _has_begun(journal):
+    return journal.stat().st_size > 0
+
+
+def _done(journals):
+    return sum(journal.read_text().count("done ") for journal in journals.iterdir())
 
 
 async def _drain(url, store):
@@ -148,7 +204,7 @@ def _audit(left, journals):
             said[what].append(payload)
         unsure |= set(of_it["finish"]) - set(of_it["done"])
     added, done = set(said["added"]), said["done"]
-    assert len(done) > 20, "it was to be proved on jobs"
+    assert len(done) > LEAST_DONE, "it was to be proved on jobs"
     assert [] == [payload for payload, times in collections.Counter(done).items() if times > 1], "finished twice"
     assert set() == set(done) & set(left), "finished, and there again"
     assert [] == [payload for payload, times in collections.Counter(left).items() if times > 1], "there twice"
