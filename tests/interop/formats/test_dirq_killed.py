@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -62,8 +63,9 @@ asyncio.run(main())
 """
 )
 
-STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/(temporary|obsolete)/[0-9a-f]{14}'$"
-"""What `purge` of dirq says of an element that another program of dirq is adding, is removing, or died with."""
+STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/((temporary|obsolete)/[0-9a-f]{14}|[0-9a-f]{8})'$"
+"""What `purge` of dirq says of an element that another program is adding, is removing, or died with; and of a folder
+that was empty when it looked, and is not when it removes it."""
 
 THEIRS = (
     COMMON
@@ -130,9 +132,78 @@ def test_originals_alone_stumble_over_what_one_of_them_died_with_until_we_tidy_u
     command = dirq.command(KILLED, str(folder), verb, event)
     assert -signal.SIGKILL == subprocess.run(command, env=dirq.environment, check=False).returncode
     assert re.search(STUMBLES, dirq.run(PURGE, str(folder), folder=tmp_path).strip())
-    assert not re.search(STUMBLES, f"cannot rmdir({folder}/00000000): Directory not empty: '{folder}/00000000'")
     DirqElements(folder).purge(datetime.now(UTC) + timedelta(hours=1))
     assert "" == dirq.run(PURGE, str(folder), folder=tmp_path)
+
+
+PAUSED_ADD = r"""
+import sys
+from dirq.queue import Queue
+folder = sys.argv[1]
+queue = Queue(folder, schema={"body": "binary"}, maxelts=2)
+
+def hear(heard, arguments):
+    if heard == "os.rename":
+        print("about to rename", flush=True)
+        sys.stdin.readline()
+
+sys.addaudithook(hear)
+queue.add({"body": b"late"})
+print("added", flush=True)
+"""
+
+PAUSED_PURGE = r"""
+import sys
+from dirq.queue import Queue
+folder = sys.argv[1]
+queue = Queue(folder, schema={"body": "binary"}, maxelts=2)
+names = [queue.add({"body": b"1"})]
+print("one is there", flush=True)
+sys.stdin.readline()
+names += [queue.add({"body": b"2"}), queue.add({"body": b"3"})]
+for name in names[:2]:
+    queue.lock(name)
+    queue.remove(name)
+
+def hear(heard, arguments):
+    if heard == "os.rmdir":
+        print("about to remove", flush=True)
+        sys.stdin.readline()
+
+sys.addaudithook(hear)
+try:
+    queue.purge()
+except OSError as error:
+    print(error, flush=True)
+"""
+
+
+def test_originals_alone_stumble_over_a_folder_into_which_one_of_them_adds_late(original, tmp_path):
+    dirq, folder = original("dirq"), tmp_path / "queue"
+    with ExitStack() as stack:
+
+        def start(program):
+            command = dirq.command(program, str(folder))
+            process = subprocess.Popen(
+                command, env=dirq.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        def says(process, go_on=False):
+            if go_on:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        purging = start(PAUSED_PURGE)
+        assert "one is there" == says(purging)
+        adding = start(PAUSED_ADD)
+        assert "about to rename" == says(adding)
+        assert "about to remove" == says(purging, go_on=True)
+        assert "added" == says(adding, go_on=True)
+        assert re.search(STUMBLES, says(purging, go_on=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
