@@ -10,6 +10,7 @@ import pytest
 
 from jqueue.adapters.file_events import FileEvents
 from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.core.file_watch import FileWatch
 from jqueue.core.store_queue import StoreQueue
 from tests.unit.formats.folders import filled
 
@@ -17,10 +18,14 @@ HOUR = timedelta(hours=1)
 
 
 class Counted(VsqsFolder):
-    """Counts how often the folder is listed, and how often it is asked whether it has moved."""
+    """Counts how often the folder is listed, and how often it is asked whether it has moved.
+
+    And how often it is asked for the folders to watch, as whoever watches does when it is done with some events.
+    """
 
     scans = 0
     asked = 0
+    watches = 0
 
     def scan(self, now):
         self.scans += 1
@@ -29,6 +34,30 @@ class Counted(VsqsFolder):
     def has_moved(self):
         self.asked += 1
         return super().has_moved()
+
+    def watched(self):
+        self.watches += 1
+        return super().watched()
+
+
+async def _until(is_so):
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch):
+    """The watches that have said that they have begun."""
+    heard = []
+    notice = FileWatch._notice
+
+    def note(self: FileWatch, events: FileEvents) -> None:
+        notice(self, events)
+        heard.append(events)
+
+    monkeypatch.setattr(FileWatch, "_notice", note)
+    return heard
 
 
 @pytest.fixture
@@ -44,109 +73,123 @@ def _threads():
     return [thread for thread in threading.enumerate() if thread.name == "jqueue-file-events"]
 
 
-async def _watching(queue):
-    while not queue._writer._files.active or queue._writer._files.noticed:
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
+def _is_idle(queue):
+    """Whether all that was noticed has been looked at."""
+    return queue._writer._files.active and not queue._writer._files.noticed and queue._writer._resting
 
 
-async def _waits(queue):
+async def _watching(queue, heard):
+    await _until(lambda: queue._writer._files._events in heard and _is_idle(queue))
+
+
+async def _waits(queue, heard):
     waiting = asyncio.create_task(queue.dequeue(wait=20))
-    await _watching(queue)
+    await _watching(queue, heard)
     return waiting
 
 
-async def test_who_waits_looks_at_nothing_while_nothing_happens(queue, tmp_path):
-    waiting = await _waits(queue)
-    looks = queue.store.scans, queue.store.asked
-    await asyncio.sleep(0.5)
-    assert looks == (queue.store.scans, queue.store.asked)
+async def test_who_waits_looks_at_nothing_while_nothing_happens(queue, heard, tmp_path, monkeypatch):
+    rests, rest = [], queue._writer._rest
+
+    def note(seconds):
+        rests.append(seconds)
+        return rest(seconds)
+
+    monkeypatch.setattr(queue._writer, "_rest", note)
+    waiting = await _waits(queue, heard)
+    assert HOUR.total_seconds() - 60 < rests[-1], "it would look of its own accord"
+    looks, watches = (queue.store.scans, queue.store.asked), queue.store.watches
     (tmp_path / "beside").mkdir()  # in the folder that is watched because that of the queue is not there yet
+    await _until(lambda: queue.store.watches > watches)
+    await asyncio.sleep(0)  # what was told before that is noticed
+    await _until(lambda: _is_idle(queue))
     assert looks == (queue.store.scans, queue.store.asked)
-    waiting.cancel()
+    filled(tmp_path / "a" / "queue", {"5": b"payload"})
+    async with asyncio.timeout(20):
+        assert b"payload" == (await waiting)[0].payload, "it does look when there is something"
 
 
-async def test_a_message_of_another_program_wakes_who_waits_even_in_a_new_folder(queue, tmp_path):
-    waiting = await _waits(queue)
+async def test_a_message_of_another_program_wakes_who_waits_even_in_a_new_folder(queue, heard, tmp_path):
+    waiting = await _waits(queue, heard)
     filled(tmp_path / "a" / "queue", {"5.new": b"payload"})
     os.rename(tmp_path / "a" / "queue" / "5.new", tmp_path / "a" / "queue" / "5")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         [job] = await waiting
     assert b"payload" == job.payload
 
 
-async def test_a_folder_that_is_removed_and_made_again_is_watched_again(queue, tmp_path):
+async def test_a_folder_that_is_removed_and_made_again_is_watched_again(queue, heard, tmp_path):
     folder = filled(tmp_path / "a" / "queue", {})
     for number in range(3):
-        waiting = await _waits(queue)
+        waiting = await _waits(queue, heard)
+        told = len(heard)
         shutil.rmtree(folder)
         filled(folder, {})
-        await asyncio.sleep(0.1)
+        await _until(lambda told=told: len(heard) > told and _is_idle(queue))
         filled(folder, {str(number): b"payload"})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             [job] = await waiting
         await queue.ack(job)
 
 
-async def test_a_waiting_call_is_told_when_the_folder_is_gone(queue, tmp_path):
+async def test_a_waiting_call_is_told_when_the_folder_is_gone(queue, heard, tmp_path):
     from jqueue import BlobMissingError
 
     folder = filled(tmp_path / "a" / "queue", {})
-    waiting = await _waits(queue)
+    waiting = await _waits(queue, heard)
     shutil.rmtree(folder)
     with pytest.raises(BlobMissingError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await waiting
 
 
-async def test_the_end_of_a_claim_wakes_who_waits(queue, tmp_path):
+async def test_the_end_of_a_claim_wakes_who_waits(queue, heard, tmp_path):
     other = StoreQueue(VsqsFolder(tmp_path / "a" / "queue", fsync=False))
     await other.enqueue("work", b"payload")
     await other.dequeue(claim_timeout=0.4)
-    waiting = await _waits(queue)
-    async with asyncio.timeout(5):
+    waiting = await _waits(queue, heard)
+    async with asyncio.timeout(20):
         [job] = await waiting
     assert 2 == job.attempt
 
 
-async def test_a_job_that_is_due_wakes_who_waits(queue):
+async def test_a_job_that_is_due_wakes_who_waits(queue, heard):
     await queue.enqueue("work", b"payload", delay=0.4)
-    waiting = await _waits(queue)
-    async with asyncio.timeout(5):
+    waiting = await _waits(queue, heard)
+    async with asyncio.timeout(20):
         assert b"payload" == (await waiting)[0].payload
 
 
-async def test_room_wakes_who_waits_for_it(tmp_path):
+async def test_room_wakes_who_waits_for_it(heard, tmp_path):
     store = Counted(tmp_path, fsync=False, capacity=1, when_full="wait")
     async with StoreQueue(store, poll_interval=HOUR) as queue:
         await queue.enqueue("work", b"1")
         waiting = asyncio.create_task(queue.enqueue("work", b"2"))
-        await _watching(queue)
+        await _watching(queue, heard)
         assert not waiting.done()
         [name] = [name for name in os.listdir(tmp_path) if name.isdigit()]
         (tmp_path / name).unlink()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await waiting
     assert not _threads()
 
 
-async def test_no_thread_is_left_when_nobody_waits(queue):
-    waiting = await _waits(queue)
+async def test_no_thread_is_left_when_nobody_waits(queue, heard):
+    waiting = await _waits(queue, heard)
     assert 1 == len(_threads())
     waiting.cancel()
-    async with asyncio.timeout(5):
-        while _threads():
-            await asyncio.sleep(0.01)
+    await _until(lambda: not _threads())
 
 
 async def test_without_the_extra_it_is_looked_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(FileEvents, "are_there", lambda: False)
-    async with StoreQueue(Counted(tmp_path, fsync=False), poll_interval=0.05) as queue:
+    store = Counted(tmp_path, fsync=False)
+    async with StoreQueue(store, poll_interval=0.05) as queue:
         waiting = asyncio.create_task(queue.dequeue(wait=20))
-        await asyncio.sleep(0.1)
+        await _until(lambda: store.asked)
         assert not _threads()
         filled(tmp_path, {"5": b"payload"})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert b"payload" == (await waiting)[0].payload
 
 
@@ -155,10 +198,11 @@ async def test_where_the_system_has_no_watches_it_is_looked_now_and_then(tmp_pat
         raise OSError(24, "too many")
 
     monkeypatch.setattr(FileEvents, "_watch", none_left)
-    async with StoreQueue(Counted(tmp_path, fsync=False), poll_interval=0.05) as queue:
+    store = Counted(tmp_path, fsync=False)
+    async with StoreQueue(store, poll_interval=0.05) as queue:
         waiting = asyncio.create_task(queue.dequeue(wait=20))
-        await asyncio.sleep(0.1)
+        await _until(lambda: store.asked)
         filled(tmp_path, {"5": b"payload"})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert b"payload" == (await waiting)[0].payload
     assert "too many" in caplog.text
