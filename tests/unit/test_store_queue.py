@@ -31,6 +31,7 @@ class Shelf:
     def __init__(self, same=None):
         self.kept = {} if same is None else same.kept
         self.place = itertools.count(1) if same is None else same.place
+        self.acked = {} if same is None else same.acked
         self.scans = 0
         self.steps: list[Step] = []
         self.before = lambda change: None
@@ -54,7 +55,7 @@ class Shelf:
         return [job for job, _ in jobs]
 
     def finished(self):
-        return {}
+        return dict(self.acked)
 
     def carry_out(self, changes, now):
         return [self.carry(change) for change in changes]
@@ -67,6 +68,8 @@ class Shelf:
             if change.place != ("" if kept is None else kept.place):
                 return Lost()
             self.put(change.job_id, change.after)
+            if change.acked:
+                self.acked[change.job_id] = change.before.attempt
             self.after(change)
         except Exception as error:
             return error
@@ -147,12 +150,23 @@ async def test_one_that_lost_its_race_leaves_the_others_of_the_same_commit_alone
 
 async def test_of_several_things_each_is_told_for_itself(shelf, queue):
     waiting = await queue.enqueue("work", b"1", priority=9)
-    await queue.enqueue("work", b"2")
-    [job] = await queue.dequeue("work")
-    shelf.before = once(lambda change: shelf.put(waiting.id, None) if change.job_id == waiting.id else False)
-    answers = await queue.apply_each(Cancel(waiting.id), Ack(job))
-    assert [JobNotFoundError, type(None)] == [type(answer) for answer in answers]
+    for payload in (b"2", b"3"):
+        await queue.enqueue("work", payload)
+    lost, done = await queue.dequeue("work", batch_size=2)
+    robbed = {waiting.id, lost.id}
+
+    def rob(change):
+        if change.job_id in robbed:
+            robbed.remove(change.job_id)
+            shelf.put(change.job_id, None)
+
+    shelf.before = rob
+    answers = await queue.apply_each(Cancel(waiting.id), Ack(lost), Ack(done))
+    assert [JobNotFoundError, ClaimLostError, type(None)] == [type(answer) for answer in answers]
     assert {} == shelf.kept
+    with pytest.raises(ClaimLostError):
+        await queue.ack(lost)
+    await queue.ack(done)
 
 
 async def test_a_failure_of_the_place_is_tried_again_and_nobody_else_hears_of_it(shelf, queue):
