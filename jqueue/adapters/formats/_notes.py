@@ -98,9 +98,7 @@ def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool
         with suppress(FileNotFoundError):
             os.unlink(beside)
         return
-    if not attributes:
-        os.stat(path)
-    _write_beside(beside, content)
+    _write_beside(path, beside, content)
     if attributes:
         where = os.path.relpath(beside, os.path.dirname(path))
         few = {name: note.get(name) for name in ("id", "entrypoint")}
@@ -132,13 +130,19 @@ def set_attribute(path: str, content: bytes) -> bool:
     return True
 
 
-def _write_beside(beside: str, content: bytes) -> None:
+def _write_beside(path: str, beside: str, content: bytes) -> None:
     with suppress(FileExistsError):
         os.mkdir(os.path.dirname(beside))
     part = f"{beside}.{os.getpid()}-{threading.get_ident()}.part"  # nobody else writes there at the same time
-    with open(part, "wb") as file:
-        file.write(content)
-    os.replace(part, beside)
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+        os.stat(path)  # or it has another name by now, and whoever gave it that has noted something else
+        os.replace(part, beside)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def _read_beside(beside: str) -> dict[str, Any] | None:

@@ -87,6 +87,31 @@ def test_a_file_that_is_gone_has_no_note(tmp_path, beside, attributes):
         write_note(str(tmp_path / "gone"), NOTE, beside, attributes=attributes)
 
 
+@pytest.mark.parametrize("attributes", [True, False])
+def test_whoever_knows_a_file_by_an_old_name_leaves_its_note_alone(file, beside, tmp_path, attributes):
+    large = {**NOTE, "error": "x" * LARGEST}
+    write_note(file, large, beside, attributes=attributes)
+    os.rename(file, tmp_path / "5.6")
+    with pytest.raises(FileNotFoundError):
+        write_note(file, {**large, "error": "y" * LARGEST}, beside, attributes=attributes)
+    assert large == read_note(str(tmp_path / "5.6"), beside, attributes=attributes)
+    assert ["5"] == os.listdir(os.path.dirname(beside))
+
+
+def test_a_disk_that_is_full_leaves_the_note_as_it_was(file, beside, monkeypatch):
+    large = {**NOTE, "error": "x" * LARGEST}
+    write_note(file, large, beside)
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_note(file, {**large, "error": "y" * LARGEST}, beside)
+    assert large == read_note(file, beside)
+    assert ["5"] == os.listdir(os.path.dirname(beside))
+
+
 @pytest.mark.parametrize("in_one_step", [True, False])
 def test_a_rename_replaces_nothing(tmp_path, in_one_step):
     old, new = tmp_path / "old", tmp_path / "new"

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import JobStatus
+from jqueue import Job, JobStatus
 from jqueue.adapters.formats._exclusive import rename_exclusively
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.job_store import Change
+from jqueue.ports.job_store import Change, Kept, Lost
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import filled, names
 
@@ -81,3 +81,28 @@ async def test_a_job_given_back_and_claimed_at_once_is_that_of_its_new_holder(tm
     assert (JobStatus.IN_PROGRESS, 2, 2 if charge else 1) == (held.status, held.attempt, held.failures)
     assert 1 == len(names(tmp_path))
     await queue(VsqsFolder).ack(held)
+
+
+@pytest.mark.parametrize("attributes", [True, False])
+def test_a_heartbeat_that_comes_too_late_leaves_the_note_of_the_next_holder_alone(tmp_path, attributes):
+    now = FakeClock().now()
+    late, other = (VsqsFolder(tmp_path, fsync=False, attributes=attributes) for _ in range(2))
+
+    def claim(store: VsqsFolder, job: Job, place: str) -> Kept:
+        [kept] = store.carry_out([Change(job, job.evolve(status=JobStatus.IN_PROGRESS, claim_timeout=9.0), place)], now)
+        assert isinstance(kept, Kept)
+        return kept
+
+    new = Job(id="1", entrypoint="work", payload=b"", headers={"large": "x" * 2000})
+    [added] = late.carry_out([Change(None, new, "")], now)
+    assert isinstance(added, Kept)
+    over = claim(late, *added)
+    back = over.job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None)
+    [ready] = other.carry_out([Change(over.job, back, over.place)], now)
+    assert isinstance(ready, Kept)
+    held = claim(other, *ready)
+    [outcome] = late.carry_out([Change(over.job, over.job, over.place)], now + timedelta(seconds=1))
+    assert isinstance(outcome, Lost)
+    assert [(held.job.attempt, held.job.claim_timeout)] == [
+        (job.attempt, job.claim_timeout) for job, _ in VsqsFolder(tmp_path, attributes=attributes).scan(now)
+    ]
