@@ -9,6 +9,8 @@ import pytest
 
 from tests.interop.environments import Interpreter, Release
 
+pytest.register_assert_rewrite("tests.interop.formats.dirq_contract")
+
 ORIGINALS = {
     "vsqs": Release("vsqs", "0.3", oldest=(3, 12)),
     "dirq": Release("dirq", "1.8"),
