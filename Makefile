@@ -100,8 +100,8 @@ check: ## everything that CI checks: lint, then the fast tests, the snippets of 
 	@$(MAKE) --no-print-directory test
 
 check-system: $(STAMP) ## run the tests beside programs that pip cannot install: Perl's Directory::Queue
-	@perl -MDirectory::Queue -e1 2>/dev/null || echo "skipped: Perl's Directory::Queue is not installed" \
-	    "(Debian has none; Fedora/EPEL: perl-Directory-Queue)" >&2
+	@perl -e "use Directory::Queue 2" 2>/dev/null || echo "skipped: Perl's Directory::Queue 2 is not installed" \
+	    "(Fedora and EPEL: perl-Directory-Queue; Debian has no such package; from CPAN: cpan Directory::Queue)" >&2
 	@$(PYTEST) -m system -rs tests/system $(ARGS)
 
 # An environment whose Python is gone (a link to nowhere) is built anew.

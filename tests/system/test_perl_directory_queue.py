@@ -1,86 +1,44 @@
-"""jqueue and Perl's Directory::Queue on one folder. Debian does not have it: `make check-system` says so.
+"""jqueue and Perl's Directory::Queue on one folder, as jqueue and Python's dirq are, and what only Perl does."""
 
-Where Perl's and Python's differ is proved here: Perl removes whatever has a dot in its name and is no young `.tmp` or
-`.lck`, uses an empty last folder again, begins a table with an empty line, and counts elements only.
-"""
-
-import base64
-import json
 import os
-import shutil
-import subprocess
+import random
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jqueue import connect
-from tests.interop.formats.dirq_original import ByLine
-
-MISSING = "skipped: Perl's Directory::Queue is not installed (Debian has none; Fedora/EPEL: perl-Directory-Queue)"
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
+from tests.interop.formats.dirq_original import SCHEMA, OriginalError
+from tests.system.directory_queue import DirectoryQueue
 
 pytestmark = pytest.mark.system
 
-of_both_kinds = pytest.mark.parametrize("kind", ["simple", "queue"])
+STORES = {"simple": DirqSimple, "queue": DirqElements}
 
-PROGRAM = r"""
-use strict;
-use warnings;
-use Directory::Queue;
-use JSON::PP;
-use MIME::Base64;
+OLD = 1_000_000_000
 
-$| = 1;
-my ($path, $kind) = @{ decode_json($ARGV[0]) };
-my $queue = $kind eq "simple"
-    ? Directory::Queue->new(path => $path, type => "Simple")
-    : Directory::Queue->new(path => $path, type => "Normal", schema => { body => "binary", header => "table?" });
+NONCHARACTERS = [0xFDD0, 0xFDEF, 0xFFFE, 0xFFFF, 0x1FFFE, 0x10FFFF]
 
-sub names {
-    my @found;
-    for (my $name = $queue->first(); $name; $name = $queue->next()) { push(@found, $name); }
-    return \@found;
-}
-
-sub get {
-    my ($name) = @_;
-    if ($kind eq "simple") { return { body => encode_base64($queue->get($name), "") }; }
-    my %data = $queue->get($name);
-    my $found = { body => encode_base64($data{body}, "") };
-    $found->{header} = $data{header} if $data{header};
-    return $found;
-}
-
-my %verbs = (
-    add => sub {
-        my ($body, $header) = (decode_base64($_[0]), $_[1]);
-        return $queue->add($body) if $kind eq "simple";
-        return $queue->add({ body => $body, ($header ? (header => $header) : ()) });
-    },
-    names  => \&names,
-    get    => \&get,
-    lock   => sub { return $queue->lock($_[0]) ? JSON::PP::true : JSON::PP::false },
-    unlock => sub { $queue->unlock($_[0]); return undef },
-    remove => sub { $queue->remove($_[0]); return undef },
-    count  => sub { return $queue->count() },
-    purge  => sub { $queue->purge(maxtemp => $_[0], maxlock => $_[1]); return undef },
-    take   => sub {
-        my @taken;
-        foreach my $name (@{ names() }) {
-            next unless @taken < $_[0] and $queue->lock($name);
-            push(@taken, [$name, get($name)]);
-            $queue->remove($name);
-        }
-        return \@taken;
-    },
-);
-
-my $json = JSON::PP->new->ascii->allow_nonref;
-while (my $line = <STDIN>) {
-    my ($verb, @arguments) = @{ $json->decode($line) };
-    my $result = eval { $verbs{$verb}->(@arguments) };
-    my $answer = $@ ? { error => "$@" } : { result => $result };
-    print($json->encode($answer), "\n");
-}
-"""
+AWKWARD = [
+    "",
+    " ",
+    "a",
+    "\\",
+    "\\t",
+    "\\\\n",
+    "\t",
+    "\n",
+    "\r\n",
+    "\0",
+    "ö",
+    "☺",
+    "\U0001f600",
+    "\u2028",
+    "\ufeff",
+    "\x85",
+]
 
 
 @pytest.fixture
@@ -90,13 +48,10 @@ def folder(tmp_path):
 
 @pytest.fixture
 def theirs(folder):
-    perl = shutil.which("perl")
-    if perl is None or subprocess.run([perl, "-MDirectory::Queue", "-e1"], capture_output=True).returncode:
-        pytest.skip(MISSING)
     opened = []
 
-    def make(kind):
-        opened.append(ByLine([perl, "-e", PROGRAM, json.dumps([str(folder), kind])]))
+    def make(kind, *, path=folder, schema=SCHEMA, **options):
+        opened.append(DirectoryQueue(path, schema if kind == "queue" else None, **options))
         return opened[-1]
 
     yield make
@@ -104,95 +59,259 @@ def theirs(folder):
         queue.__exit__(None, None, None)
 
 
-def ours(folder, kind):
-    return connect(f"dirq://{folder}?kind={kind}&fsync=false")
+def ours(folder, kind, **options):
+    asked = "".join(f"&{name}={value}" for name, value in options.items())
+    return connect(f"dirq://{folder}?kind={kind}&fsync=false{asked}", stale_timeout=300)
 
 
-def encoded(payload):
-    return base64.b64encode(payload).decode()
+def everything_in(folder):
+    """What is in a folder of dirq, without what is jqueue's own."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".jqueue" not in path.parts)
+
+
+def modes(folder):
+    """The modes of all that is in a folder, by its part in the format."""
+    found = {"": folder.stat().st_mode & 0o7777}
+    for name in everything_in(folder):
+        part = re.sub(r"\b[0-9a-f]{14}\b", "element", re.sub(r"^[0-9a-f]{8}", "folder", name))
+        found[part] = (folder / name).stat().st_mode & 0o7777
+    return found
+
+
+class TestDirectoryQueue(DirqContract):
+    @pytest.fixture
+    def theirs(self, theirs):
+        assert theirs("simple").version().startswith("2.")
+        return theirs
 
 
 @of_both_kinds
-async def test_each_takes_what_the_other_added_in_its_order(kind, theirs, folder):
+async def test_hundreds_of_turns_in_both_directions(kind, theirs, folder):
+    schema = {"body": "binary", "text": "string?", "header": "table?"}
+    perl = theirs(kind, schema=schema)
+    chance = random.Random(7)
+    asked = {"schema": "body:binary,text:string?,header:table?"} if kind == "queue" else {}
+    async with ours(folder, kind, **asked) as queue:
+        for number in range(300):
+            body = chance.randbytes(chance.choice([0, 1, 7, 300]))
+            words = ["".join(chance.choices(AWKWARD, k=chance.randrange(4))) for _ in range(5)]
+            names = words[:2] if number % 2 else [word for word in words[:2] if word and word.isprintable()]
+            table = dict(zip(names, words[2:], strict=False)) if chance.random() < 0.7 else {}
+            text = words[4] if chance.random() < 0.5 else None
+            content = {"body": body, "header": table, "text": text}
+            content = {name: value for name, value in content.items() if name == "body" or value not in (None, {})}
+            if number % 2:
+                name = perl.add(content if kind == "queue" else body)
+                [job] = await queue.dequeue()
+                assert (name, body) == (job.id, job.payload)
+                if kind == "queue":
+                    assert {**({} if text is None else {"text": text}), **table} == job.headers
+                await queue.ack(job)
+            else:
+                headers = {**table, **({} if text is None else {"text": text})}
+                job = await queue.enqueue("messages", body, headers=headers)
+                [(name, taken)] = perl.take(5)
+                assert (job.id, body) == (name, payload_of(taken))
+                if kind == "queue":
+                    assert content == taken
+            assert 0 == perl.count()
+    assert [] == [name for name in everything_in(folder) if re.search(r"[0-9a-f]{14}", name)], "something is left"
+
+
+@pytest.mark.parametrize("schema", ["body:string", "body:string*,header:table"])
+async def test_text_and_tables_of_every_character_are_the_same_for_both(schema, theirs, folder):
+    perl = theirs("queue", schema=dict(piece.rstrip("*").split(":") for piece in schema.split(",")))
+    every = "".join(map(chr, [*range(0x800), 0xD7FF, 0xE000, 0xFFFD, 0x10000, 0x10FFFD]))
+    table = {every: every, "": "", "=": "\n\n", "\n": "\\", "last": ""} if "header" in schema else {}
+    plain = {"a": every, "z": "", "ö": "\t", "☺": "\n\\n"} if table else {}
+    async with ours(folder, "queue", schema=schema) as queue:
+        perl.add({"body": every, **({"header": table} if table else {})})
+        [job] = await queue.dequeue()
+        assert (every, table) == (job.payload.decode(), job.headers)
+        await queue.nack(job)
+        await queue.enqueue("messages", every.encode(), headers=plain)
+        found = [(taken["body"], taken.get("header", {})) for _, taken in perl.take(2)]
+        assert [(every, table), (every, plain)] == found
+
+
+@pytest.mark.parametrize("code", NONCHARACTERS)
+async def test_perl_writes_and_reads_no_noncharacters_in_text(code, theirs, folder):
+    perl = theirs("queue", schema={"body": "string", "header": "table?"})
+    async with ours(folder, "queue", schema="body:string,header:table?") as queue:
+        with pytest.raises(OriginalError, match="unexpected character in body"):
+            perl.add({"body": chr(code)})
+        for text, headers in ((chr(code), {}), ("text", {"a": chr(code)})):
+            await queue.enqueue("messages", text.encode(), headers=headers)
+            [name] = perl.names()
+            assert perl.lock(name)
+            with pytest.raises(OriginalError, match="cannot UTF-8 decode"):
+                perl.get(name)
+            perl.unlock(name)
+            [job] = await queue.dequeue()
+            assert (text, headers) == (job.payload.decode(), job.headers)
+            await queue.ack(job)
+
+
+@of_both_kinds
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 1_048_576])
+async def test_payloads_of_any_size(kind, size, theirs, folder):
+    perl, payload = theirs(kind), random.Random(size).randbytes(size)
+    async with ours(folder, kind) as queue:
+        perl.add(element(kind, payload))
+        [job] = await queue.dequeue()
+        assert payload == job.payload
+        await queue.nack(job)
+        await queue.enqueue("messages", payload)
+        assert [payload, payload] == [payload_of(taken) for _, taken in perl.take(2)]
+
+
+@of_both_kinds
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+async def test_what_is_made_has_the_same_modes_whoever_made_it(kind, umask, theirs, folder, tmp_path):
+    perl, beside = theirs(kind, umask=umask), tmp_path / "beside"
+    assert perl.lock(perl.add(element(kind, b"payload")))
+    async with ours(beside, kind, umask=f"{umask:o}") as queue:
+        await queue.enqueue("messages", b"payload")
+        await queue.dequeue()
+    made = modes(beside)
+    assert modes(folder) == {part: made[part] for part in modes(folder)}
+    assert set(made) - set(modes(folder)) <= {"temporary", "obsolete"}
+
+
+@pytest.mark.parametrize("granularity", [0, 1, 60, 3600])
+async def test_folders_of_the_simple_kind_are_named_alike(granularity, theirs, folder):
+    perl = theirs("simple", granularity=granularity, rndhex=11)
+    async with ours(folder, "simple", granularity=max(1, granularity)) as queue:
+        for _ in range(3):
+            name = perl.add(b"payload")
+            job = await queue.enqueue("messages", b"payload")
+            for either in (name, job.id):
+                place, _, last = either.partition("/")
+                seconds = int(last[:8], 16)
+                assert seconds - seconds % max(1, granularity) - int(place, 16) in (0, max(1, granularity))
+                assert 0 <= int(last[8:13], 16) < 1_000_000
+            assert "b" == name[-1]
+        assert perl.names() == [job.id for job in (await queue.read_state()).queued_jobs()]
+
+
+@of_both_kinds
+async def test_an_element_of_any_age_is_locked_by_either(kind, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
-        for number in range(20):
-            if number % 2:
-                await queue.enqueue("messages", b"\xff%d" % number)
-            else:
-                perl.add(encoded(b"\xff%d" % number))
-        for number in range(0, 20, 4):
-            taken = [content["body"] for _, content in perl.take(2)]
-            assert [encoded(b"\xff%d" % number), encoded(b"\xff%d" % (number + 1))] == taken
-            jobs = await queue.dequeue(batch_size=2)
-            assert [b"\xff%d" % (number + 2), b"\xff%d" % (number + 3)] == [job.payload for job in jobs]
-            assert await queue.ack_many(jobs) == []
+        for number in range(2):
+            os.utime(folder / perl.add(element(kind, b"%d" % number)), (OLD, OLD))
+        [first] = await queue.dequeue()
+        assert [] == perl.purge()
+        assert [b"1"] == [payload_of(taken) for _, taken in perl.take(2)]
+        await queue.ack(first)
         assert 0 == perl.count()
 
 
 @of_both_kinds
-async def test_neither_takes_what_the_other_has_locked(kind, theirs, folder):
+async def test_a_lock_of_perls_is_freed_after_maxlock_unless_it_was_touched(kind, theirs, folder):
     perl = theirs(kind)
-    async with ours(folder, kind) as queue:
-        names = [perl.add(encoded(b"%d" % number)) for number in range(3)]
-        assert perl.lock(names[1])
-        [first, third] = await queue.dequeue(batch_size=10)
-        assert not any(perl.lock(name) for name in names)
-        perl.unlock(names[1])
-        [second] = await queue.dequeue()
-        assert names == [first.id, second.id, third.id]
-        assert await queue.ack_many([first, second, third]) == []
+    async with ours(folder, kind, maxlock=60) as queue:
+        name = perl.add(element(kind, b"payload"))
+        assert perl.lock(name)
+        os.utime(folder / name, (OLD, OLD))
+        perl.touch(name)
+        assert 0 == await queue.requeue_stale(60)
+        assert [] == await queue.dequeue()
+        os.utime(folder / name, (OLD, OLD))
+        assert 1 == await queue.requeue_stale(60)
+        [job] = await queue.dequeue()
+        assert not perl.lock(name)
+        await queue.ack(job)
         assert [] == perl.names()
 
 
 @of_both_kinds
-async def test_perl_walks_counts_and_purges_among_jobs_of_every_state(kind, theirs, folder):
-    perl = theirs(kind)
+async def test_each_purges_what_the_other_left_when_it_ended(kind, theirs, folder):
+    perl, store = theirs(kind), STORES[kind](folder)
+    wide = "☺" if kind == "simple" else {"body": "☺"}
     async with ours(folder, kind) as queue:
-        for number in range(8):
-            await queue.enqueue("other" if number % 2 else "messages", b"%d" % number, headers={"a": "b" * 2000})
-        dead, again, held, acked = await queue.dequeue(batch_size=4)
-        await queue.nack(dead, dead=True, error="it failed")
-        await queue.nack(again)
-        await queue.ack(acked)
-        for ages in ((300, 600), (0, 0), (1, 10)):
-            perl.purge(*ages)
-            assert 6 == len(perl.names()) == perl.count()
-        assert await queue.redrive() == 1
-        await queue.heartbeat(held)
-        await queue.ack(held)
-        assert 6 == len(perl.take(10))
-        perl.purge(300, 600)
-        assert () == (await queue.read_state()).jobs
+        await queue.enqueue("messages", b"first")
+        with pytest.raises(OriginalError, match="Wide character"):  # which binary data has not, and too late
+            perl.add(wide)
+        left = [name for name in everything_in(folder) if re.search(r"\.tmp$|^temporary/[0-9a-f]{14}$", name)]
+        assert 1 == len(left)
+        store.purge(datetime.now(UTC))
+        assert (folder / left[0]).exists()
+        store.purge(datetime.now(UTC) + timedelta(seconds=301))
+        assert not (folder / left[0]).exists()
+        assert [b"first"] == [payload_of(taken) for _, taken in perl.take(2)]
+        name = (await queue.enqueue("messages", b"second")).id
+        part = folder / (f"{name}.tmp" if kind == "simple" else f"temporary/{name[-14:]}.jq")
+        part.mkdir() if kind == "queue" else part.touch()
+        os.utime(part, (OLD, OLD))
+        perl.purge()
+        assert (kind == "queue") == part.exists(), "Perl does not know .jq, and leaves it to us"
+        store.purge(datetime.now(UTC) + timedelta(seconds=301))
+        assert not part.exists()
+        assert [name] == perl.names()
 
 
 @of_both_kinds
-async def test_a_claim_that_perl_revoked_and_took_is_lost(kind, theirs, folder):
-    perl = theirs(kind)
-    async with ours(folder, kind) as queue:
-        name = perl.add(encoded(b"payload"))
+async def test_folders_come_and_go_by_either(kind, theirs, folder):
+    options = {"granularity": 1} if kind == "simple" else {"maxelts": 2}
+    perl, store = theirs(kind, **options), STORES[kind](folder)
+    async with ours(folder, kind, **options) as queue:
+        for number in range(12):
+            if number % 2:
+                perl.add(element(kind, b"%d" % number))
+            else:
+                await queue.enqueue("messages", b"%d" % number)
+            if kind == "simple" and number % 4 == 3:  # as if that were minutes ago
+                last = max(name for name in everything_in(folder) if re.fullmatch("[0-9a-f]{8}", name))
+                (folder / last).rename(folder / f"{int(last, 16) - 1000 + number:08x}")
+        folders = [name for name in everything_in(folder) if re.fullmatch("[0-9a-f]{8}", name)]
+        assert (len(folders) >= 3) if kind == "simple" else (6 == len(folders))
+        assert [b"%d" % number for number in range(10)] == [payload_of(taken) for _, taken in perl.take(10)]
+        perl.purge()
+        kept = [name for name in everything_in(folder) if re.fullmatch("[0-9a-f]{8}", name)]
+        assert folders[-1:] == kept
+        await queue.enqueue("messages", b"12")
+        assert [b"10", b"11", b"12"] == [job.payload for job in await queue.dequeue(batch_size=9)]
+        store.purge(datetime.now(UTC))
+        perl.add(element(kind, b"13"))
+        assert 4 == perl.count()
+
+
+async def test_a_file_that_perl_moved_in_is_a_job(theirs, folder, tmp_path):
+    perl, file = theirs("simple"), tmp_path / "file"
+    file.write_bytes(b"payload")
+    os.link(file, tmp_path / "another name of it")
+    os.utime(file, (OLD, OLD))
+    async with ours(folder, "simple") as queue:
+        name = perl.add_path(str(file))
+        assert not file.exists()
         [job] = await queue.dequeue()
-        os.utime(folder / name, (1, 1))
-        perl.purge(300, 600)
-        assert perl.lock(name)
-        for verb in (queue.ack, queue.nack, queue.heartbeat):
-            with pytest.raises(Exception, match="claim"):
-                await verb(job)
-        perl.remove(name)
+        assert (name, b"payload") == (job.id, job.payload)
+        await queue.nack(job)
+        [again] = await queue.dequeue()
+        assert not any(perl.lock(name) for name in perl.names())
+        await queue.ack(again)
         assert 0 == perl.count()
 
 
-@pytest.mark.parametrize(
-    "header", [{"a": "1"}, {"tab\tkey": "line\nvalue", "back\\slash": "\\t", "": "empty", "ö": "☺"}]
-)
-async def test_tables_are_read_by_both(header, theirs, folder):
-    perl = theirs("queue")
-    async with ours(folder, "queue") as queue:
-        perl.add(encoded(b"payload"), header)
+@of_both_kinds
+async def test_a_set_of_perls_walks_over_folders_of_ours(kind, theirs, folder, tmp_path):
+    perl, beside = theirs(kind), tmp_path / "beside"
+    names = []
+    async with ours(folder, kind) as queue, ours(beside, kind) as other:
+        for number in range(6):
+            names.append((await (other if number % 2 else queue).enqueue("messages", b"%d" % number)).id)
+            names.append(perl.add(element(kind, b"%d" % number)))
+        await queue.dequeue(batch_size=2)
+        found, count = perl.set(str(folder), str(beside))
+        assert (sorted(names, key=lambda name: name[-14:]), 12) == (found, count)
+
+
+async def test_an_optional_reference_and_an_empty_table(theirs, folder):
+    perl = theirs("queue", schema={"body": "binary", "header": "table?", "text": "string?"})
+    async with ours(folder, "queue", schema="body:binary*,header:table?,text:string?*") as queue:
+        perl.add({"body": b"", "header": {}, "text": ""})
         [job] = await queue.dequeue()
-        assert header == job.headers
-        await queue.ack(job)
-        plain = {name: text for name, text in header.items() if name.isprintable() and name}
-        await queue.enqueue("messages", b"payload", headers=plain)
-        [(_, content)] = perl.take(1)
-        assert plain == content["header"]
+        assert (b"", {"text": ""}) == (job.payload, job.headers)
+        await queue.nack(job)
+        assert [{"body": b"", "header": {}, "text": ""}] == [taken for _, taken in perl.take(1)]
