@@ -1,67 +1,15 @@
 """jqueue and the real dirq work on one folder at the same time, in processes that are killed at random moments."""
 
-import asyncio
-import collections
-import random
 import re
 import signal
 import subprocess
-import time
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
 
-from jqueue import connect
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from tests.interop.formats.waiting import wait_until
-
-LEAST_DONE = 20
-"""So many jobs are done at the least, however slow the machine is."""
-
-KINDS = {"simple": DirqSimple, "queue": DirqElements}
-
-COMMON = r"""
-import os, random, sys, time
-url, folder, kind, journal, seed = sys.argv[1:]
-chance = random.Random(int(seed))
-lines = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-def note(what, payload):
-    os.write(lines, ("%s %s\n" % (what, payload.decode())).encode())
-
-def payloads():
-    for number in range(chance.randrange(1, 4)):
-        yield b"%s-%d" % (seed.encode(), chance.randrange(1 << 60))
-"""
-
-OURS = (
-    COMMON
-    + r"""
-import asyncio
-from jqueue import connect
-
-async def main():
-    async with connect(url, stale_timeout=300) as queue:
-        while True:
-            for payload in payloads():
-                note("try", payload)
-                await queue.enqueue(chance.choice(["queue", "other"]), payload)
-                note("added", payload)
-            for job in await queue.dequeue(batch_size=chance.randrange(1, 5)):
-                if chance.random() < 0.3:
-                    await queue.nack(job, charge=chance.random() < 0.5)
-                    continue
-                if chance.random() < 0.3:
-                    await queue.heartbeat(job)
-                note("finish", job.payload)
-                await queue.ack(job)
-                note("done", job.payload)
-
-asyncio.run(main())
-"""
-)
+from jqueue.adapters.formats.dirq import DirqElements
+from tests.interop.formats.dirq_killed import COMMON, KINDS, OURS, Killed, Worker
 
 STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/((temporary|obsolete)/[0-9a-f]{14}|[0-9a-f]{8})'$"
 """What `purge` of dirq says of an element that another program is adding, is removing, or died with; and of a folder
@@ -209,76 +157,7 @@ def test_originals_alone_stumble_over_a_folder_into_which_one_of_them_adds_late(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.full)])
 def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, seconds, original, ours, tmp_path):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    folder, journals = tmp_path / "queue", tmp_path / "journals"
-    journals.mkdir()
-    url = f"dirq://{folder}?kind={kind}&fsync=false" + ("&granularity=1" if kind == "simple" else "&schema=body:binary")
-    running: list[subprocess.Popen[str] | None] = [None] * 4
-    kills = 0
-    until = time.monotonic() + seconds
-    while time.monotonic() < until or kills < 4 or _done(journals) <= LEAST_DONE:
-        place = chance.randrange(4)
-        process = running[place]
-        if process is not None:
-            process.send_signal(signal.SIGKILL)
-            _, errors = process.communicate(timeout=30)
-            assert -signal.SIGKILL == process.returncode, errors
-            kills += 1
-        interpreter, program = (original("dirq"), THEIRS) if place == 0 else (ours, OURS)
-        journal = journals / f"{len(list(journals.iterdir()))}-{place}"
-        journal.touch()
-        arguments = [url, str(folder), kind, str(journal), str(chance.randrange(1 << 60))]
-        process = running[place] = subprocess.Popen(
-            interpreter.command(program, *arguments), env=interpreter.environment, stderr=subprocess.PIPE, text=True
-        )
-        wait_until("it has begun", partial(_has_begun, journal), [process])
-        time.sleep(chance.uniform(0.1, min(1.5, seconds / 4)))
-    for process in running:
-        if process is not None:
-            process.send_signal(signal.SIGKILL)
-            _, errors = process.communicate(timeout=30)
-            assert -signal.SIGKILL == process.returncode, errors
-    _audit(asyncio.run(_drain(url, KINDS[kind](folder))), journals)
-
-
-def _has_begun(journal):
-    return journal.stat().st_size > 0
-
-
-def _done(journals):
-    return sum(journal.read_text().count("done ") for journal in journals.iterdir())
-
-
-async def _drain(url, store):
-    """What is left, once all that is held is free again."""
-    store.purge(datetime.now(UTC) + timedelta(hours=1))
-    left = []
-    async with connect(url) as queue:
-        await queue.requeue_stale(0)
-        while jobs := await queue.dequeue(batch_size=100):
-            left += [job.payload.decode() for job in jobs]
-            assert await queue.ack_many(jobs) == []
-        assert () == (await queue.read_state()).jobs
-    return left
-
-
-def _audit(left, journals):
-    said = collections.defaultdict(list)
-    unsure = set()
-    for journal in journals.iterdir():
-        of_it = collections.defaultdict(list)
-        for line in journal.read_text().splitlines():
-            what, _, payload = line.partition(" ")
-            of_it[what].append(payload)
-            said[what].append(payload)
-        unsure |= set(of_it["finish"]) - set(of_it["done"])
-    added, done = set(said["added"]), said["done"]
-    assert len(done) > LEAST_DONE, "it was to be proved on jobs"
-    assert [] == [payload for payload, times in collections.Counter(done).items() if times > 1], "finished twice"
-    assert set() == set(done) & set(left), "finished, and there again"
-    assert [] == [payload for payload, times in collections.Counter(left).items() if times > 1], "there twice"
-    assert set() == added - set(done) - set(left) - unsure, "lost"
-    assert set(done) | set(left) <= set(said["try"]), "nobody added it"
-    print(f"{len(added)} added, {len(done)} done, {len(left)} left, {len(unsure)} unsure")
+    theirs = Worker(original("dirq").command(THEIRS), original("dirq").environment)
+    killed = Killed(kind, tmp_path, [theirs, *[Worker(ours.command(OURS), ours.environment)] * 3])
+    killed.work(seconds)
+    killed.audit()
