@@ -208,9 +208,9 @@ async def test_an_element_of_any_age_is_locked_by_either(kind, theirs, folder):
 
 
 @of_both_kinds
-async def test_a_lock_of_perls_is_freed_after_maxlock_unless_it_was_touched(kind, theirs, folder):
+async def test_a_lock_of_perls_is_stale_when_it_was_not_touched_for_long(kind, theirs, folder):
     perl = theirs(kind)
-    async with ours(folder, kind, maxlock=60) as queue:
+    async with ours(folder, kind) as queue:
         name = perl.add(element(kind, b"payload"))
         assert perl.lock(name)
         os.utime(folder / name, (OLD, OLD))

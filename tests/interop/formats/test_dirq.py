@@ -1,12 +1,18 @@
 """jqueue and the real dirq of Python on one folder, and folders that it made."""
 
-import asyncio
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jqueue import connect
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
+
+SCHEMA_IN_URL, STRINGS = "schema=body:binary,text:string?,header:table?", "schema=body:string,header:table"
+
+TABLE = {"a": "1", "tab\tkey": "line\nvalue", "back\\slash": "\\t not a tab", "": "empty", "z": ""}
 
 
 class TestDirq(DirqContract):
@@ -26,26 +32,55 @@ class TestDirq(DirqContract):
             dirq.__exit__(None, None, None)
 
 
-def test_what_the_original_made_is_read(unpacked):
-    async def read(url):
-        async with connect(url) as queue:
-            state = await queue.read_state()
-            return [(job.payload, str(job.status), dict(job.headers)) for job in state.queued_jobs()], [
-                job.payload for job in state.in_progress_jobs()
-            ]
+async def contents(url):
+    """What a queue has: of what is queued the payload and the headers, of what is in progress the payload."""
+    async with connect(url) as queue:
+        state = await queue.read_state()
+        waiting = [(job.payload, dict(job.headers)) for job in state.queued_jobs()]
+        return waiting, [job.payload for job in state.in_progress_jobs()]
 
+
+async def test_what_the_original_made_is_read(unpacked):
     simple, elements = unpacked("dirq-1.8-simple"), unpacked("dirq-1.8-queue")
-    waiting, locked = asyncio.run(read(f"dirq://{simple}/queue"))
+    waiting, locked = await contents(f"dirq://{simple}/queue")
     texts = [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe".encode(), "größe".encode()]
-    assert [(text, "queued", {}) for text in texts] == waiting
+    assert [(text, {}) for text in texts] == waiting
     assert [b"locked", b"stale lock"] == locked
-    assert ([(b"hourly", "queued", {})], []) == asyncio.run(read(f"dirq://{simple}/hourly?granularity=3600"))
-    schema = "schema=body:binary,text:string?,header:table?"
-    waiting, locked = asyncio.run(read(f"dirq://{elements}/queue?{schema}"))
-    assert [b"first", b"", bytes(range(256)), b"next dir"] == [payload for payload, _, _ in waiting]
-    assert {"text": ""} == waiting[1][2]
-    table = {"a": "1", "tab\tkey": "line\nvalue", "back\\slash": "\\t not a tab", "": "empty", "z": ""}
-    assert {**table, "text": "größe\r\n☺\0"} == waiting[2][2]
+    assert ([(b"hourly", {})], []) == await contents(f"dirq://{simple}/hourly?granularity=3600")
+    waiting, locked = await contents(f"dirq://{elements}/queue?{SCHEMA_IN_URL}")
+    assert [b"first", b"", bytes(range(256)), b"next dir"] == [payload for payload, _ in waiting]
+    assert {"text": ""} == waiting[1][1]
+    assert {**TABLE, "text": "größe\r\n☺\0"} == waiting[2][1]
     assert [b"locked", b"stale"] == locked
-    waiting, _ = asyncio.run(read(f"dirq://{elements}/strings?schema=body:string,header:table"))
-    assert [(b"text", "queued", {"k": "v"})] == waiting
+    assert ([(b"text", {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
+
+
+async def test_what_perl_made_is_read(unpacked):
+    simple, elements = unpacked("perl-directory-queue-2.2-simple"), unpacked("perl-directory-queue-2.2-normal")
+    waiting, locked = await contents(f"dirq://{simple}/queue")
+    assert [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe ☺".encode()] == [text for text, _ in waiting]
+    assert [b"locked", b"stale lock"] == locked
+    assert ([(b"hourly", {})], []) == await contents(f"dirq://{simple}/hourly?granularity=3600")
+    waiting, locked = await contents(f"dirq://{elements}/queue?{SCHEMA_IN_URL}")
+    table = {**TABLE, "ö": "☺", "text": "größe\r\n☺\0"}
+    assert [(b"first", {}), (b"", {"text": ""}), (bytes(range(256)), table), (b"next dir", {})] == waiting
+    assert [b"locked", b"stale"] == locked
+    assert ([("größe ☺".encode(), {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
+
+
+@pytest.mark.parametrize("name", ["dirq-1.8", "perl-directory-queue-2.2"])
+@pytest.mark.parametrize("kind", ["simple", "queue"])
+async def test_what_an_original_left_is_done_and_tidied_up(name, kind, unpacked):
+    archive = f"{name}-{'normal' if kind == 'queue' and 'perl' in name else kind}"
+    folder, options = unpacked(archive) / "queue", SCHEMA_IN_URL if kind == "queue" else "kind=simple"
+    async with connect(f"dirq://{folder}?fsync=false&{options}") as queue:
+        waiting = await queue.dequeue(batch_size=100)
+        assert len((await queue.read_state()).jobs) - 2 == len(waiting)
+        assert [] == await queue.ack_many(waiting)
+        assert 2 == await queue.requeue_stale(0)
+        jobs = await queue.dequeue(batch_size=100)
+        assert {b"locked"} < {job.payload for job in jobs}
+        assert [] == await queue.ack_many(jobs)
+    (DirqSimple if kind == "simple" else DirqElements)(folder).purge(datetime.now(UTC) + timedelta(days=400))
+    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if ".jqueue" not in path.parts]
+    assert [] == [path for path in left if not re.fullmatch(r"[0-9a-f]{8}|temporary|obsolete", path)]
