@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contest import OURS, Contestant, Line, Measure, Row, ours
 from benchmarks.figures import Target
@@ -11,6 +13,11 @@ from benchmarks.figures import Target
 PAYLOAD = 64
 IN_FLIGHT = 100
 UNSYNCED = f"{OURS}, no fsync"
+FIGURES = (
+    ("enqueue_per_second", "enqueue/s"),
+    ("work_per_second", "claim + ack/s"),
+    ("jobs_per_second", "enqueue + claim + ack/s"),
+)
 _PROGRAMS = Path(__file__).parent / "peers"
 
 
@@ -49,53 +56,53 @@ ORIGINALS = (
         jobs=300,
         syncs=True,
     ),
-    Original("dirq 1.8, QueueSimple", "dirq", "dirq_simple.py", "dirq://{folder}/queue?kind=simple", "no fsync"),
+    Original("dirq 1.8, QueueSimple", "dirq", "dirq_simple.py", "dirq://{folder}/queue?kind=simple", "no tokens"),
     Original(
         "dirq 1.8, Queue",
         "dirq",
         "dirq_elements.py",
         "dirq://{folder}/queue?kind=queue",
-        "no fsync",
+        "no tokens",
         headers=True,
     ),
-    Original("textqueue 1.1", "textqueue", "textqueue_lines.py", "textq://{folder}/queue.tq", "no fsync, no claims"),
+    Original("textqueue 1.1", "textqueue", "textqueue_lines.py", "textq://{folder}/queue.tq", "no claims"),
 )
 
 
 def format_rows() -> list[Row]:
-    """Each original on its own format, against ours there: with all guarantees, and without fsync."""
+    """Each original on its own format, against ours there: what both do without fsync, and what both do with it."""
     return [_row(original) for original in ORIGINALS]
 
 
 def _row(original: Original) -> Row:
     given = {"jobs": original.jobs, "payload_bytes": PAYLOAD, "in_flight": IN_FLIGHT, "headers": original.headers}
+    title = f"{original.jobs:,} jobs in the format of {original.name}, one by one, ours {IN_FLIGHT} in flight"
+    ours_synced = ours("formats", {**given, "url": original.url})
+    if original.syncs:
+        theirs = _theirs(original, original.name, given)
+        return Row("formats", title, (ours_synced, theirs), _lines("", OURS, theirs.name))
     mark = "&" if "?" in original.url else "?"
-    unsynced = {**given, "url": f"{original.url}{mark}fsync=false"}
-    contestants = (
-        ours("formats", {**given, "url": original.url}),
-        *(() if original.syncs else (ours("formats", unsynced, name=UNSYNCED),)),
-        Contestant(
-            original.name,
-            original.environment,
-            _PROGRAMS / original.program,
-            given,
-            note=original.note,
-            is_peer=True,
-        ),
-    )
-    like_for_like = OURS if original.syncs else UNSYNCED
+    ours_unsynced = ours("formats", {**given, "url": f"{original.url}{mark}fsync=false"}, name=UNSYNCED)
+    theirs = _theirs(original, original.name, given)
+    theirs_synced = _theirs(original, f"{original.name}, fsync by whoever uses it", {**given, "fsync": True})
     return Row(
         "formats",
-        f"{original.jobs:,} jobs in the format of {original.name}, one by one, ours {IN_FLIGHT} in flight",
-        contestants,
-        tuple(
-            Line(
-                f"{what}{'' if name == OURS else ', neither with fsync'}",
-                Measure(name, figure),
-                Measure(original.name, figure),
-                Target(">=", 1) if name == like_for_like else None,
-            )
-            for name in dict.fromkeys((like_for_like, OURS))
-            for figure, what in (("enqueue_per_second", "enqueue/s"), ("work_per_second", "claim + ack/s"))
+        title,
+        (ours_unsynced, theirs, ours_synced, theirs_synced),
+        (
+            *_lines(", both without fsync", UNSYNCED, theirs.name),
+            *_lines(", both with fsync", OURS, theirs_synced.name),
         ),
+    )
+
+
+def _theirs(original: Original, name: str, arguments: Mapping[str, Any]) -> Contestant:
+    program = _PROGRAMS / original.program
+    return Contestant(name, original.environment, program, arguments, note=original.note, is_peer=True)
+
+
+def _lines(how: str, our_name: str, their_name: str) -> tuple[Line, ...]:
+    return tuple(
+        Line(f"{what}{how}", Measure(our_name, figure), Measure(their_name, figure), Target(">=", 1))
+        for figure, what in FIGURES
     )

@@ -1,12 +1,14 @@
-"""dirq: `Queue`, a folder with a folder for each job, here with a header. It never calls fsync."""
+"""dirq: `Queue`, a folder with a folder for each job, here with a header. Never fsync; whoever adds a job can."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from pathlib import Path
 
 from dirq.queue import Queue
+from on_disk import sync
 
 SCHEMA = {"body": "binary", "header": "table?"}
 
@@ -15,10 +17,13 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     jobs = arguments["jobs"]
     payloads = [f"{number:0{arguments['payload_bytes']}}".encode() for number in range(jobs)]
-    queue = Queue(arguments["folder"] + "/queue", schema=SCHEMA)
+    folder, durable = Path(arguments["folder"], "queue"), arguments.get("fsync", False)
+    queue = Queue(str(folder), schema=SCHEMA)
     started = time.perf_counter()
     for payload in payloads:
-        queue.add({"body": payload, "header": {"kind": "test"}})
+        element = folder / queue.add({"body": payload, "header": {"kind": "test"}})
+        if durable:
+            sync(element / "body", element / "header", element, element.parent)
     enqueued = time.perf_counter()
     seen = []
     for name in queue:

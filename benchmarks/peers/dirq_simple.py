@@ -1,4 +1,4 @@
-"""dirq: `QueueSimple`, a folder with a file for each job. It never calls fsync."""
+"""dirq: `QueueSimple`, a folder with a file for each job. It never calls fsync; whoever adds a job can."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 from dirq.QueueSimple import QueueSimple
+from on_disk import sync
 
 THREADS = 1
 """More made it slower."""
 
 
-def enqueue(folder: str, payloads: list[str]) -> None:
+def enqueue(folder: str, payloads: list[str], durable: bool) -> None:
     queue = QueueSimple(folder)
     for payload in payloads:
-        queue.add(payload)
+        name = queue.add(payload)
+        if durable:
+            sync(f"{folder}/{name}", f"{folder}/{name.partition('/')[0]}")
 
 
 def work(folder: str) -> list[str]:
@@ -34,11 +37,13 @@ def work(folder: str) -> list[str]:
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     jobs, threads, folder = arguments["jobs"], arguments.get("threads", THREADS), arguments["folder"] + "/queue"
+    durable = arguments.get("fsync", False)
     payloads = [f"{number:0{arguments['payload_bytes']}}" for number in range(jobs)]
     QueueSimple(folder)
     with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
-        list(pool.map(enqueue, [folder] * threads, [payloads[first::threads] for first in range(threads)]))
+        shares = [payloads[first::threads] for first in range(threads)]
+        list(pool.map(enqueue, [folder] * threads, shares, [durable] * threads))
         enqueued = time.perf_counter()
         seen = list(chain.from_iterable(pool.map(work, [folder] * threads)))
         done = time.perf_counter()

@@ -1,4 +1,4 @@
-"""TextQueue: a file with a line for each job. It has no writer: whoever adds appends. No fsync, no claims, no lock."""
+"""TextQueue: a file with a line for each job. It has no writer: whoever adds appends, and can call fsync. No claims."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import sys
 import time
 from pathlib import Path
 
+from on_disk import sync
 from textqueue import TextQueue
 
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     jobs, path = arguments["jobs"], Path(arguments["folder"], "queue.tq")
+    durable = arguments.get("fsync", False)
     payloads = [f"{number:0{arguments['payload_bytes']}}" for number in range(jobs)]
     started = time.perf_counter()
     for payload in payloads:
         with path.open("a") as file:
             file.write(f"-{payload}\n")
+        if durable:
+            sync(path)
     enqueued = time.perf_counter()
     queue = TextQueue()
     queue.add_input(str(path))
@@ -25,6 +29,8 @@ def main() -> None:
     while (message := queue.get_next()) is not None:
         seen.append(message.value)
         message.mark_as_cleared()
+        if durable:
+            sync(path)
     done = time.perf_counter()
     queue.close()
     if seen != payloads or path.read_text().count("\n=") + 1 != jobs:
