@@ -85,14 +85,18 @@ def arrived(job: Job) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value}
 
 
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("id", "entrypoint", "error", "from", "to"), str),
+    **dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at", "created"), int),
+}
+
+
 def checked(note: dict[str, Any]) -> dict[str, Any]:
     """A note that may have been written by anybody, without what is not of its type."""
-    kinds: dict[str, type] = {"id": str, "entrypoint": str, "error": str, "from": str, "to": str}
-    kinds |= dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at", "created"), int)
-    found = {name: note[name] for name, kind in kinds.items() if type(note.get(name)) is kind}
-    if isinstance(note.get("timeout"), int | float):
-        found["timeout"] = float(note["timeout"])
-    headers = note.get("headers")
+    found = {name: value for name, value in note.items() if value.__class__ is _KINDS.get(name)}
+    timeout, headers = note.get("timeout"), note.get("headers")
+    if isinstance(timeout, (int, float)):
+        found["timeout"] = float(timeout)
     if isinstance(headers, dict) and all(isinstance(text, str) for text in headers.values()):
         found["headers"] = headers
     return found

@@ -186,10 +186,10 @@ class DirqSimple(DirqStore):
             raise Lost  # the lock was taken for an old one, and somebody else has it now
         values = {"attempt": attempt, "failures": failures, "heartbeat_at": moment(token // 1000), "payload": payload}
         place = Place(name, token, token)
-        if not is_new:
-            values |= {"status": JobStatus.IN_PROGRESS, "claim_timeout": job.claim_timeout}
-            job = self._job(place, note, **values)
-        return Kept(job.evolve(**values), str(place))
+        if is_new:
+            return Kept(job.evolve(**values), str(place))
+        values |= {"status": JobStatus.IN_PROGRESS, "claim_timeout": job.claim_timeout}
+        return Kept(self._job(place, note, **values), str(place))
 
     def _lock(self, path: str) -> None:
         try:
