@@ -29,7 +29,10 @@ PATIENCE = 15.0
 """Seconds for the first look: somebody waits for it."""
 
 URL = Annotated[
-    str, typer.Argument(metavar="URL", help="The queue's: s3://bucket/queue.json, or a path.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="URL", help="The queue's: s3://bucket/queue.json, vsqs:///folder, or a path.", show_default=False
+    ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 
