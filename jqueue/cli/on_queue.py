@@ -31,7 +31,7 @@ PATIENCE = 15.0
 URL = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="The queue's: s3://bucket/queue.json, vsqs:///folder, or a path.", show_default=False
+        metavar="URL", help="The queue's: s3://bucket/q.json, vsqs:///folder, or a path.", show_default=False
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
