@@ -221,11 +221,29 @@ class Disk:
         write_note(self.path(name), note, self._beside(name), attributes=self.attributes)
 
     def carry_note(self, name: str, new: str) -> None:
-        """Have an element's note be that of another name of it, too."""
+        """Have an element's note be that of another name of it, too.
+
+        Raises:
+            FileExistsError: that name has a note.
+        """
         if self.notes_beside:
-            self.drop_note(new)
             with suppress(FileNotFoundError):
                 os.link(self._beside(name), self._beside(new))
+
+    def rename(self, name: str, new: str) -> None:
+        """Give an element another name, and its note with it.
+
+        Raises:
+            FileExistsError: that name has a note.
+            OSError: it is taken, or there is no such element, or no such folder.
+        """
+        self.carry_note(name, new)
+        try:
+            os.rename(self.path(name), self.path(new))
+        except OSError:
+            self.drop_note(new)
+            raise
+        self.drop_note(name)
 
     def drop_note(self, name: str) -> None:
         """Remove an element's note, where it does not go with it."""

@@ -196,9 +196,7 @@ class DirqElements(DirqStore):
     def _rename_to_the_dead(self, source: str, place: str) -> str:
         self._disk.make_folder(HIDDEN)
         name = hidden(DEAD, place)
-        self._disk.carry_note(source, name)
-        os.rename(self._disk.path(source), self._disk.path(name))
-        self._disk.drop_note(source)
+        self._disk.rename(source, name)
         self._disk.touched(HIDDEN)
         return name
 
@@ -213,13 +211,12 @@ class DirqElements(DirqStore):
         Raises:
             FileNotFoundError: it is not there.
         """
+        folder = self._last_folder(now)
         for _ in range(TRIES):
-            folder = self._last_folder(now)
             element = element or self._disk.new_name(now)
             name = f"{folder}/{element}"
-            self._disk.carry_note(source, name)
             try:
-                os.rename(self._disk.path(source), self._disk.path(name))
+                self._disk.rename(source, name)
             except FileNotFoundError:
                 os.stat(self._disk.path(source))
                 self._disk.make_folder(folder)
@@ -228,7 +225,6 @@ class DirqElements(DirqStore):
                     raise
                 element = ""
             else:
-                self._disk.drop_note(source)
                 self._disk.touched(folder)
                 return name
         raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
@@ -359,8 +355,8 @@ class DirqElements(DirqStore):
                 os.stat(self._disk.path(place.name))
                 self._disk.make_folder(OBSOLETE)
         self._put_back_if_lost(name, place)
-        self._disk.drop_note(place.name)
         self._remove_all(self._disk.path(name), locked=not place.is_hidden)
+        self._disk.drop_note(place.name)  # last: until then it may go back
         return Kept(job, "")
 
     def _check_beat(self, place: Place) -> None:

@@ -299,15 +299,17 @@ class DirqSimple(DirqStore):
         for _ in range(TRIES):
             name = self._new_place(now)
             self._disk.write_note(source, note | {"to": name})
-            self._disk.carry_note(source, name)
-            try:
-                os.link(self._disk.path(source), self._disk.path(name))
-            except FileExistsError:
-                continue
-            except FileNotFoundError:
-                self._disk.make_folder(name[:8])
-                continue
-            return name
+            with suppress(FileExistsError):
+                self._disk.carry_note(source, name)
+                try:
+                    os.link(self._disk.path(source), self._disk.path(name))
+                except OSError as error:
+                    self._disk.drop_note(name)
+                    if not isinstance(error, FileNotFoundError):
+                        raise
+                    self._disk.make_folder(name[:8])
+                    continue
+                return name
         raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
 
     def _is_abandoned(self, source: str, now: datetime) -> bool:
@@ -331,10 +333,10 @@ class DirqSimple(DirqStore):
 
     def _forget(self, source: str, place: Place) -> None:
         """An element has been moved: nothing is left of what it was before."""
-        self._disk.drop_note(source)
         for done in (self._disk.path(place.element) + LOCK, self._disk.path(source)):
             with suppress(FileNotFoundError):
                 os.unlink(done)
+        self._disk.drop_note(source)  # last, or whoever ends the move would know nothing of it
 
 
 def _without(note: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -349,3 +349,21 @@ def test_the_folders_that_change_with_a_new_job_can_be_watched(kind, make, tmp_p
     kept = steps.add()
     steps.only()
     assert tmp_path / "queue" / kept.place[:8] in steps.store.watched()
+
+
+@of_both_kinds
+def test_where_notes_are_files_there_is_one_for_each_element_wherever_it_goes(kind, make, tmp_path):
+    options = {"maxelts": 1} if kind == "queue" else {"granularity": 1}
+    steps = make(kind, attributes=False, **options)
+    kept = steps.claim(steps.add(entrypoint="other"))
+    kept = steps.to_the_back(kept, after(300))
+    assert [f"note-{kept.place.replace('/', '-')}"] == os.listdir(tmp_path / "queue" / ".jqueue")
+    assert "other" == make(kind, attributes=False).only(after(301)).job.entrypoint
+    steps.remove(steps.claim(kept, after(302)), after(302))
+    assert ["acked"] == os.listdir(tmp_path / "queue" / ".jqueue")
+
+
+def test_a_folder_that_is_full_is_followed_by_one_more(make):
+    steps = make("queue", maxelts=1)
+    folders = [steps.add(moment=after(number)).place[:8] for number in range(4)]
+    assert ["00000000", "00000001", "00000002", "00000003"] == folders
