@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from jqueue.adapters.formats._dirq_disk import NOTES
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.domain.models import JobStatus
 from jqueue.ports.job_store import Kept
@@ -71,11 +72,13 @@ class DirqKills:
         folder: a folder of its own.
         kind: of the queue.
         name: of the step.
+        attributes: whether notes are attributes. Where they are files, those of what is gone may be left.
     """
 
-    def __init__(self, folder: Path, kind: str, name: str) -> None:
+    def __init__(self, folder: Path, kind: str, name: str, attributes: bool) -> None:
         self._prepare, self._step, self._after = STEPS[name]
         self._kind, self._name = kind, name
+        self._attributes = attributes
         self._folder = folder / "queue"
         self._kept: Kept | None = None
 
@@ -99,7 +102,8 @@ class DirqKills:
         return len(points)
 
     def _steps(self) -> Steps:
-        return Steps(KINDS[self._kind](self._folder, entrypoint="queue", fsync=False))
+        store = KINDS[self._kind](self._folder, entrypoint="queue", fsync=False, attributes=self._attributes)
+        return Steps(store)
 
     def _trace(self, point: Point | None) -> tuple[Trace, bool]:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -129,10 +133,7 @@ class DirqKills:
         if len(found) > 1:
             raise ViolationError("there are two of it")
         status = found[0].job.status if found else None
-        between = {"cancel": JobStatus.IN_PROGRESS, "revive": JobStatus.QUEUED, "bury": JobStatus.QUEUED}.get(
-            self._name
-        )
-        if status not in (before, self._after, between):
+        if status not in (before, self._after, BETWEEN.get(self._name)):
             raise ViolationError(f"it is neither what it was nor what it was to be, but {status}")
         if acknowledged and status is not self._after:
             raise ViolationError(f"it was acknowledged, and it is {status}")
@@ -144,6 +145,8 @@ class DirqKills:
         if steps.store.scan(LATER):
             raise ViolationError("it does not go")
         left = {path.name for path in self._folder.rglob("*") if path.is_file() or path.name == "locked"} - {"acked"}
+        if not self._attributes:
+            left = {name for name in left if not name.startswith(NOTES)}
         if left:
             raise ViolationError(f"something is left over: {', '.join(sorted(left))}")
 
@@ -170,6 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--step", choices=STEPS, action="append")
     parser.add_argument("--both", action="store_true", help="at entry and exit of each call")
+    parser.add_argument("--beside", action="store_true", help="notes are files, as where there are no attributes")
     asked = parser.parse_args(arguments)
     if (reason := why_not()) is not None:
         print(reason, file=sys.stderr)
@@ -178,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in asked.step or STEPS:
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    points = DirqKills(Path(folder), kind, name).run(asked.both)
+                    points = DirqKills(Path(folder), kind, name, not asked.beside).run(asked.both)
                 except ViolationError as error:
                     print(f"VIOLATION: {error}", file=sys.stderr)
                     return 1

@@ -11,7 +11,10 @@ SECONDS = 300
 UNAVAILABLE = 2
 
 
-@pytest.mark.parametrize("arguments", [[], pytest.param(["--both"], marks=pytest.mark.full)], ids=["entries", "both"])
+LONG = [pytest.param(["--both", *more], marks=pytest.mark.full) for more in ([], ["--beside"])]
+
+
+@pytest.mark.parametrize("arguments", [[], *LONG], ids=["entries", "both", "beside"])
 @pytest.mark.parametrize("kind", ["simple", "queue"])
 def test_a_step_killed_at_any_system_call_leaves_the_job_once_and_whole(kind, arguments):
     command = [sys.executable, "-m", "tests.kill.dirq_kills", "--kind", kind, *arguments]
