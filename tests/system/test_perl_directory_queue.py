@@ -3,12 +3,14 @@
 import os
 import random
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jqueue import connect
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.domain.errors import ClaimLostError
 from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
 from tests.interop.formats.dirq_original import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue
@@ -179,18 +181,19 @@ async def test_what_is_made_has_the_same_modes_whoever_made_it(kind, umask, thei
 
 
 @pytest.mark.parametrize("granularity", [0, 1, 60, 3600])
-async def test_folders_of_the_simple_kind_are_named_alike(granularity, theirs, folder):
-    perl = theirs("simple", granularity=granularity, rndhex=11)
-    async with ours(folder, "simple", granularity=max(1, granularity)) as queue:
+async def test_elements_of_the_simple_kind_are_named_alike(granularity, theirs, folder):
+    perl, step = theirs("simple", granularity=granularity, rndhex=11), max(1, granularity)
+    async with ours(folder, "simple", granularity=step) as queue:
         for _ in range(3):
-            name = perl.add(b"payload")
-            job = await queue.enqueue("messages", b"payload")
-            for either in (name, job.id):
-                place, _, last = either.partition("/")
-                seconds = int(last[:8], 16)
-                assert seconds - seconds % max(1, granularity) - int(place, 16) in (0, max(1, granularity))
-                assert 0 <= int(last[8:13], 16) < 1_000_000
-            assert "b" == name[-1]
+            before = time.time_ns() // 1000
+            names = perl.add(b"payload"), (await queue.enqueue("messages", b"payload")).id
+            after = time.time_ns() // 1000
+            for place, _, element in (name.partition("/") for name in names):
+                seconds, microseconds = int(element[:8], 16), int(element[8:13], 16)
+                assert before <= seconds * 1_000_000 + microseconds <= after + 10
+                assert int(place, 16) % step == 0
+                assert seconds - seconds % step - int(place, 16) in (0, step), "Perl's time() may lag by a tick"
+            assert "b" == names[0][-1]
         assert perl.names() == [job.id for job in (await queue.read_state()).queued_jobs()]
 
 
@@ -223,6 +226,48 @@ async def test_a_lock_of_perls_is_stale_when_it_was_not_touched_for_long(kind, t
         assert not perl.lock(name)
         await queue.ack(job)
         assert [] == perl.names()
+
+
+@of_both_kinds
+async def test_a_lock_that_was_taken_from_perl_finishes_nothing_for_it(kind, theirs, folder):
+    perl = theirs(kind)
+    async with ours(folder, kind) as queue:
+        name = perl.add(element(kind, b"payload"))
+        assert perl.lock(name)
+        assert 1 == await queue.requeue_stale(0)
+        [job] = await queue.dequeue()
+        with pytest.raises(OriginalError, match=r"cannot unlink|not locked"):
+            perl.remove(name)
+        await queue.ack(job)
+        assert [] == perl.names()
+
+
+@of_both_kinds
+async def test_a_claim_is_lost_when_perl_finishes_after_all_what_it_was_too_slow_for(kind, theirs, folder):
+    perl = theirs(kind)
+    async with ours(folder, kind) as queue:
+        name = perl.add(element(kind, b"payload"))
+        assert perl.lock(name)
+        os.utime(folder / name, (OLD, OLD))
+        assert 1 == len(perl.purge())
+        [job] = await queue.dequeue()
+        perl.remove(name)
+        for verb in (queue.heartbeat, queue.nack, queue.ack):
+            with pytest.raises(ClaimLostError):
+                await verb(job)
+        assert [] == [left for left in everything_in(folder) if name[-14:] in left]
+
+
+@of_both_kinds
+@pytest.mark.parametrize(("age", "freed"), [(280, 0), (620, 1)])  # the simple kind of 2.2 does so after 300
+async def test_perls_purge_frees_a_claim_without_heartbeats_for_minutes(kind, age, freed, theirs, folder):
+    perl = theirs(kind)
+    async with ours(folder, kind) as queue:
+        await queue.enqueue("messages", b"payload")
+        [job] = await queue.dequeue()
+        os.utime(folder / job.id, (time.time() - age,) * 2)
+        assert freed == len(perl.purge())
+        assert freed == perl.lock(job.id)
 
 
 @of_both_kinds
