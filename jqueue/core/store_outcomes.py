@@ -32,8 +32,9 @@ def is_refusal(error: Exception) -> TypeGuard[JQueueError]:
 
 
 def seen(job: Job) -> tuple[Any, ...]:
-    """What of a job tells whether it is another; its payload is never changed."""
-    return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, job.error
+    """What of a job tells whether it is another. Payload and headers are those of the moment when it is claimed."""
+    said = job.entrypoint, job.max_attempts, job.error
+    return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, *said
 
 
 def may_be_behind(operation: Operation, result: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from jqueue.adapters.formats._open_file import OpenFile
 from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told
-from jqueue.adapters.formats._text_records import COMMENT, FAILED, PROCESSED, QUEUED, Record, written
+from jqueue.adapters.formats._text_records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
 from jqueue.adapters.formats._text_view import PLACES_PER_BYTE, TextView, number_of, place_of
 from jqueue.adapters.storage._posix_files import file_status, flush, flush_folder, open_folder, write_all
 from jqueue.domain.errors import StorageError
@@ -175,6 +175,7 @@ class Batch:
         if not self._view.is_settled(record, self._now):
             raise Lost
         self._look_again(record)
+        job = self._as_it_is_now(record, job)
         if self._manner.hide and record.control == QUEUED:
             self._to_hide.append(record)
         self._tell(
@@ -189,8 +190,24 @@ class Batch:
                 hidden=self._manner.hide,
             ),
         )
-        # What carries an id was seen with its payload, and is still the same.
-        return Kept(job if record.note else job.evolve(payload=self._view.records.payload(record)), record.id)
+        return Kept(job, record.id)
+
+    def _as_it_is_now(self, record: Record, job: Job) -> Job:
+        """A job with what people may have edited since it was seen.
+
+        Raises:
+            Lost: it is of another entrypoint by now.
+        """
+        payload, said = self._view.records.payload(record), record.note
+        if said is None:
+            return job.evolve(payload=payload)
+        seen = job.payload, job.entrypoint, job.headers or None, job.max_attempts
+        if seen == (payload, said.get("ep"), said.get("h"), said.get("max")):
+            return job
+        values = plain_values(record, self._view.entrypoint)
+        if values["entrypoint"] != job.entrypoint:
+            raise Lost
+        return job.evolve(payload=payload, headers=values["headers"], max_attempts=values["max_attempts"])
 
     def _prolong(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), _after(change)
