@@ -272,6 +272,8 @@ class Writer:
         while True:
             await self._keep_pace()
             batch = self._take_batch()
+            if self.closed is not None:
+                self._turn_away(self.closed)
             self._waiting = [request for request in self._waiting if request.wanted]
             if batch:
                 # who waits longest is served first
@@ -350,6 +352,12 @@ class Writer:
             self._looked, self._poll = loop.time(), SHORTEST_POLL
         elif polling:
             self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
+
+    def _turn_away(self, reason: str) -> None:
+        """Who waits for room that others have to make waits no longer."""
+        for request in self._waiting:
+            if isinstance(request.last_error, QueueFullError) and not request.in_flight:
+                request.fail(QueueClosedError(reason))
 
     def _owes_an_answer(self) -> bool:
         """Whether writes are open that may have made claims for somebody who has left."""

@@ -1,0 +1,34 @@
+"""Queues on the formats of older queues that are closed: nobody is kept waiting, and nothing stays open."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jqueue import QueueClosedError, StoreQueue
+from jqueue.adapters.formats.vsqs import VsqsFolder
+
+
+async def test_who_waits_for_room_hears_at_once_that_the_queue_is_closed(tmp_path: Path) -> None:
+    queue = StoreQueue(VsqsFolder(tmp_path, capacity=1, when_full="wait", fsync=False))
+    await queue.enqueue("work", b"1")
+    waiting = asyncio.create_task(queue.enqueue("work", b"2"))
+    while not queue._writer._waiting:
+        await asyncio.sleep(0.001)
+    async with asyncio.timeout(5):
+        await queue.aclose()
+        with pytest.raises(QueueClosedError):
+            await waiting
+    async with queue:
+        assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
+
+
+async def test_who_asks_for_room_in_the_moment_of_the_close_hears_of_it_too(tmp_path: Path) -> None:
+    queue = StoreQueue(VsqsFolder(tmp_path, capacity=1, when_full="wait", fsync=False))
+    await queue.enqueue("work", b"1")
+    waiting = asyncio.create_task(queue.enqueue("work", b"2"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await queue.aclose()
+        with pytest.raises(QueueClosedError):
+            await waiting
