@@ -31,7 +31,16 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.domain.operations import Dequeue
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.job_store import Change, Full, JobStorePort, Kept, Lost, ServesInOrder, SupportsWatching
+from jqueue.ports.job_store import (
+    Change,
+    Full,
+    JobStorePort,
+    KeepsFilesOpen,
+    Kept,
+    Lost,
+    ServesInOrder,
+    SupportsWatching,
+)
 from jqueue.ports.storage import SupportsStoreTime
 
 Answer = TypeVar("Answer")
@@ -360,6 +369,18 @@ class StoreEngine(Engine):
                     del self._won[request]
                     if request.future.cancelled() or request.future.exception() is not None:
                         request.orphan([jobs])
+
+    async def release(self) -> None:
+        """Have the store close what it keeps open, if nobody is at it: a call that was left ends when it ends."""
+        if isinstance(self.store, KeepsFilesOpen) and _users.get(id(self.store)) is self:
+            await in_a_thread(self._let_go, self.store)
+
+    def _let_go(self, store: KeepsFilesOpen) -> None:
+        if self._one_at_a_time.acquire(blocking=False):
+            try:
+                store.let_go()
+            finally:
+                self._one_at_a_time.release()
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         if _users.get(id(self.store)) is not self:

@@ -32,6 +32,8 @@ class StoreQueue(QueueVerbs):
         options: see `QueueOptions`: stale_timeout, deadline, limits and the others, by name.
     """
 
+    _engine: StoreEngine
+
     def __init__(self, store: JobStorePort, **options: Any) -> None:
         self.store = store
         settings = QueueOptions(**options)
@@ -92,6 +94,7 @@ class StoreQueue(QueueVerbs):
         await self._writer.close(
             "this queue is closed: make a new one, or enter it again", to_seconds("deadline", self.options.deadline)
         )
+        await self._engine.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.store, dict(vars(self.options)))

@@ -184,3 +184,12 @@ class SupportsWatching(Protocol):
         They need not exist yet. Asked again whenever one of them has come or gone.
         """
         ...
+
+
+@runtime_checkable
+class KeepsFilesOpen(Protocol):
+    """A place that keeps files open while it is used."""
+
+    def let_go(self) -> None:
+        """Close them. The next call opens them again."""
+        ...

@@ -136,16 +136,19 @@ class TextQueueFile:
                     lock.give_to_owner_of(status)
                 return Batch(self._view, self._manner, now).carry_out(changes)
         except OSError as error:
-            self._view.forget()
-            self._view.journal.forget()
+            self.let_go()
             raise as_storage_error(error, "change the queue file", self._file) from error
         except StorageError:
             self._view.forget()
             raise
 
+    def let_go(self) -> None:
+        """Close the file and the journal, and forget what was read."""
+        self._view.forget()
+        self._view.journal.forget()
+
     def _begin_anew_in_a_child(self) -> None:
         """What the parent has read may have been half read when it was forked."""
         if self._read_after != forks():
             self._read_after = forks()
-            self._view.forget()
-            self._view.journal.forget()
+            self.let_go()

@@ -1,12 +1,14 @@
 """Queues on the formats of older queues that are closed: nobody is kept waiting, and nothing stays open."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from jqueue import QueueClosedError, StoreQueue
 from jqueue.adapters.formats.vsqs import VsqsFolder
+from tests.unit.formats.text_files import queue_on
 
 
 async def test_who_waits_for_room_hears_at_once_that_the_queue_is_closed(tmp_path: Path) -> None:
@@ -32,3 +34,19 @@ async def test_who_asks_for_room_in_the_moment_of_the_close_hears_of_it_too(tmp_
         await queue.aclose()
         with pytest.raises(QueueClosedError):
             await waiting
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not show what is open")
+async def test_no_file_stays_open_behind_the_close(tmp_path: Path) -> None:
+    def still_open() -> list[str]:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.lexists(link) and str(tmp_path) in os.readlink(link)]
+
+    async with queue_on(tmp_path / "queue.tq") as queue:
+        await queue.enqueue("work", b"1")
+        [job] = await queue.dequeue()
+    assert [] == still_open()
+    async with queue:
+        await queue.ack(job)
+        assert [] == await queue.dequeue()
+    assert [] == still_open()
