@@ -116,7 +116,8 @@ class QueueSet(SetVerbs):
         """Claim ready jobs, by priority and then by age, over all queues.
 
         A job that was given back is as old as the turn that it had. Among equals, the queue that has waited longest is
-        served first. A queue whose store does not answer is passed over after two seconds, if others have jobs.
+        served first. A queue whose store does not answer is passed over after two seconds, if others have jobs, and
+        waited for until the deadline if they have none.
 
         Args:
             entrypoint: whose jobs; one name, several, or None for all.
@@ -172,7 +173,10 @@ class QueueSet(SetVerbs):
                 found = await looks.found()
                 patience = 0.0 if jobs else waited_until - loop.time()
                 if not found and patience > 0 and await looks.until_ready(patience, changed):
-                    continue
+                    if not (found := looks.answered()):
+                        continue
+                elif not found and not jobs:
+                    found = await looks.late()
             planned = shares(found, self._memory, wanted.batch_size)
             claimed = await self._claim(Claiming(planned, wanted, seconds)) if planned else []
             jobs += claimed

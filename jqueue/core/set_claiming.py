@@ -99,12 +99,32 @@ class Looks:
         Raises:
             JQueueError: the call is wrong, or a queue is not open.
         """
-        pending: set[asyncio.Task[list[Job]]] = set(self._tasks.values())
-        if pending:
-            _, pending = await asyncio.wait(pending, timeout=SLOW)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=SLOW)
+        return self.answered()
+
+    async def late(self) -> dict[Member, list[Job]]:
+        """What the queues have, once one of those that were slow has anything, or all have answered.
+
+        Raises:
+            JQueueError: see `found`.
+        """
+        pending = {task for task in self._tasks.values() if not task.done()}
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if any(task.exception() is None and task.result() for task in done):
+                break
+        return self.answered()
+
+    def answered(self) -> dict[Member, list[Job]]:
+        """What those have that have answered by now.
+
+        Raises:
+            JQueueError: see `found`.
+        """
         found = {}
         for member, task in self._tasks.items():
-            if task in pending:
+            if not task.done():
                 continue
             if (error := task.exception()) is not None:
                 self._wanted.note(member, error)

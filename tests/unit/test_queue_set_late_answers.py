@@ -1,0 +1,50 @@
+"""A set of queues of which one answers late: its jobs are not denied, and nobody is taken for it."""
+
+import asyncio
+
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.testing.virtual_time import VirtualClock
+from tests.sets_of_queues import blob, set_of
+from tests.virtual_world import in_virtual_time, now
+
+
+class Late(InMemoryStorage):
+    """Answers every read so many seconds late."""
+
+    def __init__(self, seconds):
+        super().__init__(clock=VirtualClock())
+        self.seconds = seconds
+
+    async def read(self):
+        await asyncio.sleep(self.seconds)
+        return await super().read()
+
+
+def late(seconds):
+    return DirectQueue(Late(seconds), clock=VirtualClock())
+
+
+@pytest.mark.parametrize("wait", [None, 1, 60])
+@in_virtual_time
+async def test_a_job_of_a_queue_that_answers_late_is_found_if_no_other_has_any(wait):
+    slow, empty = late(5), blob()
+    job = await slow.enqueue("work", b"")
+    queues = set_of(empty, DirectQueue(slow.storage, clock=VirtualClock()))
+    before = now()
+    assert [job.id] == [found.id for found in await queues.dequeue(wait=wait)]
+    assert now() - before < 12, "it was claimed only when the wait was over"
+
+
+@in_virtual_time
+async def test_an_empty_answer_waits_for_all_but_not_behind_the_deadline():
+    queues = set_of(blob(), late(5))
+    before = now()
+    assert [] == await queues.dequeue()
+    assert 5 <= now() - before < 6
+    hung = set_of(blob(), late(500))
+    before = now()
+    with pytest.raises(TimeoutError):
+        await hung.dequeue(deadline=10)
+    assert 10 <= now() - before < 11
