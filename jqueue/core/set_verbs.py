@@ -266,8 +266,7 @@ class SetVerbs:
         if len(self._members) == 1:
             return self._members[0]
         seconds = self._seconds(deadline)
-        found = await asyncio.gather(*(member.find(job_id, seconds) for member in self._members))
-        there = [(member, job) for member, job in zip(self._members, found, strict=False) if job is not None]
+        there = await self._find_in_all(job_id, seconds)
         if not isinstance(reference, str):
             there = _holding(_claim(reference).attempt, there)
         if len(there) > 1:
@@ -319,8 +318,7 @@ class SetVerbs:
         """The queue that a job is in, whoever has claimed it."""
         if len(self._members) == 1:
             return self._members[0]
-        found = await self._of_all(lambda member: member.find(job_id, None))
-        there = [(member, job) for member, job in zip(self._members, found, strict=False) if job is not None]
+        there = await self._find_in_all(job_id, None)
         live = [member for member, job in there if job.status is not JobStatus.COMPLETED]
         homes = live or [member for member, _ in there]
         if len(homes) > 1:
@@ -329,6 +327,12 @@ class SetVerbs:
             raise JobNotFoundError(job_id)
         return homes[0]
 
+    async def _find_in_all(self, job_id: str, seconds: float | None) -> list[tuple[Member, Job]]:
+        """The queues that have a job of this id, each with the job. Others may come and leave meanwhile."""
+        members = tuple(self._members)
+        found = await asyncio.gather(*(member.find(job_id, seconds) for member in members))
+        return [(member, job) for member, job in zip(members, found, strict=True) if job is not None]
+
     async def _of_all(self, call: Callable[[Member], Any]) -> list[Any]:
         return await asyncio.gather(*(call(member) for member in self._members))
 
@@ -336,11 +340,10 @@ class SetVerbs:
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
         """A job as it stands, without its payload; None if it is in none of the queues."""
-        found = await self._of_all(lambda member: member.find(job_id, self._seconds(deadline)))
-        there = [job for job in found if job is not None]
+        there = await self._find_in_all(job_id, self._seconds(deadline))
         if len(there) > 1:
             raise ambiguous(job_id)
-        return there[0] if there else None
+        return there[0][1] if there else None
 
     async def count(self, *, deadline: Duration | None = None) -> int:
         """How many jobs are queued, scheduled or in progress, in all queues."""

@@ -48,3 +48,20 @@ async def test_an_empty_answer_waits_for_all_but_not_behind_the_deadline():
     with pytest.raises(TimeoutError):
         await hung.dequeue(deadline=10)
     assert 10 <= now() - before < 11
+
+
+@in_virtual_time
+async def test_a_queue_that_leaves_while_a_job_is_looked_for_is_not_taken_for_another():
+    first, second, third = late(3), blob(), blob()
+    job = await third.enqueue("work", b"", job_id="one")
+    queues = set_of(first, second, third)
+    for call in (queues.cancel, queues.ack):
+        await third.enqueue("work", b"", job_id="one")
+        if call == queues.ack:
+            [job] = await third.dequeue()
+        doing = asyncio.create_task(call("one" if call == queues.cancel else job))
+        await asyncio.sleep(1)
+        queues.remove(second)
+        await doing
+        await queues.add(second)
+    assert 0 == (await third.stats()).depth + (await third.stats()).in_progress
