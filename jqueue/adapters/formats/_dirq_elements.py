@@ -88,8 +88,8 @@ class DirqElements(DirqStore):
     # Looking
 
     def _stamp(self, name: str) -> tuple[Stamp, bool]:
-        found = os.stat(self._disk.path(name))
-        if not stat.S_ISDIR(found.st_mode):
+        found = os.lstat(self._disk.path(name))
+        if not stat.S_ISDIR(found.st_mode):  # nor a link to one, which is not the queue's to empty
             raise NotADirectoryError
         stamp = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
         return stamp, found.st_nlink != 2 and os.path.lexists(self._lock_path(name))  # some file systems count no links
