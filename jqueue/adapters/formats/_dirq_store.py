@@ -56,7 +56,7 @@ class DirqStore(ABC):
     """A folder of dirq as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job.
+        path: of the folder; it is made with the first job. A relative path stays what it is now.
         entrypoint: of elements that programs of dirq have added; the name of the folder by default.
         umask: of what is made here; None means that of the process.
         maxtemp: seconds after which what was being added is removed; 0 means never.
@@ -88,8 +88,8 @@ class DirqStore(ABC):
             "attributes": attributes,
         }
         self._guard, self._forks = Lock(), forks()
-        self.path = Path(path)
-        self.entrypoint = entrypoint or self.path.absolute().name
+        self.path = Path(path).absolute()
+        self.entrypoint = entrypoint or self.path.name
         self._disk = Disk(self.path, umask, fsync, attributes)
         self._maxtemp, self._maxlock = maxtemp, maxlock
         self._root = str(self.path)
@@ -109,7 +109,7 @@ class DirqStore(ABC):
     @property
     def name(self) -> str:
         """The path of the folder."""
-        return str(self.path.absolute())
+        return str(self.path)
 
     def exists(self) -> bool:
         """Whether there is a folder."""
@@ -117,7 +117,7 @@ class DirqStore(ABC):
 
     def watched(self) -> list[Path]:
         """The folders that change when a job is added: that of the queue, and the last of its folders."""
-        root = self.path.absolute()
+        root = self.path
         return [root, *(root / name for name in sorted(self._folders)[-2:])]
 
     def finished(self) -> dict[str, int]:

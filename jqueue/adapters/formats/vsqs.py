@@ -38,7 +38,7 @@ class VsqsFolder:
     """A queue of vsqs as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job.
+        path: of the folder; it is made with the first job. A relative path stays what it is now.
         entrypoint: of messages that vsqs itself has published; the name of the folder by default.
         unit: of the numbers that are written: "us", as vsqs 0.3 writes them, or "ms", as its documentation has them.
         capacity: the most messages that there may be, ready and hidden; None if there is no limit.
@@ -72,10 +72,10 @@ class VsqsFolder:
             raise InvalidJobError("when_full must be refuse or wait")
         if capacity is not None and capacity < 1:
             raise InvalidJobError("capacity must be at least 1, or None")
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.unit = Unit(unit)
         self._waits_for_room = when_full == "wait"
-        self.entrypoint = entrypoint or self.path.absolute().name
+        self.entrypoint = entrypoint or self.path.name
         self._folder = os.fspath(self.path)
         self._fsync = fsync
         self._attributes = attributes and HAS_ATTRIBUTES
@@ -88,11 +88,11 @@ class VsqsFolder:
     @property
     def name(self) -> str:
         """The path of the folder."""
-        return str(self.path.absolute())
+        return str(self.path)
 
     def watched(self) -> Sequence[Path]:
         """The folder: whatever becomes of a message is seen in it."""
-        return (self.path.absolute(),)
+        return (self.path,)
 
     def exists(self) -> bool:
         """Whether there is a folder."""
@@ -169,7 +169,7 @@ class VsqsFolder:
             self._sight.check_gone()
             self.path.mkdir(parents=True, exist_ok=True)
             if self._fsync:
-                flush(self.path.absolute().parent)
+                flush(self.path.parent)
         self._sight.found()
         if any_dead:
             os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)

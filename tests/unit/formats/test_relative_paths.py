@@ -1,0 +1,25 @@
+"""A queue in a folder or a file stays there, wherever the process goes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jqueue import StoreQueue
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.adapters.formats.vsqs import VsqsFolder
+
+
+@pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple, DirqElements, TextQueueFile])
+async def test_a_queue_stays_where_it_is_when_the_process_goes_elsewhere(
+    kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    queue = StoreQueue(kind("queue", fsync=False))
+    first = await queue.enqueue("work", b"1")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    second = await queue.enqueue("work", b"2")
+    assert [first.id, second.id] == [job.id for job in (await queue.read_state()).jobs]
+    assert [] == os.listdir(tmp_path / "elsewhere")
