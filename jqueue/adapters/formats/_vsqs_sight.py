@@ -111,13 +111,14 @@ class Sight:
         self._places: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
         self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are of no message
         self._unsure: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
+        self._closed: dict[str, tuple[int, int, int]] = {}
         self._missed = False
         self._has_dead = True
         self._acked: tuple[tuple[int, int, int], dict[str, int]] | None = None
 
     def has_moved(self) -> bool:
         """Whether the folder may have changed since the last scan."""
-        return not self._sure or self._folder_times() != self._times
+        return not self._sure or self._folder_times() != self._times or any(map(self._may_be_open, self._closed))
 
     def found(self) -> None:
         """There is a folder: from now on it must not vanish."""
@@ -201,6 +202,22 @@ class Sight:
                 found.append((0, 0))
         return tuple(found)
 
+    def set_aside(self, place: str) -> None:
+        """A message may not be read by this user: it is none, until its owner or its mode is another."""
+        with suppress(FileNotFoundError):
+            self._closed[place] = self._rights(place)
+            self._others[""].add(place)
+
+    def _rights(self, place: str) -> tuple[int, int, int]:
+        status = os.lstat(f"{self._folder}/{place}")
+        return status.st_mode, status.st_uid, status.st_gid
+
+    def _may_be_open(self, place: str) -> bool:
+        try:
+            return self._closed[place] != self._rights(place)
+        except FileNotFoundError:
+            return True
+
     def touched(self, place: str) -> None:
         """A message of that name was changed: should it ever have that name again, it is another."""
         dead = place.startswith(f"{DEAD}/")
@@ -212,6 +229,9 @@ class Sight:
         What may be another next time, under the same name, is forgotten.
         """
         new = []
+        for place in [place for place in self._closed if self._may_be_open(place)]:
+            del self._closed[place]
+            self._others[""].discard(place)
         for prefix, known in self._places.items():
             names, others = self._listed(prefix), self._others[prefix]
             for name in ((known | others) - names) | self._unsure[prefix]:

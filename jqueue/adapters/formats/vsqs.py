@@ -110,7 +110,7 @@ class VsqsFolder:
         """The jobs with their payloads, as they are now."""
         found = []
         for job, place in jobs:
-            with suppress(FileNotFoundError):  # it has left, or is there by another name
+            with suppress(FileNotFoundError, PermissionError):  # it has left, or is there by another name
                 now_there = self._sight.job(place, self._sight.note(place))
                 found.append(now_there.evolve(id=job.id, payload=self._read(place)))
         return found
@@ -217,9 +217,12 @@ class VsqsFolder:
             note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, claim_timeout=timeout))
         except FileNotFoundError:
             raise
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
                 self._rename(place, change.place)
+            if isinstance(error, PermissionError):
+                self._sight.set_aside(change.place)
+                raise Lost from None
             raise
         return self._kept(place, note, payload)
 
