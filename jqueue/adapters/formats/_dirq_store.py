@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._dirq_disk import NOTES, Disk, Folder, Seen, Stamp
@@ -259,7 +259,7 @@ class DirqStore(ABC):
             created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else values["sequence"]
         return job_of(note, id=job_id, created_at=moment(created), **{"entrypoint": self.entrypoint, **values})
 
-    # What is done
+    # What is done: a method for each step, called after it
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Do each change by itself."""
@@ -271,7 +271,7 @@ class DirqStore(ABC):
         acked: list[tuple[str, int]] = []
         for change in changes:
             try:
-                outcomes.append(self._steps[change.step](self, change, now))
+                outcomes.append(getattr(self, f"_{change.step}")(change, now))
             except (FileNotFoundError, NotADirectoryError, Lost):
                 outcomes.append(Lost())
             except (OSError, InvalidJobError, StorageError) as error:
@@ -298,7 +298,7 @@ class DirqStore(ABC):
         if change.step is not Step.ADD or not isinstance(outcome, Kept):
             return outcome
         try:
-            self._steps[Step.REMOVE](self, Change(outcome.job, None, outcome.place), now)
+            self._remove(Change(outcome.job, None, outcome.place), now)
         except (OSError, Lost):
             return outcome
         return error
@@ -372,14 +372,3 @@ class DirqStore(ABC):
 
     @abstractmethod
     def _remove(self, change: Change, now: datetime) -> Kept: ...
-
-    _steps: ClassVar[dict[Step, Callable[[DirqStore, Change, datetime], Kept]]] = {
-        Step.ADD: lambda store, change, now: store._add(change, now),
-        Step.CLAIM: lambda store, change, now: store._claim(change, now),
-        Step.PROLONG: lambda store, change, now: store._prolong(change, now),
-        Step.RELEASE: lambda store, change, now: store._release(change, now),
-        Step.BURY: lambda store, change, now: store._bury(change, now),
-        Step.REVIVE: lambda store, change, now: store._revive(change, now),
-        Step.REMOVE: lambda store, change, now: store._remove(change, now),
-        Step.CHANGE: _change,
-    }

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
 from jqueue.adapters.formats._open_file import OpenFile
 from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told
@@ -93,7 +92,8 @@ class Batch:
         if record is None:
             return Lost()
         try:
-            return self._steps[step](self, change, record)
+            kept: Kept = getattr(self, f"_{step}")(change, record)
+            return kept
         except Lost as lost:
             return lost
 
@@ -156,7 +156,7 @@ class Batch:
             view.read(self._now, locked=True)
         return None
 
-    # Messages that are there
+    # Messages that are there: a method for each step, called after it
 
     def _check(self, change: Change, record: Record) -> Told:
         """What the journal says of a message that still is as it was seen; else it is lost."""
@@ -254,16 +254,6 @@ class Batch:
 
     def _change(self, change: Change, record: Record) -> Kept:
         raise Lost
-
-    _steps: ClassVar[dict[Step, Callable[[Batch, Change, Record], Kept]]] = {
-        Step.CLAIM: _claim,
-        Step.PROLONG: _prolong,
-        Step.RELEASE: _release,
-        Step.BURY: _bury,
-        Step.REVIVE: _revive,
-        Step.REMOVE: _remove,
-        Step.CHANGE: _change,
-    }
 
     # How it is done
 

@@ -9,12 +9,12 @@ folder that vsqs does not look into. A note is written before the rename that ot
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._exclusive import rename_exclusively
@@ -131,13 +131,14 @@ class VsqsFolder:
     def _do(self, change: Change, now: datetime) -> Outcome:
         self._sight.touched(change.place)
         try:
-            return self._steps[change.step](self, change, now)
+            kept: Kept = getattr(self, f"_{change.step}")(change, now)
+            return kept
         except (FileNotFoundError, FileExistsError, Lost):
             return Lost()
         except OSError as error:
             return error
 
-    # What is done
+    # What is done: a method for each step, called after it
 
     def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
         notes: dict[str, dict[str, Any]] = {}
@@ -274,16 +275,6 @@ class VsqsFolder:
 
     def _change(self, change: Change, now: datetime) -> Kept:
         raise Lost
-
-    _steps: ClassVar[dict[Step, Callable[[VsqsFolder, Change, datetime], Kept]]] = {
-        Step.CLAIM: _claim,
-        Step.PROLONG: _prolong,
-        Step.RELEASE: _release,
-        Step.BURY: _bury,
-        Step.REVIVE: _revive,
-        Step.REMOVE: _remove,
-        Step.CHANGE: _change,
-    }
 
     # How it is done
 
