@@ -49,7 +49,6 @@ OURS = ".jq"
 """What dirq does not take for an element: while it is young, Python's purge removes it too early."""
 
 TRIES = 100
-
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -77,7 +76,7 @@ class DirqElements(DirqStore):
         """The jobs with their payloads and headers. Those that cannot be read are left out."""
         found = []
         for job, place in jobs:
-            with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
                 found.append(self._with_content(job, Place.parse(place).name))
         return found
 
@@ -276,6 +275,11 @@ class DirqElements(DirqStore):
             self._disk.mkdir(self._lock_path(name))
         except FileExistsError:
             raise Lost from None
+        except PermissionError:
+            raise self._set_aside(name) from None
+
+    def _unlock(self, name: str) -> None:
+        os.rmdir(self._lock_path(name))
 
     def _check(self, place: Place, name: str | None = None) -> None:
         """See to it that a lock is still the one that was seen, wherever the element is by now."""

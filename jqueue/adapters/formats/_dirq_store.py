@@ -211,7 +211,7 @@ class DirqStore(ABC):
 
     def _found(self, place: str, stamp: Stamp) -> Kept | None:
         if place in self._unreadable:
-            if self._unreadable[place] == stamp:
+            if self._unreadable[place] in (stamp, self._rights(place)):
                 return None
             del self._unreadable[place]
         return self._kept(place)
@@ -276,6 +276,10 @@ class DirqStore(ABC):
                 outcomes.append(Lost())
             except (OSError, InvalidJobError, StorageError) as error:
                 outcomes.append(error)
+                if isinstance(error, PermissionError) and change.step is Step.CLAIM:  # behind the lock
+                    with suppress(OSError):
+                        self._unlock(change.place)
+                    outcomes[-1] = self._set_aside(change.place)
             else:
                 if change.acked and change.before is not None:
                     acked.append(change.before.claim)
@@ -292,6 +296,17 @@ class DirqStore(ABC):
             with suppress(OSError, StorageError, Lost):
                 self._tidy(now, EMPTY_FOLDERS)
         return outcomes
+
+    def _set_aside(self, place: str) -> Lost:
+        """An element may not be claimed by this user: it is none, until its owner or its mode is another."""
+        with suppress(FileNotFoundError, KeyError):
+            self._unreadable[place] = self._rights(place)
+            self._folders[place[:8]].seen.pop(place[9:], None)
+        return Lost()
+
+    def _rights(self, place: str) -> Stamp:
+        found = os.lstat(self._disk.path(place))
+        return found.st_mode, found.st_uid, found.st_gid
 
     def _taken_back(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
         """What a change came to whose folder did not get to the disk: what is new goes, if nobody has it by now."""
@@ -351,6 +366,10 @@ class DirqStore(ABC):
     @abstractmethod
     def _discard(self, name: str, now: datetime) -> None:
         """Remove such a thing."""
+
+    @abstractmethod
+    def _unlock(self, name: str) -> None:
+        """Remove our lock."""
 
     @abstractmethod
     def _add(self, change: Change, now: datetime) -> Kept: ...

@@ -56,7 +56,7 @@ class DirqSimple(DirqStore):
         """The jobs with their payloads."""
         found = []
         for job, place in jobs:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, PermissionError):
                 found.append(job.evolve(payload=self._disk.read(self._disk.path(Place.parse(place).name))))
         return found
 
@@ -84,7 +84,7 @@ class DirqSimple(DirqStore):
         return token, token
 
     def _to_look_at(self, folder: Folder) -> Iterable[str]:
-        return [element for element, seen in folder.seen.items() if seen.locked]
+        return [element for element, seen in folder.seen.items() if seen.locked or seen.kept is None]
 
     def _leftovers(self, now: datetime) -> Iterator[str]:
         seconds = now.timestamp()
@@ -196,6 +196,11 @@ class DirqSimple(DirqStore):
             os.link(path, path + LOCK)
         except FileExistsError:
             raise Lost from None
+        except PermissionError:
+            raise self._set_aside(path.removeprefix(f"{self._root}/")) from None
+
+    def _unlock(self, name: str) -> None:
+        os.unlink(self._disk.path(name) + LOCK)
 
     def _check(self, place: Place) -> None:
         """See to it that a lock is still the one that was seen."""

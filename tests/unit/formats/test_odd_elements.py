@@ -1,10 +1,14 @@
 """What does not fit, or cannot be read, is nobody else's trouble."""
 
 import os
+import stat
 from pathlib import Path
 
+import pytest
+
 from jqueue import StoreQueue
-from jqueue.adapters.formats.dirq import DirqElements
+from jqueue.adapters.formats._dirq_disk import Disk
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.adapters.formats.vsqs import VsqsFolder
 
 
@@ -42,3 +46,37 @@ async def test_a_message_that_may_not_be_read_keeps_nobody_from_the_others(tmp_p
     (tmp_path / "5").chmod(0o644)
     [job] = await queue.dequeue()
     assert (b"5", 1) == (job.payload, job.attempt)
+
+
+@pytest.mark.parametrize("kind", [DirqSimple, DirqElements])
+@pytest.mark.parametrize("refused", ["os.link os.mkdir", "os.utime", "read"])
+async def test_an_element_that_may_not_be_claimed_keeps_nobody_from_the_others(
+    kind: type[DirqSimple | DirqElements], refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = StoreQueue(kind(tmp_path / "queue", fsync=False))
+    first, second = await other.enqueue("work", b"1"), await other.enqueue("work", b"2")
+    element = tmp_path / "queue" / first.id
+    element.chmod(0o700)
+
+    def refuse(owner: object, name: str) -> None:
+        call = getattr(owner, name)
+
+        def perhaps(*arguments: object, **options: object) -> object:
+            path = next((argument for argument in arguments if isinstance(argument, str)), "")
+            if path.startswith(str(element)) and stat.S_IMODE(element.stat().st_mode) == 0o700:
+                raise PermissionError(13, "Permission denied")
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, perhaps)
+
+    for text in refused.split():
+        refuse(os if "." in text else Disk, text.removeprefix("os."))
+    queue = StoreQueue(kind(tmp_path / "queue", fsync=False), deadline=2)
+    assert b"2" in [job.payload for job in (await queue.read_state()).jobs]
+    assert [second.id] == [job.id for job in await queue.dequeue()]
+    assert [] == await queue.dequeue()
+    element.chmod(0o755)
+    [job] = await queue.dequeue()
+    assert (first.id, b"1") == (job.id, job.payload)
+    await queue.ack(job)
+    assert not element.exists()
