@@ -259,7 +259,7 @@ class OperatorVerbs(QueueBase):
         """
         reference = job_id.id if isinstance(job_id, Job) else job_id
         patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
-        operation = self._prepared(AwaitResult(reference))
+        operation = self._checked(AwaitResult(reference).prepared(self._preparation))
         found = await self._look_for(operation, patience, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, patience)

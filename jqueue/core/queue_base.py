@@ -78,9 +78,12 @@ class QueueBase:
         held = self.held_claim(job_id)
         return None if held is None else self.options.clock.monotonic() - held.confirmed
 
-    def _prepared(self, operation: Prepared) -> Prepared:
-        """An operation with its arguments checked and completed, if this queue can do it."""
-        return self._checked(operation.prepared(self._preparation))  # type: ignore[return-value]
+    def _prepared(self, operation: Operation) -> Operation:
+        """An operation with its arguments checked and completed, if this queue can do it; it may be of another class.
+
+        Who needs its class says `_checked(operation.prepared(self._preparation))`.
+        """
+        return self._checked(operation.prepared(self._preparation))
 
     def _checked(self, operation: Prepared) -> Prepared:
         """A prepared operation, if this queue can do it.
@@ -109,7 +112,8 @@ class QueueBase:
         plain = claim_timeout is None and entrypoint.__class__ is str and batch_size.__class__ is int
         if plain and key in self._prepared_dequeues:
             return self._prepared_dequeues[key]
-        operation = self._prepared(Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout))
+        dequeue = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout)
+        operation = self._checked(dequeue.prepared(self._preparation))
         if plain:
             if len(self._prepared_dequeues) >= DEQUEUES_KEPT:
                 self._prepared_dequeues.clear()

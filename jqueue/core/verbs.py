@@ -158,7 +158,7 @@ class QueueVerbs(OperatorVerbs):
         """
         operation = Ack(self._claims.find(job_id))
         if result is not None:
-            operation = self._prepared(Ack(job_id, result))
+            operation = self._checked(Ack(job_id, result).prepared(self._preparation))
         await self._submit((operation,), deadline, convert=first_of)
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
@@ -220,7 +220,7 @@ class QueueVerbs(OperatorVerbs):
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
         """Say that the work on many jobs goes on, in one operation; returns the errors of the lost claims."""
-        operation = self._prepared(Heartbeat(tuple(jobs), tolerant=True))
+        operation = self._checked(Heartbeat(tuple(jobs), tolerant=True).prepared(self._preparation))
         if not operation.jobs:
             return []
         self._check_size(len(operation.jobs))
