@@ -45,7 +45,7 @@ class BlobQueue(QueueVerbs):
         )
         super().__init__(engine, options, batch_limit=batch_limit)
 
-    async def _release_storage(self) -> None:
+    async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):
             await self.storage.release()
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.options import QueueOptions
-from jqueue.domain.durations import to_seconds
+from jqueue.core.queue_base import UsableAtOnce
 from jqueue.domain.limits import check_integer
 from jqueue.ports.storage import ObjectStoragePort
 
 
-class DirectQueue(BlobQueue):
+class DirectQueue(BlobQueue, UsableAtOnce):
     """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
 
     Only while a store refuses writes that come too soon (some take one a second) do waiting calls share commits.
@@ -40,20 +39,3 @@ class DirectQueue(BlobQueue):
 
     def _settings(self) -> dict[str, Any]:
         return {"max_retries": self.max_retries, **super()._settings()}
-
-    async def __aenter__(self) -> Self:
-        self._writer.open()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish what is under way, hand back what nobody took, and close the storage; ends by the deadline."""
-        await self._writer.close(
-            "this DirectQueue is closed: make a new one, or enter it again",
-            to_seconds("deadline", self.options.deadline),
-        )
-        await self._release_storage()

@@ -56,4 +56,4 @@ class GroupCommitLoop(BlobQueue):
         """
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
         await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)
-        await self._release_storage()
+        await self._release()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.engine_base import Engine
@@ -68,6 +69,9 @@ class QueueBase:
             deadline=self._deadline,
             longest_poll=to_seconds("poll_interval", options.poll_interval),
         )
+
+    async def _release(self) -> None:
+        """Let go of what the queue is in: it is closed."""
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """What this queue object remembers of a claim that it handed out; None if nothing."""
@@ -171,3 +175,22 @@ class QueueBase:
         except asyncio.CancelledError:
             request.abandoned()
             raise
+
+
+class UsableAtOnce(QueueBase):
+    """A queue that needs no opening, with what `async with` does to it nevertheless."""
+
+    async def __aenter__(self) -> Self:
+        self._writer.open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is under way, hand back what nobody took, and close the store; ends by the deadline."""
+        closed = f"this {type(self).__name__} is closed: make a new one, or enter it again"
+        await self._writer.close(closed, self._deadline)
+        await self._release()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from jqueue.core.needs import needs
 from jqueue.core.options import QueueOptions
-from jqueue.core.queue_base import Prepared
+from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.store_engine import StoreEngine
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import Duration, to_seconds
@@ -22,7 +21,7 @@ BATCH_LIMIT = 1_000
 """The most calls that are carried out together."""
 
 
-class StoreQueue(QueueVerbs):
+class StoreQueue(QueueVerbs, UsableAtOnce):
     """A queue whose jobs are kept one by one.
 
     It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
@@ -80,20 +79,7 @@ class StoreQueue(QueueVerbs):
         self.capabilities.require(*needs(operation, self._preparation.claim_timeout))
         return operation
 
-    async def __aenter__(self) -> Self:
-        self._writer.open()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish what is under way, and hand back what nobody took; ends by the deadline."""
-        await self._writer.close(
-            "this queue is closed: make a new one, or enter it again", to_seconds("deadline", self.options.deadline)
-        )
+    async def _release(self) -> None:
         await self._engine.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
