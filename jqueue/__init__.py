@@ -10,9 +10,9 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.core.migration import MigrationReport, migrate
-from jqueue.core.queue_set import QueueSet
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
+from jqueue.core.migration.mover import MigrationReport, migrate
+from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,

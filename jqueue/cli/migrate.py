@@ -21,11 +21,11 @@ from jqueue.cli.on_queue import PATIENCE, AsJSON, RefusedError, is_absent, place
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.migration import MigrationReport
-from jqueue.core.migration import migrate as move
-from jqueue.core.migration_plan import Tally
+from jqueue.core.job_store.queue import StoreQueue
+from jqueue.core.migration.mover import MigrationReport
+from jqueue.core.migration.mover import migrate as move
+from jqueue.core.migration.plan import Tally
 from jqueue.core.same_place import is_same_place
-from jqueue.core.store_queue import StoreQueue
 from jqueue.domain.errors import JQueueError, StorageError
 
 Queue = DirectQueue | StoreQueue

@@ -17,7 +17,7 @@ from jqueue.cli.printing import refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import JobNotFoundError, JQueueError
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.job_store import JobStorePort

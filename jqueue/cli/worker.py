@@ -20,7 +20,7 @@ from jqueue.cli.printing import refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.domain.stats import QueueStats
 from jqueue.worker import Worker

@@ -18,7 +18,7 @@ from jqueue.connect.address import EXAMPLES, take_apart, wrong
 from jqueue.connect.formats import FORMATS
 from jqueue.connect.stores import STORES, bare_path
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.job_store import JobStorePort
 from jqueue.ports.storage import ObjectStoragePort

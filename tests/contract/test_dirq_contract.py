@@ -6,7 +6,7 @@ import pytest
 
 from jqueue.adapters.formats._dirq_names import Schema
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.sample import sampled
 

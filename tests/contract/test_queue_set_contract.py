@@ -8,8 +8,8 @@ import pytest
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.queue_set import QueueSet
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
+from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import InvalidJobError
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock

@@ -3,7 +3,7 @@
 import pytest
 
 from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
 
 

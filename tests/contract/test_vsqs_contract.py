@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
 
 

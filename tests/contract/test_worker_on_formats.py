@@ -7,7 +7,7 @@ import pytest
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.testing.worker_contract import WorkerContract
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JQueueError, StorageError, migrate
-from jqueue.core import migration
-from jqueue.core.migration import Mover
+from jqueue.core.migration import mover
+from jqueue.core.migration.mover import Mover
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import PAIRS, audit, drained, jobs_of, open_at
@@ -19,7 +19,7 @@ JOBS = 60
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch):
-    monkeypatch.setattr(migration, "BATCH_JOBS", 7)
+    monkeypatch.setattr(mover, "BATCH_JOBS", 7)
 
 
 async def works(queue, done, dice, stop):

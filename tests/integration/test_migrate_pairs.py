@@ -3,8 +3,8 @@
 import pytest
 
 from jqueue import InvalidJobError, JobStatus, Limits, connect_queue, migrate
-from jqueue.core import migration
-from jqueue.core.migration import ID_TAKEN, Mover
+from jqueue.core.migration import mover
+from jqueue.core.migration.mover import ID_TAKEN, Mover
 from jqueue.domain.moving import HOLD, is_moving
 from jqueue.domain.operations import HandBack
 from jqueue.domain.operations.moving import Arrive, Depart, Take
@@ -139,7 +139,7 @@ async def test_a_move_that_ended_at_any_step_is_finished_by_the_next(tmp_path, h
                     raise Ended
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(migration, "BATCH_JOBS", 3)
+            patch.setattr(mover, "BATCH_JOBS", 3)
             with pytest.raises(Ended):
                 await Ending(source, dest).run()
         await audit(source, dest, ids)

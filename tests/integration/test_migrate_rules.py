@@ -6,8 +6,8 @@ import pytest
 
 from jqueue import DuplicateJobError, migrate
 from jqueue.adapters.formats.vsqs import CAPABILITIES, VsqsFolder
-from jqueue.core.migration import Mover
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
+from jqueue.core.migration.mover import Mover
 from jqueue.domain.operations.moving import Arrive
 from tests.moved_jobs import drained, jobs_of, open_at, take
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jqueue import migrate
-from jqueue.core import migration
+from jqueue.core.migration import mover
 from tests.kill.children import at_most, fork, warm_up
 from tests.moved_jobs import PLACES, audit, drained, jobs_of, open_at
 
@@ -52,7 +52,7 @@ def move(folder: Path, pair: Sequence[str], last: int) -> None:
             await asyncio.sleep(0.1)
         assert report.complete, report
 
-    migration.BATCH_JOBS = 3
+    mover.BATCH_JOBS = 3
     sys.addaudithook(hear)
     asyncio.run(run())
 

@@ -24,7 +24,7 @@ from typing import Any
 from jqueue import Job, JobStatus
 from jqueue.adapters.formats._vsqs_names import parse, parse_written
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import Change, Kept
 from jqueue.testing.fake_clock import FakeClock
 from tests.kill.children import warm_up

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobStatus, QueueState, migrate
-from jqueue.core import migration
-from jqueue.core.migration_plan import losses, plan
+from jqueue.core.migration import mover
+from jqueue.core.migration.plan import losses, plan
 from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.queue import Capabilities
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, jobs_of, open_at
@@ -82,7 +82,7 @@ def test_there_and_back(here, there, data, size):
             assert before == [told(job, fields) for job in await jobs_of(other)]
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migration, "BATCH_JOBS", size)
+        patch.setattr(mover, "BATCH_JOBS", size)
         asyncio.run(run(Path(name)))
 
 

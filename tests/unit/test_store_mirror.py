@@ -3,8 +3,8 @@
 import asyncio
 
 from jqueue.adapters.formats.dirq import DirqSimple
-from jqueue.core import store_engine
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store import engine as store_engine
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from jqueue import JobStatus
 from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from tests.interop.environments import Interpreter
 from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, OURS, READ_ALL, READER
 from tests.interop.formats.waiting import wait_until

@@ -13,7 +13,7 @@ import pytest
 from jqueue import JobStatus
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.connect import connect
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from tests.interop.formats.vsqs_programs import OUR_WORKER, THEIR_WORKER, Theirs, Worker
 from tests.interop.formats.waiting import wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 
 NOW = 1_767_225_600_000_000

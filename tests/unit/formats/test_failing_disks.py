@@ -12,7 +12,7 @@ import pytest
 from jqueue import DeadlineExceededError
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import JobStorePort
 
 STORES: dict[str, Callable[[Path], JobStorePort]] = {

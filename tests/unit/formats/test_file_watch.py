@@ -11,7 +11,7 @@ import pytest
 from jqueue.adapters.file_events import FileEvents
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.file_watch import FileWatch
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from tests.unit.formats.folders import filled
 
 HOUR = timedelta(hours=1)

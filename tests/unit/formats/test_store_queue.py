@@ -8,7 +8,7 @@ import pytest
 
 from jqueue import StorageError
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import Step
 from tests.unit.formats.folders import NOW, filled, names
 

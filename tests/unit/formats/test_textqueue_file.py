@@ -11,7 +11,7 @@ import pytest
 
 from jqueue import Job, JobNotFoundError, JobStatus, StorageError
 from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import BlobMissingError, ClaimLostError, StorageFatalError
 from tests.unit.formats.text_files import LATER, on, queue_on
 

@@ -10,7 +10,7 @@ from jqueue import JobStatus
 from jqueue.adapters.formats import _text_journal
 from jqueue.adapters.formats._text_journal import Journal, Told
 from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
 from jqueue.ports.job_store import Change, Lost
 from tests.unit.formats.text_files import LATER, messages, queue_on

@@ -8,7 +8,7 @@ import pytest
 from jqueue import Job, JobStatus
 from jqueue.adapters.formats._exclusive import rename_exclusively
 from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.job_store import Change, Kept, Lost
 from jqueue.testing.fake_clock import FakeClock

@@ -8,7 +8,7 @@ from typing import Any
 
 from jqueue import Job
 from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.store_queue import StoreQueue
+from jqueue.core.job_store.queue import StoreQueue
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 """When all that a test has written is settled."""

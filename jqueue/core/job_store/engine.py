@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 from jqueue.adapters.threads import in_a_thread
 from jqueue.core.blob import Sight
 from jqueue.core.engine_base import TRANSIENT, Engine
+from jqueue.core.job_store.outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.core.pace import Backoff
 from jqueue.core.requests import Outcome, Request, as_storage_error
-from jqueue.core.store_outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,

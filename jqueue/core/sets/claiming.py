@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jqueue.core.set_members import Member, Memory, Names, in_order
+from jqueue.core.sets.members import Member, Memory, Names, in_order
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job

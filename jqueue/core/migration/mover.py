@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jqueue.core.migration_plan import WORDS, Move, Plan, Tally, plan, tallied
+from jqueue.core.migration.plan import WORDS, Move, Plan, Tally, plan, tallied
 from jqueue.core.options import QueueOptions
 from jqueue.core.same_place import is_same_place, name_of
 from jqueue.domain.errors import (

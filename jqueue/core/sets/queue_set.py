@@ -9,11 +9,11 @@ from heapq import merge
 from types import TracebackType
 from typing import Any, Self
 
-from jqueue.core.merged import as_served
 from jqueue.core.same_place import is_same_place
-from jqueue.core.set_claiming import Claiming, Looks, Wanted, shares
-from jqueue.core.set_members import Member, in_order
-from jqueue.core.set_verbs import SetVerbs
+from jqueue.core.sets.claiming import Claiming, Looks, Wanted, shares
+from jqueue.core.sets.members import Member, in_order
+from jqueue.core.sets.merged import as_served
+from jqueue.core.sets.verbs import SetVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from jqueue.core.claims import HeldClaim
-from jqueue.core.merged import common, merged_state, merged_stats
 from jqueue.core.options import QueueOptions
-from jqueue.core.set_members import Member, Memory, ambiguous, checked
+from jqueue.core.sets.members import Member, Memory, ambiguous, checked
+from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jqueue.core.needs import needs
+from jqueue.core.job_store.engine import StoreEngine
+from jqueue.core.job_store.needs import needs
 from jqueue.core.options import QueueOptions
 from jqueue.core.queue_base import Prepared, UsableAtOnce
-from jqueue.core.store_engine import StoreEngine
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.models import Job

@@ -1,0 +1,1 @@
+"""Queues on places that keep jobs one by one."""

@@ -1,0 +1,1 @@
+"""The jobs of one queue moved to another."""

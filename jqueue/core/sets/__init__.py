@@ -1,0 +1,1 @@
+"""Several queues as one to take jobs from."""
