@@ -29,9 +29,7 @@ from jqueue.domain.places import PLACES, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.transitions import TRANSITIONS, Verb
 
-UNNAMED_CLAIM = (
-    "this queue object did not hand it out, handed out several, or it was ended already; pass the Job from dequeue"
-)
+UNNAMED_CLAIM = "this queue object did not hand it out, or several, or has ended it already; pass the Job from dequeue"
 KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 """Only these hold their unique key."""
 
@@ -240,17 +238,12 @@ class Draft:
 
     def moved_jobs(self) -> dict[str, list[Job | None]]:
         """What each job that changed since the last `settle` has been, from before to now; None: not there."""
-        jobs = self.jobs
         stages: dict[str, list[Job | None]] = {}
         for table, job_id, old in self._journal:
-            if table is jobs:
-                before = None if old is _ABSENT else old
-                if job_id in stages:
-                    stages[job_id].append(before)
-                else:
-                    stages[job_id] = [before]
+            if table is self.jobs:
+                stages.setdefault(job_id, []).append(None if old is _ABSENT else old)
         for job_id, states in stages.items():
-            states.append(jobs.get(job_id))
+            states.append(self.jobs.get(job_id))
         return stages
 
     def savepoint(self) -> tuple[int, bool, int]:
