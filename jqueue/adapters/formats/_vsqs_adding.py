@@ -60,15 +60,6 @@ def add_all(
     return outcomes
 
 
-def flush(folder: str | os.PathLike[str]) -> None:
-    """Bring the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _write(numbers: Numbers, chosen: list[tuple[int, Change]], fsync: bool) -> list[Exception | None]:
     """Write files. Returns what went wrong with each."""
     failures: list[Exception | None] = [None] * len(chosen)

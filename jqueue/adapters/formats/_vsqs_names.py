@@ -10,10 +10,12 @@ vsqs 0.3 writes microseconds since 1970, its documentation says milliseconds. Bo
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from jqueue.adapters.formats._folders import microseconds
+from jqueue.adapters.formats._folders import moment as from_microseconds
 from jqueue.domain.places import PLACES
 
 MILLISECONDS_BELOW = 10**14
@@ -26,8 +28,6 @@ WRITING = ".new"
 
 _NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.([0-9]+)(?:\.[0-9]+)?)?", re.ASCII)
 _WRITTEN = re.compile(r"(0|[1-9][0-9]*)\.new", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class Unit(StrEnum):
@@ -76,16 +76,3 @@ def parse_written(name: str) -> int | None:
 def moment(number: int) -> datetime:
     """The time that a number is, by its size."""
     return from_microseconds(number * 1000 if number < MILLISECONDS_BELOW else number)
-
-
-def microseconds(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def from_microseconds(count: int) -> datetime:
-    """The inverse; what no calendar has is the last moment of ours."""
-    try:
-        return _EPOCH + count * _MICROSECOND
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)

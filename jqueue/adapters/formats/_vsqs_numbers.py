@@ -13,7 +13,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from jqueue.adapters.formats._vsqs_names import LARGEST_TIME, WRITING, Unit, microseconds, parse, parse_written
+from jqueue.adapters.formats._folders import microseconds
+from jqueue.adapters.formats._vsqs_names import LARGEST_TIME, WRITING, Unit, parse, parse_written
 
 ABANDONED = 3600.0
 """Seconds after which a message that is still being written never will be: its writer has died."""

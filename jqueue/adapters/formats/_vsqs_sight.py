@@ -12,16 +12,16 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+from jqueue.adapters.formats._folders import microseconds
+from jqueue.adapters.formats._folders import moment as from_microseconds
 from jqueue.adapters.formats._notes import read_note
-from jqueue.adapters.formats._vsqs_names import LARGEST_TIME, Name, from_microseconds, microseconds, moment, parse
+from jqueue.adapters.formats._vsqs_names import LARGEST_TIME, Name, moment, parse
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.ports.job_store import Kept
 
 DEAD = ".jqueue-dead"
 NOTES = ".jqueue-notes"
-ACKED = ".jqueue-acked"
-ACKED_KEPT = 1_000
 
 VISIBILITY_TIMEOUT = 10.0
 """Seconds that vsqs hides a message by default: taken for claims that do not say how long they are meant to last."""
@@ -114,7 +114,6 @@ class Sight:
         self._closed: dict[str, tuple[int, int, int]] = {}
         self._missed = False
         self._has_dead = True
-        self._acked: tuple[tuple[int, int, int], dict[str, int]] | None = None
 
     def has_moved(self) -> bool:
         """Whether the folder may have changed since the last scan."""
@@ -152,21 +151,6 @@ class Sight:
             self._times, self._since = times, now
         self._sure = now - self._since >= SURE
         return list(self._seen.values())
-
-    def finished(self) -> dict[str, int]:
-        """Jobs that jqueue has acked of late, by any process, with their attempts."""
-        path = f"{self._folder}/{ACKED}"
-        try:
-            status = os.stat(path)
-            known = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if self._acked is None or self._acked[0] != known:
-                with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                    pairs = [line.rpartition(" ") for line in file.read().splitlines()[-ACKED_KEPT:]]
-                attempts = {job_id: int(attempt) for job_id, _, attempt in pairs if attempt.isdecimal()}
-                self._acked = known, attempts
-        except FileNotFoundError:
-            return {}
-        return self._acked[1]
 
     def note(self, place: str) -> dict[str, Any]:
         """The note of a message, as it is now.
@@ -308,17 +292,3 @@ def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:
         "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
         **values,
     }
-
-
-def remember(folder: str, job: Job, longest: int, known: dict[str, int]) -> None:
-    """Note that a job was acked, for whoever acks it again. If that fails, it was acked all the same."""
-    path = f"{folder}/{ACKED}"
-    with suppress(OSError):
-        with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(f"{job.id} {job.attempt}\n")
-            size = file.tell()
-        if size > longest:
-            part = f"{path}.{os.getpid()}.part"
-            with open(part, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.writelines(f"{job_id} {attempt}\n" for job_id, attempt in [*known.items(), (job.id, job.attempt)])
-            os.replace(part, path)

@@ -18,11 +18,12 @@ from typing import Any
 
 from jqueue.adapters.formats._capabilities import OF_ALL
 from jqueue.adapters.formats._exclusive import rename_exclusively
+from jqueue.adapters.formats._folders import AckedJobs, flush
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, write_note
-from jqueue.adapters.formats._vsqs_adding import add_all, flush
+from jqueue.adapters.formats._vsqs_adding import add_all
 from jqueue.adapters.formats._vsqs_names import Name, Unit, parse
 from jqueue.adapters.formats._vsqs_numbers import Numbers
-from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of, remember
+from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.moving import HOLD as MOVE_SECONDS
@@ -30,8 +31,7 @@ from jqueue.ports.job_store import Change, Full, Kept, Lost, Outcome, Step
 
 CAPABILITIES = replace(OF_ALL, delay=True)
 
-ACKED_BYTES = 200_000
-"""The list of acked jobs is cut when it is longer."""
+ACKED = ".jqueue-acked"
 
 
 class VsqsFolder:
@@ -80,6 +80,7 @@ class VsqsFolder:
         self._fsync = fsync
         self._attributes = attributes and HAS_ATTRIBUTES
         self._sight = Sight(self._folder, self.entrypoint, self._attributes)
+        self._acked = AckedJobs(self.path / ACKED)
         self._numbers = Numbers(self._folder, self.unit, capacity)
 
     def __repr__(self) -> str:
@@ -117,7 +118,7 @@ class VsqsFolder:
 
     def finished(self) -> dict[str, int]:
         """Jobs that jqueue has acked of late, by any process."""
-        return self._sight.finished()
+        return self._acked.read()
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Do each change by itself, and what is new together."""
@@ -170,14 +171,14 @@ class VsqsFolder:
             self._sight.check_gone()
             self.path.mkdir(parents=True, exist_ok=True)
             if self._fsync:
-                flush(self.path.parent)
+                flush(str(self.path.parent))
         self._sight.found()
         if any_dead:
             os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
 
     def _flush(self, *, any_dead: bool) -> None:
         if self._fsync:
-            flush(self.path)
+            flush(self._folder)
             if any_dead:
                 flush(f"{self._folder}/{DEAD}")
 
@@ -270,7 +271,8 @@ class VsqsFolder:
         with suppress(OSError):
             os.unlink(self._sight.beside(change.place))
         if change.acked:
-            remember(self._folder, job, ACKED_BYTES, self.finished())
+            with suppress(OSError):  # it was acked all the same
+                self._acked.remember([job.claim])
         return Kept(job.evolve(payload=payload), "")
 
     def _change(self, change: Change, now: datetime) -> Kept:
