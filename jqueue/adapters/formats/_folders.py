@@ -179,7 +179,7 @@ class AckedJobs:
             except FileNotFoundError:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.write(descriptor, lines.encode("utf-8"))
+            os.write(descriptor, lines.encode("utf-8", "replace"))
             size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
@@ -200,9 +200,9 @@ class AckedJobs:
         return self._known
 
     def _shorten(self) -> None:
-        part = self._path.with_name(f"{self._path.name}.part")
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")  # another process may be at it, too
         lines = [f"{job_id} {attempt}\n" for job_id, attempt in self.read().items()]
-        part.write_text("".join(lines), encoding="utf-8")
+        part.write_text("".join(lines), encoding="utf-8", errors="replace")
         part.replace(self._path)
 
     def _state(self) -> tuple[int, int]:

@@ -1,0 +1,36 @@
+"""The list of acked jobs: whatever their ids are, and however many processes shorten it at once."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jqueue import StoreQueue
+from jqueue.adapters.formats import _folders
+from jqueue.adapters.formats._folders import AckedJobs
+from jqueue.adapters.formats._notes import write_note
+from jqueue.adapters.formats.dirq import DirqSimple
+from jqueue.adapters.formats.vsqs import VsqsFolder
+
+
+@pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple])
+async def test_a_job_whose_note_has_an_odd_id_can_be_acked(kind: type[VsqsFolder | DirqSimple], tmp_path: Path) -> None:
+    queue = StoreQueue(kind(tmp_path / "queue", fsync=False))
+    job = await queue.enqueue("work", b"1")
+    path = next(path for path in (tmp_path / "queue").rglob("*") if path.is_file() and path.read_bytes() == b"1")
+    write_note(str(path), {"id": "\ud800", "entrypoint": "work"}, f"{path}.note")
+    [job] = await StoreQueue(kind(tmp_path / "queue", fsync=False)).dequeue()
+    later = StoreQueue(kind(tmp_path / "queue", fsync=False))
+    await later.ack(job)
+    assert [] == list((await later.read_state()).jobs)
+
+
+def test_who_shortens_the_list_does_not_write_into_that_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_folders, "ACKED_BYTES", 10)
+    (tmp_path / "acked.part").write_text("another process is at it")
+    acked = AckedJobs(tmp_path / "acked")
+    acked.remember([("one-and-only", 1)])
+    assert {"one-and-only": 1} == acked.read()
+    assert ["acked", "acked.part"] == sorted(os.listdir(tmp_path))
