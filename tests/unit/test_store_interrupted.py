@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from jqueue import DeadlineExceededError, StorageFatalError, StoreQueue, UnknownOutcomeError
+from jqueue import ClaimLostError, DeadlineExceededError, StorageFatalError, StoreQueue, UnknownOutcomeError
+from jqueue.domain.operations.moving import Depart, Take
 from jqueue.ports.job_store import Step
 from tests.unit.test_store_queue import Shelf
 
@@ -109,3 +110,16 @@ async def test_a_place_is_taken_over_by_the_last_queue_that_is_made_on_it(shelf,
         with pytest.raises(StorageFatalError, match="another queue"):
             await call
     assert [job.id] == [claimed.id for claimed in await later.dequeue("work")]
+
+
+async def test_a_job_that_was_taken_back_while_it_was_moved_is_a_lost_claim(shelf, queue):
+    jobs = [await queue.enqueue("work", b"1") for _ in range(2)]
+    [[first], [second]] = await queue.apply_each(*map(Take, jobs))
+
+    def take_back(change):
+        if change.step is Step.REMOVE and change.job_id == first.id and first.id in shelf.kept:
+            shelf.put(first.id, None)
+
+    shelf.before = take_back
+    lost, done = await queue.apply_each(Depart(first.claim), Depart(second.claim))
+    assert (ClaimLostError, type(None)) == (type(lost), type(done))

@@ -11,7 +11,7 @@ from jqueue.core.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, RequeueStale
-from jqueue.domain.operations.moving import Arrive
+from jqueue.domain.operations.moving import Arrive, Depart
 from jqueue.ports.job_store import Full, Kept, Lost
 
 _LOOKING = (Peek, Redrive, Purge, RequeueStale)
@@ -94,7 +94,7 @@ def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) ->
         return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
     if operation.claims_jobs:
         return [job for job in result if job.id not in lost]
-    claim = getattr(operation, "job", None)
+    claim = operation.claim if isinstance(operation, Depart) else getattr(operation, "job", None)
     if isinstance(claim, Claim):
         return ClaimLostError(*claim, "another program has the job, or has finished it")
     return JobNotFoundError(min(lost))
