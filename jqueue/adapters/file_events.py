@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-try:
+try:  # as its documentation has it; what it exports besides does not say when a watch has begun
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 except ImportError:
     _installed = False
