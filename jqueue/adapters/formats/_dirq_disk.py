@@ -177,6 +177,24 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def condition(self, name: str, *files: str) -> Stamp:
+        """What tells whether what could not be done with an element is worth another try.
+
+        Args:
+            name: of the element.
+            files: those in it that it consists of.
+        """
+        found: list[int] = []
+        for path in (name, *(f"{name}/{file}" for file in files)):
+            try:
+                status = os.lstat(self.path(path))
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                found.append(0)
+                continue
+            found += (status.st_mode, status.st_uid, status.st_gid)
+            found += () if path == name else (status.st_ino, status.st_size, status.st_mtime_ns)
+        return tuple(found)
+
     def touched(self, folder: str) -> None:
         """Something was added to this folder of the queue."""
         self._touched.add(self.path(folder))

@@ -44,12 +44,10 @@ MAXELTS = 16_000
 """So many elements in a folder, and the next one is begun."""
 
 TEMPORARY, OBSOLETE, LOCKED = "temporary", "obsolete", "locked"
-
 OURS = ".jq"
 """What dirq does not take for an element: while it is young, Python's purge removes it too early."""
 
 TRIES = 100
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class DirqElements(DirqStore):
@@ -99,6 +97,9 @@ class DirqElements(DirqStore):
         except FileNotFoundError:
             return 0, 0
         return token, os.stat(self._disk.path(name)).st_mtime_ns
+
+    def _condition(self, place: str) -> Stamp:
+        return self._disk.condition(place, self._schema.payload, self._schema.headers or self._schema.payload)
 
     def _lock_path(self, name: str) -> str:
         return f"{self._disk.path(name)}/{LOCKED}"
@@ -220,7 +221,7 @@ class DirqElements(DirqStore):
                 os.stat(self._disk.path(source))
                 self._disk.make_folder(folder)
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 element = ""
             else:
@@ -265,8 +266,7 @@ class DirqElements(DirqStore):
             claimed = self._with_content(self._job(place, note, status=JobStatus.IN_PROGRESS, **values), name)
         except (FileNotFoundError, ValueError):
             os.rmdir(f"{path}/{LOCKED}")
-            self._unreadable[name] = self._stamp(name)[0]  # whoever mends it changes its time
-            raise Lost from None
+            raise self._set_aside(name) from None
         self._check(place)
         return Kept(claimed, str(place))
 

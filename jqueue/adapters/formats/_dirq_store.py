@@ -203,15 +203,15 @@ class DirqStore(ABC):
                 stamp, locked = self._stamp(place)
                 known = before.get(element)
                 if known is None or known.stamp != stamp or known.locked != locked or max(stamp) > settled:
-                    known = Seen(stamp, self._found(place, stamp), locked)
+                    known = Seen(stamp, self._found(place), locked)
                 found[element] = known
             except (FileNotFoundError, NotADirectoryError):
                 found.pop(element, None)
         folder.seen = found
 
-    def _found(self, place: str, stamp: Stamp) -> Kept | None:
+    def _found(self, place: str) -> Kept | None:
         if place in self._unreadable:
-            if self._unreadable[place] in (stamp, self._rights(place)):
+            if self._unreadable[place] == self._condition(place):
                 return None
             del self._unreadable[place]
         return self._kept(place)
@@ -298,15 +298,14 @@ class DirqStore(ABC):
         return outcomes
 
     def _set_aside(self, place: str) -> Lost:
-        """An element may not be claimed by this user: it is none, until its owner or its mode is another."""
-        with suppress(FileNotFoundError, KeyError):
-            self._unreadable[place] = self._rights(place)
+        """An element cannot be claimed: it is none, until something of it is another that others do not change."""
+        self._unreadable[place] = self._condition(place)
+        with suppress(KeyError):
             self._folders[place[:8]].seen.pop(place[9:], None)
         return Lost()
 
-    def _rights(self, place: str) -> Stamp:
-        found = os.lstat(self._disk.path(place))
-        return found.st_mode, found.st_uid, found.st_gid
+    def _condition(self, place: str) -> Stamp:
+        return self._disk.condition(place)
 
     def _taken_back(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
         """What a change came to whose folder did not get to the disk: what is new goes, if nobody has it by now."""

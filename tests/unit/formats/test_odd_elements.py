@@ -80,3 +80,28 @@ async def test_an_element_that_may_not_be_claimed_keeps_nobody_from_the_others(
     assert (first.id, b"1") == (job.id, job.payload)
     await queue.ack(job)
     assert not element.exists()
+
+
+class Counting(DirqElements):
+    """Counts how often it has locked an element."""
+
+    locks = 0
+
+    def _lock(self, name: str) -> None:
+        self.locks += 1
+        super()._lock(name)
+
+
+async def test_an_element_that_cannot_be_read_is_tried_once_by_each_until_it_is_mended(tmp_path: Path) -> None:
+    stores = [Counting(tmp_path / "queue", fsync=False) for _ in range(3)]
+    queues = [StoreQueue(store) for store in stores]
+    job = await queues[0].enqueue("work", b"1", headers={"a": "b"})
+    header = tmp_path / "queue" / job.id / "header"
+    header.write_bytes(b"nonsense")
+    for _ in range(4):
+        assert [[], [], []] == [await queue.dequeue() for queue in queues]
+    assert [1, 1, 1] == [store.locks for store in stores]
+    header.unlink()
+    header.write_bytes(b"a\tc\n")
+    [job] = await queues[1].dequeue()
+    assert {"a": "c"} == dict(job.headers)
