@@ -15,8 +15,8 @@ def _path(address: Address) -> str:
     check_nobody(address)
     if address.place not in ("", "localhost"):
         raise wrong(address.scheme, "has two slashes where three belong: its path begins with the third")
-    if not address.name.strip("/"):
-        raise wrong(address.scheme, "names no folder")
+    if not address.name.strip("/") or "\0" in address.name:
+        raise wrong(address.scheme, "names nothing that there can be in a file system")
     return f"/{address.name}"
 
 

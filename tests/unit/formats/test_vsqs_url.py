@@ -35,7 +35,7 @@ def test_a_wrong_option_is_refused_with_what_it_takes(wrong):
         connect(f"vsqs:///tmp/queue?{wrong}")
 
 
-@pytest.mark.parametrize("wrong", ["vsqs://", "vsqs:///", "vsqs://host/queue", "vsqs://user@/queue"])
+@pytest.mark.parametrize("wrong", ["vsqs://", "vsqs:///", "vsqs://host/queue", "vsqs://user@/queue", "vsqs:///a%00b"])
 def test_a_url_that_names_no_folder_is_refused(wrong):
     with pytest.raises(InvalidURLError):
         connect(wrong)
