@@ -115,6 +115,12 @@ class Sight:
         self._missed = False
         self._has_dead = True
 
+    def anew(self) -> Sight:
+        """One that knows nothing but whether there was a folder."""
+        other = Sight(self._folder, self._entrypoint, self._attributes)
+        other._was_there = self._was_there
+        return other
+
     def has_moved(self) -> bool:
         """Whether the folder may have changed since the last scan."""
         return not self._sure or self._folder_times() != self._times or any(map(self._may_be_open, self._closed))

@@ -24,6 +24,7 @@ from jqueue.adapters.formats._vsqs_adding import add_all
 from jqueue.adapters.formats._vsqs_names import Name, Unit, parse
 from jqueue.adapters.formats._vsqs_numbers import Numbers
 from jqueue.adapters.formats._vsqs_sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of
+from jqueue.adapters.system import forks
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.moving import HOLD as MOVE_SECONDS
@@ -79,12 +80,22 @@ class VsqsFolder:
         self._folder = os.fspath(self.path)
         self._fsync = fsync
         self._attributes = attributes and HAS_ATTRIBUTES
-        self._sight = Sight(self._folder, self.entrypoint, self._attributes)
+        self._seen, self._forks = Sight(self._folder, self.entrypoint, self._attributes), forks()
         self._acked = AckedJobs(self.path / ACKED)
         self._numbers = Numbers(self._folder, self.unit, capacity)
 
     def __repr__(self) -> str:
         return f"VsqsFolder({str(self.path)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_seen": self._sight.anew()}
+
+    @property
+    def _sight(self) -> Sight:
+        """What is known of the folder; of what was half known when this process was forked, nothing."""
+        if self._forks != forks():
+            self._seen, self._forks = self._seen.anew(), forks()
+        return self._seen
 
     @property
     def name(self) -> str:
