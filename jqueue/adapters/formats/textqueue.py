@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from jqueue.adapters.formats._capabilities import OF_ALL
+from jqueue.adapters.formats._open_file import OpenFile
 from jqueue.adapters.formats._text_changes import Batch, Manner
 from jqueue.adapters.formats._text_view import TextView
 from jqueue.adapters.storage._file_lock import FileLock, has_file_locks
-from jqueue.adapters.storage._posix_files import as_storage_error, create_folder, file_status
+from jqueue.adapters.storage._posix_files import as_storage_error, create_folder, file_status, flush
 from jqueue.adapters.system import SystemClock, SystemEntropy, forks
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
@@ -76,6 +78,7 @@ class TextQueueFile:
         self._view = TextView(self._file, journal, entrypoint=self.entrypoint, settle=seconds)
         self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
         self._read_after = forks()
+        self._unflushed = False
         self._manner = Manner(fsync=fsync, hide=hide, single_lines=single_lines)
 
     def __repr__(self) -> str:
@@ -106,6 +109,8 @@ class TextQueueFile:
         """Every message that is queued, claimed or dead."""
         self._begin_anew_in_a_child()
         try:
+            if self._unflushed:
+                self._flush_again()
             self._view.read(now)
         except OSError as error:
             raise as_storage_error(error, "read the queue file", self._file) from error
@@ -137,10 +142,19 @@ class TextQueueFile:
                 return Batch(self._view, self._manner, now).carry_out(changes)
         except OSError as error:
             self.let_go()
+            self._unflushed = self._manner.fsync
             raise as_storage_error(error, "change the queue file", self._file) from error
         except StorageError:
             self._view.forget()
             raise
+
+    def _flush_again(self) -> None:
+        """What was written when the disk failed is read, and so taken for done, only once it is on the disk."""
+        for path in (self._file, self._view.journal.path):
+            with suppress(FileNotFoundError):
+                file = OpenFile(path, os.O_RDONLY)
+                flush(file.number)
+        self._unflushed = False
 
     def let_go(self) -> None:
         """Close the file and the journal, and forget what was read."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from jqueue import DeadlineExceededError
+from jqueue import DeadlineExceededError, UnknownOutcomeError
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import JobStorePort
@@ -98,3 +99,25 @@ def take_away(path: Path) -> None:
         path.rename(path.parent.parent / "obsolete" / path.name)
     else:
         path.unlink()
+
+
+async def test_a_message_is_not_confirmed_before_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = StoreQueue(TextQueueFile(tmp_path / "queue.tq"))
+    await queue.enqueue("work", b"1")
+    failures = [3]
+    sync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    await queue.enqueue("work", b"2")
+    assert [0] == failures, "it was confirmed without another try"
+    failures[0] = -1
+    with pytest.raises(UnknownOutcomeError):
+        await queue.enqueue("work", b"3", deadline=0.5)
