@@ -161,7 +161,9 @@ class JobStorePort(Protocol):
     def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
         """Do each change for itself, in order.
 
-        A new job that comes back has the id that it is found by from now on, whatever it was called before.
+        A new job that comes back has the id that it is found by from now on, whatever it was called before. One that
+        comes to an error is not there. If the whole of it raises, what was done is not known before the next `scan`,
+        which shows nothing that is not as safe as `carry_out` makes it.
         """
         ...
 
