@@ -15,6 +15,7 @@ from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import JobStorePort
+from tests.unit.in_vain import until_its_deadline
 
 STORES: dict[str, Callable[[Path], JobStorePort]] = {
     "simple": DirqSimple,
@@ -70,7 +71,7 @@ async def test_a_job_whose_folder_never_gets_to_the_disk_is_not_there(store: Job
     await queue.enqueue("work", b"1")
     disk.failures = -1
     with pytest.raises(DeadlineExceededError, match="Input/output"):
-        await queue.enqueue("work", b"2", deadline=0.3)
+        await until_its_deadline(queue, queue.enqueue("work", b"2"))
     assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
 
 

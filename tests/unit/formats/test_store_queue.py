@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jqueue import StorageError
+from jqueue import DeadlineExceededError
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.core.job_store.queue import StoreQueue
 from jqueue.ports.job_store import Step
 from tests.unit.formats.folders import NOW, filled, names
+from tests.unit.in_vain import until_its_deadline
 
 
 class Robbed(VsqsFolder):
@@ -57,7 +58,7 @@ async def test_a_job_given_back_and_taken_by_another_program_was_given_back(tmp_
 
 
 async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
-    queue = StoreQueue(VsqsFolder(tmp_path, fsync=False), deadline=0.3)
+    queue = StoreQueue(VsqsFolder(tmp_path, fsync=False))
     write = os.write
 
     def full(descriptor: int, content: bytes) -> int:
@@ -66,8 +67,8 @@ async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch)
         return write(descriptor, content)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(StorageError):
-        await queue.enqueue("work", b"payload")
+    with pytest.raises(DeadlineExceededError, match="no space"):
+        await until_its_deadline(queue, queue.enqueue("work", b"payload"))
     assert [] == names(tmp_path)
 
 

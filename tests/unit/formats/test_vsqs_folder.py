@@ -15,6 +15,7 @@ from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.domain.operations import Enqueue
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import NOW, filled, names, queue_on
+from tests.unit.in_vain import until_its_deadline
 
 ODD = ("+7", "1_5", "0100", "5.-1", "5.123.jq", "5.", "README", "abc", "17.new", "5.123.456.7")
 
@@ -198,24 +199,13 @@ async def test_who_comes_first_gets_the_room(tmp_path):
 async def test_enqueue_waits_for_room_if_that_is_asked_for(tmp_path):
     queue = queue_on(tmp_path, capacity=1, when_full="wait")
     await queue.enqueue("work", b"1")
-    waiting = asyncio.create_task(queue.enqueue("work", b"2"))
-    (await _refused(queue)).expire()  # as at its deadline
     with pytest.raises(QueueFullError, match="no room"):
-        await waiting
+        await until_its_deadline(queue, queue.enqueue("work", b"2"))
     waiting = asyncio.create_task(queue.enqueue("work", b"3"))
     [job] = await queue.dequeue()
     await queue.ack(job)
     assert b"3" == (await waiting).payload
     assert 1 == len(names(tmp_path))
-
-
-async def _refused(queue):
-    """The call that found no room, and waits for some."""
-    while True:
-        for request in queue._writer._waiting:
-            if isinstance(request.last_error, QueueFullError) and not request.in_flight:
-                return request
-        await asyncio.sleep(0.01)
 
 
 async def test_who_finds_no_room_changes_nothing_in_the_folder(tmp_path):

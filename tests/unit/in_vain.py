@@ -1,0 +1,23 @@
+"""Calls that are tried in vain. Between two tries a deadline may pass, and it is certain that nothing was done."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from jqueue import StoreQueue
+
+
+async def until_its_deadline(queue: StoreQueue, call: Coroutine[Any, Any, Any]) -> Any:
+    """Make a call, and have its deadline pass as soon as it is between two tries. Returns what it comes to.
+
+    A deadline in seconds may pass in the middle of a try, whose outcome is unknown then.
+    """
+    task, writer = asyncio.create_task(call), queue._writer
+    async with asyncio.timeout(30):
+        while not task.done():
+            for request in (*writer._carried, *writer._waiting):
+                if request.last_error is not None and not request.in_flight:
+                    request.expire()
+                    return await task
+            await asyncio.sleep(0.01)
+    return await task
