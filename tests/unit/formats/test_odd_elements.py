@@ -38,7 +38,7 @@ async def test_a_message_that_may_not_be_read_keeps_nobody_from_the_others(tmp_p
     for name in ("5", "6"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "5").chmod(0o600)
-    queue = StoreQueue(OfOthers(tmp_path, fsync=False), deadline=2)
+    queue = StoreQueue(OfOthers(tmp_path, fsync=False), deadline=20)
     assert [b"6"] == [job.payload for job in (await queue.read_state()).jobs]
     assert [b"6"] == [job.payload for job in await queue.dequeue()]
     assert [] == await queue.dequeue()
@@ -71,7 +71,7 @@ async def test_an_element_that_may_not_be_claimed_keeps_nobody_from_the_others(
 
     for text in refused.split():
         refuse(os if "." in text else Disk, text.removeprefix("os."))
-    queue = StoreQueue(kind(tmp_path / "queue", fsync=False), deadline=2)
+    queue = StoreQueue(kind(tmp_path / "queue", fsync=False), deadline=20)
     assert b"2" in [job.payload for job in (await queue.read_state()).jobs]
     assert [second.id] == [job.id for job in await queue.dequeue()]
     assert [] == await queue.dequeue()
