@@ -33,7 +33,10 @@ class _Call:
         self._arguments = arguments
 
     def __call__(self) -> Any:
-        return self._work(*self._arguments)
+        try:
+            return self._work(*self._arguments)
+        except StopIteration as error:  # which no future carries: who waits for it would wait for ever
+            raise RuntimeError("what was done in a thread raised StopIteration") from error
 
 
 def _begin() -> None:
