@@ -80,6 +80,7 @@ class Disk:
         self._fsync = fsync
         self._last = self._last_token = 0
         self._touched: set[str] = set()
+        self._unsynced: list[int] = []
 
     def path(self, name: str) -> str:
         """The path of a name below the queue's."""
@@ -141,7 +142,7 @@ class Disk:
             os.chmod(path, 0o777 & ~self._umask)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a file with this content.
+        """Make a file with this content, which `sync` gets to the disk.
 
         Raises:
             FileExistsError: it is there.
@@ -154,10 +155,31 @@ class Disk:
             written = os.write(descriptor, content)
             while written < len(content):
                 written += os.write(descriptor, memoryview(content)[written:])
-            if self._fsync:
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if self._fsync:
+            self._unsynced.append(descriptor)
+        else:
+            os.close(descriptor)
+
+    def sync(self) -> None:
+        """See to it that what was made since is on the disk, if that was asked for.
+
+        Raises:
+            OSError: it is not known which of it is.
+        """
+        made, self._unsynced = self._unsynced, []
+        try:
+            if len(made) > 1 and hasattr(os, "posix_fadvise"):
+                for descriptor in made:  # the disk begins to write them all, or it would do so one by one
+                    with suppress(OSError):
+                        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            for descriptor in made:
                 os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            for descriptor in made:
+                os.close(descriptor)
 
     def read(self, path: str) -> bytes:
         """The content of a file.
@@ -199,10 +221,10 @@ class Disk:
         """Something was added to this folder of the queue."""
         self._touched.add(self.path(folder))
 
-    def flush_folder(self, path: str) -> None:
-        """See to it that the names in a folder are on the disk, if that was asked for."""
+    def made_in(self, path: str) -> None:
+        """All is in a folder that shall be there: `sync` gets its names to the disk."""
         if self._fsync:
-            flush(path)
+            self._unsynced.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def flush(self) -> None:
         """See to it that what was added stays there when the power fails, if that was asked for."""

@@ -22,6 +22,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from jqueue.adapters.formats._dirq_adding import TRIES, added
 from jqueue.adapters.formats._dirq_disk import Folder, Stamp
 from jqueue.adapters.formats._dirq_names import (
     DEAD,
@@ -46,8 +47,6 @@ MAXELTS = 16_000
 TEMPORARY, OBSOLETE, LOCKED = "temporary", "obsolete", "locked"
 OURS = ".jq"
 """What dirq does not take for an element: while it is young, Python's purge removes it too early."""
-
-TRIES = 100
 
 
 class DirqElements(DirqStore):
@@ -154,44 +153,47 @@ class DirqElements(DirqStore):
 
     # Adding
 
-    def _add(self, change: Change, now: datetime) -> Kept:
+    def write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element into `temporary`: see `AddsInParts`. Returns its name there."""
         job = change.after
         assert job is not None
         files = self._schema.files(job)
-        note, element = note_of(job, self.entrypoint, headers=False), self._disk.new_name(now)
-        note |= arrived(job) if change.arrives else {}
+        note = note_of(job, self.entrypoint, headers=False) | (arrived(job) if change.arrives else {})
+        element = self._disk.new_name(now)
         for _ in range(TRIES):
             part = f"{TEMPORARY}/{element}{OURS}"
             path = self._disk.path(part)
             try:
                 self._disk.mkdir(path)
-            except FileNotFoundError:
-                self._disk.make_folder(TEMPORARY)
-                self._disk.make_folder(OBSOLETE)
-                continue
-            except FileExistsError:
-                element = self._disk.new_name(now)
-                continue
-            try:
                 for file, content in files.items():
                     self._disk.create(f"{path}/{file}", content)
                 if note:
                     self._disk.write_note(part, note)
-                self._disk.flush_folder(path)
-                if job.status is JobStatus.DEAD:
-                    name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
-                else:
-                    name = self._rename_to_the_back(part, now, element)
-            except FileNotFoundError:
-                continue  # somebody has tidied up
+                self._disk.made_in(path)
+            except FileExistsError:
+                element = self._disk.new_name(now)
+            except FileNotFoundError:  # or somebody has tidied up
+                self._disk.make_folder(TEMPORARY)
+                self._disk.make_folder(OBSOLETE)
             except OSError:
-                shutil.rmtree(path, ignore_errors=True)
+                self.drop_part(part)
                 raise
-            number = number_of(name[-14:])
-            if change.arrives:
-                return Kept(job.evolve(sequence=number), name)
-            return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
+            else:
+                return part
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+
+    def publish(self, part: str, change: Change, now: datetime) -> Kept:
+        """Give it its name: see `AddsInParts`."""
+        element = part.removeprefix(f"{TEMPORARY}/").removesuffix(OURS)
+        if change.after is not None and change.after.status is JobStatus.DEAD:
+            name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
+        else:
+            name = self._rename_to_the_back(part, now, element)
+        return added(change, name, name)
+
+    def drop_part(self, part: str) -> None:
+        """Remove what was written into `temporary`."""
+        shutil.rmtree(self._disk.path(part), ignore_errors=True)
 
     def _rename_to_the_dead(self, source: str, place: str) -> str:
         self._disk.make_folder(HIDDEN)

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from jqueue.adapters.formats._capabilities import OF_ALL
+from jqueue.adapters.formats._dirq_adding import AddsInParts, add_together, attempt
 from jqueue.adapters.formats._dirq_disk import NOTES, Disk, Folder, Seen, Stamp
 from jqueue.adapters.formats._dirq_names import (
     DEAD,
@@ -30,7 +32,7 @@ from jqueue.adapters.formats._dirq_names import (
 from jqueue.adapters.formats._folders import AckedJobs, Listing, job_of, microseconds, moment
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES
 from jqueue.adapters.system import forks
-from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
+from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.places import PLACES
 from jqueue.ports.job_store import Change, Kept, Lost, Outcome, Step
@@ -52,7 +54,7 @@ ABANDONED = 10.0
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
 
 
-class DirqStore(ABC):
+class DirqStore(AddsInParts, ABC):
     """A folder of dirq as a store of jobs.
 
     Args:
@@ -268,21 +270,17 @@ class DirqStore(ABC):
 
     def _carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        acked: list[tuple[str, int]] = []
-        for change in changes:
-            try:
-                outcomes.append(getattr(self, f"_{change.step}")(change, now))
-            except (FileNotFoundError, NotADirectoryError, Lost):
-                outcomes.append(Lost())
-            except (OSError, InvalidJobError, StorageError) as error:
-                outcomes.append(error)
-                if isinstance(error, PermissionError) and change.step is Step.CLAIM:  # behind the lock
-                    with suppress(OSError):
-                        self._unlock(change.place)
-                    outcomes[-1] = self._set_aside(change.place)
+        for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
+            together = list(run)
+            if adds:
+                outcomes += add_together(self, self._disk, together, now)
             else:
-                if change.acked and change.before is not None:
-                    acked.append(change.before.claim)
+                outcomes += [self._done(change, now) for change in together]
+        acked = [
+            change.before.claim
+            for change, outcome in zip(changes, outcomes, strict=True)
+            if change.acked and change.before is not None and not isinstance(outcome, Exception)
+        ]
         with suppress(OSError):  # what is done is done
             self._acked.remember(acked)
         try:
@@ -296,6 +294,14 @@ class DirqStore(ABC):
             with suppress(OSError, StorageError, Lost):
                 self._tidy(now, EMPTY_FOLDERS)
         return outcomes
+
+    def _done(self, change: Change, now: datetime) -> Outcome:
+        outcome: Outcome = attempt(getattr(self, f"_{change.step}"), change, now)
+        if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # behind the lock
+            with suppress(OSError):
+                self._unlock(change.place)
+            return self._set_aside(change.place)
+        return outcome
 
     def _set_aside(self, place: str) -> Lost:
         """An element cannot be claimed: it is none, until something of it is another that others do not change."""
@@ -369,9 +375,6 @@ class DirqStore(ABC):
     @abstractmethod
     def _unlock(self, name: str) -> None:
         """Remove our lock."""
-
-    @abstractmethod
-    def _add(self, change: Change, now: datetime) -> Kept: ...
 
     @abstractmethod
     def _claim(self, change: Change, now: datetime) -> Kept: ...

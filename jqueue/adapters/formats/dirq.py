@@ -20,6 +20,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from jqueue.adapters.formats._dirq_adding import TRIES, added
 from jqueue.adapters.formats._dirq_disk import Folder, Stamp
 from jqueue.adapters.formats._dirq_elements import DirqElements
 from jqueue.adapters.formats._dirq_names import DEAD, ELEMENT, HIDDEN, MOVING, Place, Schema, hidden, number_of
@@ -35,7 +36,6 @@ GRANULARITY = 60
 """Seconds whose elements share a folder."""
 
 LOCK, PART = ".lck", ".tmp"
-TRIES = 100
 
 
 class DirqSimple(DirqStore):
@@ -110,45 +110,43 @@ class DirqSimple(DirqStore):
 
     # Adding
 
-    def _add(self, change: Change, now: datetime) -> Kept:
+    def write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element under a name that ends in .tmp: see `AddsInParts`. Returns its name without that."""
         job = change.after
         assert job is not None
-        note, name = note_of(job, self.entrypoint, headers=True), self._new_place(now)
-        note |= arrived(job) if change.arrives else {}
+        note = note_of(job, self.entrypoint, headers=True) | (arrived(job) if change.arrives else {})
+        name = self._new_place(now)
         for _ in range(TRIES):
-            path = self._disk.path(name)
             try:
-                self._disk.create(path + PART, job.payload)
-            except FileExistsError:
-                name = self._new_place(now)
-                continue
-            except FileNotFoundError:
-                self._disk.make_folder(name[:8])
-                continue
-            except OSError:
-                with suppress(FileNotFoundError):
-                    os.unlink(path + PART)
-                raise
-            try:
+                self._disk.create(self._disk.path(name) + PART, job.payload)
                 if note:
                     self._disk.write_note(name + PART, note)
-                place = name
-                if job.status is JobStatus.DEAD:
-                    self._disk.make_folder(HIDDEN)
-                    place = hidden(DEAD, name)
-                os.link(path + PART, self._disk.path(place))
-            except (FileExistsError, FileNotFoundError):
+            except FileExistsError:
                 name = self._new_place(now)
-                continue  # somebody has the name, or has tidied up
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(path + PART)
-            self._disk.touched(os.path.dirname(place))
-            number = number_of(name[-14:])
-            if change.arrives:
-                return Kept(job.evolve(sequence=number), place)
-            return Kept(job.evolve(id=name, created_at=moment(number), sequence=number), name)
+            except FileNotFoundError:  # or somebody has tidied up
+                self._disk.make_folder(name[:8])
+            except OSError:
+                self.drop_part(name)
+                raise
+            else:
+                return name
         raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+
+    def publish(self, part: str, change: Change, now: datetime) -> Kept:
+        """Give it its name: see `AddsInParts`."""
+        place = part
+        if change.after is not None and change.after.status is JobStatus.DEAD:
+            self._disk.make_folder(HIDDEN)
+            place = hidden(DEAD, part)
+        os.link(self._disk.path(part) + PART, self._disk.path(place))
+        self.drop_part(part)
+        self._disk.touched(os.path.dirname(place))
+        return added(change, part, place)
+
+    def drop_part(self, part: str) -> None:
+        """Remove what was written under a name that ends in .tmp."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._disk.path(part) + PART)
 
     def _new_place(self, now: datetime) -> str:
         element = self._disk.new_name(now)
