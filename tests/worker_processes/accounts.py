@@ -75,7 +75,7 @@ class Accounts:
         elif claim.end is End.ACKED:
             yield from self._acked(claim, said)
         else:
-            yield from self._not_acked(claim, fate, done=bool(kinds[ENDS]))
+            yield from self._not_acked(claim, fate, said)
 
     def _acked(self, claim: Claim, said: Sequence[tuple[str, Line]]) -> Iterator[str]:
         ends = [line.at for _, line in said if line.what == ENDS]
@@ -86,9 +86,13 @@ class Accounts:
         elif ends[0] > claim.ended_at:
             yield f"its handler ended {ends[0] - claim.ended_at:.3f} s after its ack was sent"
 
-    def _not_acked(self, claim: Claim, fate: Fate, *, done: bool) -> Iterator[str]:
-        asked_in_vain = fate.hurried and claim.entrypoint in self._threads
-        if done and fate.killed_at is None and not asked_in_vain:
+    def _not_acked(self, claim: Claim, fate: Fate, said: Sequence[tuple[str, Line]]) -> Iterator[str]:
+        ends = [line.at for _, line in said if line.what == ENDS]
+        told = fate.told_at is not None and bool(ends) and fate.told_at <= ends[0]
+        asked_in_vain = (
+            told and claim.entrypoint in self._threads
+        )  # its grace may have been over: what it did counts not
+        if ends and fate.killed_at is None and not asked_in_vain:
             yield f"its handler had ended, and {claim.by} was not killed: the job is done twice"
         if claim.end is End.CHARGED and (fate.killed_at is None or claim.ended_at < fate.killed_at):
             yield f"{claim.by} was not killed, or not yet, and it is charged: {claim.error}"

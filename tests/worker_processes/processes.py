@@ -28,6 +28,7 @@ class Fate(NamedTuple):
         started: whether it had begun to work.
         stopped: whether it said that it stopped.
         exit_code: as `subprocess` has it: negative for a signal.
+        told_at: when SIGTERM was sent first, in seconds since 1970; None if it never was.
     """
 
     killed_at: float | None
@@ -35,6 +36,7 @@ class Fate(NamedTuple):
     started: bool
     stopped: bool
     exit_code: int
+    told_at: float | None = None
 
 
 class WorkerProcess:
@@ -61,7 +63,7 @@ class WorkerProcess:
         self.name = name
         self.log = folder / f"{name}.log"
         self._killed_at: float | None = None
-        self._stopped = False
+        self._told_at: float | None = None
         self._hurried = False
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         own = {"PYTHONPATH": os.pathsep.join(paths), "JQUEUE_TEST_WORKER": name, **(environment or {})}
@@ -94,15 +96,16 @@ class WorkerProcess:
     def stop(self) -> None:
         """SIGTERM, if it is still there."""
         if not self.has_ended:
-            self._hurried = self._stopped
-            self._stopped = True
+            self._hurried = self._told_at is not None
+            self._told_at = self._told_at or time.time()
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> Fate:
         """Wait for its end."""
         code = self._process.wait(LONGEST)
         killed_at = self._killed_at if code == -signal.SIGKILL else None
-        return Fate(killed_at, self._hurried, self.has_started, b" stopped: " in self.log.read_bytes(), code)
+        stopped = b" stopped: " in self.log.read_bytes()
+        return Fate(killed_at, self._hurried, self.has_started, stopped, code, self._told_at)
 
     def end(self) -> None:
         """Kill it if it is still there, and wait for it."""

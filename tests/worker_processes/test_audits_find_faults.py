@@ -192,13 +192,16 @@ def test_a_hand_back_that_is_charged_is_found_unless_its_worker_had_been_killed(
     assert [fault for fault in faults(chain, SAID, KILLED._replace(killed_at=START + 3.6)) if "charged: " in fault]
 
 
-def test_a_job_that_is_done_and_handed_back_is_found_unless_it_is_a_thread_in_a_hurry(chain):
+def test_a_job_that_is_done_and_handed_back_is_found_unless_it_is_a_thread_that_was_told_to_stop(chain):
     claimed(chain)
     chain.add({"x": queued(attempt=1)}, by="w")
     assert any("done twice" in fault for fault in faults(chain))
-    hurried = STOPPED._replace(hurried=True)
-    assert any("done twice" in fault for fault in faults(chain, fate=hurried))
-    assert not any("done twice" in fault for fault in faults(chain, fate=hurried, threads=frozenset({"t"})))
+    told = STOPPED._replace(told_at=START + 2.4)
+    assert any("done twice" in fault for fault in faults(chain, fate=told))
+    threads = frozenset({"t"})
+    assert not any("done twice" in fault for fault in faults(chain, fate=told, threads=threads))
+    later = STOPPED._replace(told_at=START + 2.6)
+    assert any("done twice" in fault for fault in faults(chain, fate=later, threads=threads))
 
 
 def test_a_claim_that_is_given_anew_within_one_version_has_two_ends(chain):
