@@ -48,7 +48,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 HAS_ATTRIBUTES = hasattr(os, "setxattr")
 
 _ABSENT = (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES) if HAS_ATTRIBUTES else ()
-_REFUSED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.E2BIG, errno.ERANGE)
+_REFUSED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE)
 
 
 def read_note(path: str, beside: str | None = None, *, attributes: bool = HAS_ATTRIBUTES) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A note stays with its file, as an attribute or as a file beside; a rename that replaces nothing."""
 
+import errno
 import json
 import os
 
@@ -68,12 +69,23 @@ def test_a_note_with_whole_names_is_read_too(file):
 
 
 @with_attributes
-def test_where_attributes_are_refused_a_note_is_a_file(file, beside, monkeypatch):
+@pytest.mark.parametrize(
+    ("writing", "reading"),
+    [
+        (errno.EOPNOTSUPP, errno.EOPNOTSUPP),
+        (errno.EACCES, errno.EACCES),
+        (errno.EDQUOT, errno.ENODATA),  # they are there, but the user has no room
+    ],
+)
+def test_where_attributes_are_refused_a_note_is_a_file(file, beside, monkeypatch, writing, reading):
     def refuse(*arguments: object) -> None:
-        raise OSError(95, "not here")
+        raise OSError(writing, "not here")
+
+    def nothing(*arguments: object) -> None:
+        raise OSError(reading, "nothing")
 
     monkeypatch.setattr(os, "setxattr", refuse)
-    monkeypatch.setattr(os, "getxattr", refuse)
+    monkeypatch.setattr(os, "getxattr", nothing)
     write_note(file, NOTE, beside)
     assert NOTE == read_note(file, beside)
     assert {} == read_note(file)
