@@ -94,7 +94,11 @@ def _published(store: AddsInParts, disk: Disk, part: str, change: Change, now: d
         except (FileExistsError, FileNotFoundError):  # somebody has the name, or has tidied up
             store.drop_part(part)
             part = store.write_part(change, now)
-            disk.sync()
+            try:
+                disk.sync()
+            except OSError:
+                store.drop_part(part)
+                raise
         except OSError:
             store.drop_part(part)
             raise

@@ -55,6 +55,24 @@ async def test_where_the_disk_fails_none_of_them_is_there_and_no_part_of_one(sto
     assert [] == [*(tmp_path / "queue").glob("*/*.tmp"), *(tmp_path / "queue").glob("temporary/*")]
 
 
+async def test_no_part_is_left_if_the_disk_fails_for_one_whose_name_was_taken(tmp_path, monkeypatch):
+    """It was on the disk once, and is written anew."""
+    queue = StoreQueue(DirqSimple(tmp_path / "queue"))
+    await queue.enqueue("work", b"before")
+
+    def taken(source, name):
+        monkeypatch.setattr(os, "fsync", fail)
+        raise FileExistsError(name)
+
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "link", taken)
+    with pytest.raises(StorageError):
+        await queue.enqueue("work", b"1", deadline=0.3)
+    assert [] == [*(tmp_path / "queue").glob("*/*.tmp")]
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
 async def test_who_adds_leaves_no_file_open(store, tmp_path):
     queue = StoreQueue(store)
