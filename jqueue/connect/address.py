@@ -178,6 +178,13 @@ def addressing_style(text: str) -> str:
     return text
 
 
+def etag_style(text: str) -> str:
+    """The style of etags in a condition."""
+    if text not in ("quoted", "unquoted"):
+        raise ValueError("not a style")
+    return text
+
+
 def _endpoint(text: str) -> str:
     """The URL of an endpoint, which may hold no secrets: the errors of the clients show it."""
     parts = urlsplit(text)

@@ -84,6 +84,7 @@ def test_options_of_s3_are_converted():
     storage = connect(
         "s3://bucket/key?endpoint_url=https://[::1]:9000/base&region_name=eu-central-1&addressing_style=path"
         "&server_side_encryption=aws:kms&sse_kms_key_id=arn:aws:kms:eu:1:key/2&storage_class=EXPRESS_ONEZONE&timeout=2.5"
+        "&etag_style=unquoted"
     )
     assert isinstance(storage, S3Storage)
     assert "https://[::1]:9000/base" == storage.endpoint_url
@@ -93,7 +94,7 @@ def test_options_of_s3_are_converted():
         storage.storage_class,
     )
     assert ("aws:kms", "arn:aws:kms:eu:1:key/2") == (storage.server_side_encryption, storage.sse_kms_key_id)
-    assert 2.5 == storage.timeout
+    assert (2.5, "unquoted") == (storage.timeout, storage.etag_style)
 
 
 async def test_credentials_of_s3_come_from_the_url_or_a_profile():
@@ -275,6 +276,7 @@ WRONG = [
     ("s3://bucket/key?timeout=nan", "a wrong value for timeout"),
     ("s3://bucket/key?timeout=1e300", "a wrong value for timeout"),
     ("s3://bucket/key?addressing_style=vhost", "takes path, virtual or auto"),
+    ("s3://bucket/key?etag_style=bare", "takes quoted or unquoted"),
     ("s3://bucket/key?region_name=eu/../x", "takes the name of a region"),
     ("s3://bucket/key?storage_class=a%0d%0ab", "takes printable text"),
     ("s3://bucket/key?profile_name=absent", "a profile that is not in the AWS configuration"),

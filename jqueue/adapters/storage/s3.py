@@ -17,6 +17,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from os.path import isfile
 from typing import Any
@@ -97,6 +98,33 @@ TRANSPORT = (
 """What botocore raises when no answer came; its other errors are mistakes of the configuration."""
 
 
+QUOTED, UNQUOTED = "quoted", "unquoted"
+OTHER_STYLE = {QUOTED: UNQUOTED, UNQUOTED: QUOTED}
+
+
+@dataclass
+class EtagStyle:
+    """How a store takes its etags in a condition, as far as its answers have shown. Calls under way share it.
+
+    Attributes:
+        next: the style to send next.
+        known: True once a write in that style has succeeded, or if the user has said so. It never changes again.
+    """
+
+    next: str = QUOTED
+    known: bool = False
+
+    def suspect(self, style: str) -> None:
+        """The store has refused the other style for an etag that was right."""
+        if not self.known:
+            self.next = style
+
+    def learn(self, style: str) -> None:
+        """A write with an etag in this style has succeeded."""
+        if not self.known:
+            self.next, self.known = style, True
+
+
 MODELS = ("endpoints", "partitions", "sdk-default-configuration", "_retry")
 MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 
@@ -148,10 +176,11 @@ class S3Storage(RemoteStorage[Any]):
         sse_kms_key_id: the key for it, if it is not the default one.
         storage_class: as S3's `StorageClass`, for example "EXPRESS_ONEZONE".
         addressing_style: "path" or "virtual", where botocore guesses wrong.
+        etag_style: "quoted" or "unquoted", as the store wants its etags in a condition; by default, found out.
         timeout: how long one call may take.
 
     Raises:
-        ValueError: bucket or key is empty, or the endpoint_url holds credentials.
+        ValueError: bucket or key is empty, the endpoint_url holds credentials, or there is no such etag_style.
     """
 
     def __init__(
@@ -169,12 +198,15 @@ class S3Storage(RemoteStorage[Any]):
         sse_kms_key_id: str | None = None,
         storage_class: str | None = None,
         addressing_style: str | None = None,
+        etag_style: str | None = None,
         timeout: Duration = 15.0,
     ) -> None:
         if not bucket or not key:
             raise ValueError("S3Storage needs the name of a bucket, and the key of an object in it")
         if "@" in (endpoint_url or "").partition("://")[2].partition("/")[0]:
             raise ValueError("endpoint_url must not hold credentials: it is shown in errors and logs")
+        if etag_style not in (None, QUOTED, UNQUOTED):
+            raise ValueError(f'etag_style must be "{QUOTED}" or "{UNQUOTED}"')
         self.bucket = bucket
         self.key = key
         self.session = session
@@ -189,13 +221,13 @@ class S3Storage(RemoteStorage[Any]):
         self.sse_kms_key_id = sse_kms_key_id
         self.storage_class = storage_class
         self.addressing_style = addressing_style
-        self._bare_etags: bool | None = None
+        self._style = EtagStyle() if etag_style is None else EtagStyle(etag_style, known=True)
         super().__init__(f"s3://{bucket}/{key}", timeout)
 
     @property
     def etag_style(self) -> str | None:
         """How this store wants its etags in a condition: "quoted" or "unquoted"; None until a write has shown it."""
-        return None if self._bare_etags is None else "unquoted" if self._bare_etags else "quoted"
+        return self._style.next if self._style.known else None
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
         return self._open()
@@ -242,7 +274,7 @@ class S3Storage(RemoteStorage[Any]):
         return self.key
 
     async def _get(self, client: Any, unless: str | None) -> Found | None:
-        condition = {} if unless is None else {"IfNoneMatch": self._named(unless)}
+        condition = {} if unless is None else {"IfNoneMatch": _in_style(unless, self._style.next)}
         try:
             answer = await client.get_object(Bucket=self.bucket, Key=self.key, **condition)
             async with answer["Body"] as body:
@@ -259,28 +291,34 @@ class S3Storage(RemoteStorage[Any]):
         return content, answer["ETag"]
 
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
+        style = self._style.next
         try:
-            etag = await self._try_to_put(client, content, if_match)
+            etag = await self._try_to_put(client, content, if_match, style)
         except botocore_errors.ClientError as error:
             self._hear(error.response)
-            if if_match is None or not await self._refused_for_its_quotes(client, if_match, error):
+            if if_match is None or not await self._refused_for_its_style(client, if_match, error):
                 raise
-            self._bare_etags = True
-            try:
-                etag = await self._try_to_put(client, content, if_match)
-            except botocore_errors.ClientError:
-                self._bare_etags = None  # it was a race after all
-                raise error from None
-            except BaseException:
-                self._bare_etags = None
-                raise
-        else:
-            if if_match is not None and self._bare_etags is None:
-                self._bare_etags = False
+            style = OTHER_STYLE[style]
+            self._style.suspect(style)
+            etag = await self._try_in_another_style(client, content, if_match, style, refusal=error)
+        if if_match is not None:
+            self._style.learn(style)
         return etag
 
-    async def _try_to_put(self, client: Any, content: bytes, if_match: str | None) -> str:
-        condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": self._named(if_match)}
+    async def _try_in_another_style(
+        self, client: Any, content: bytes, if_match: str, style: str, *, refusal: Exception
+    ) -> str:
+        try:
+            return await self._try_to_put(client, content, if_match, style)
+        except botocore_errors.ClientError as error:
+            self._hear(error.response)
+            if _status(error) != 400:
+                raise
+            self._style.suspect(OTHER_STYLE[style])
+            raise refusal from None  # the store takes no etag in that style, so the first answer is the one that counts
+
+    async def _try_to_put(self, client: Any, content: bytes, if_match: str | None, style: str) -> str:
+        condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": _in_style(if_match, style)}
         options = {
             "ServerSideEncryption": self.server_side_encryption,
             "SSEKMSKeyId": self.sse_kms_key_id,
@@ -294,17 +332,20 @@ class S3Storage(RemoteStorage[Any]):
         etag: str = answer["ETag"]
         return etag
 
-    async def _refused_for_its_quotes(self, client: Any, etag: str, error: Any) -> bool:
-        """Whether a store refuses its own etag, as Ceph does that with quotes. Asked until the first write went well.
+    async def _refused_for_its_style(self, client: Any, etag: str, error: Any) -> bool:
+        """True if a store refuses the etag that its object has, as Ceph refuses one with quotes.
 
-        A write that landed and was sent again has changed the etag, so it is not taken for one.
+        Asked only until a write has shown the style. A write that landed and was sent again has changed the etag, so
+        it is not taken for a refusal of the style.
         """
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if status != 412 or self._bare_etags is not None or not etag.startswith('"'):
+        if _status(error) != 412 or self._style.known or not etag.startswith('"'):
             return False
         try:
             answer = await client.head_object(Bucket=self.bucket, Key=self.key)
-        except botocore_errors.ClientError:
+        except botocore_errors.ClientError as failure:
+            self._hear(failure.response)
+            if self._meaning(failure, "read")[0] is Meaning.THROTTLED:
+                raise
             return False
         return bool(answer["ETag"] == etag)
 
@@ -324,16 +365,13 @@ class S3Storage(RemoteStorage[Any]):
             raise StorageError(f"{self.url}: the answer to the list was cut, or is not S3's")
         return [(each["Key"], each["LastModified"], each["Size"]) for each in answer.get("Contents", ())], following
 
-    def _named(self, etag: str) -> str:
-        return etag.strip('"') if self._bare_etags else etag
-
     def _hear(self, answer: dict[str, Any]) -> None:
         self._clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
     def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
         if isinstance(error, botocore_errors.ClientError):
             code = str(error.response.get("Error", {}).get("Code", ""))
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            status = _status(error)
             by_status = Meaning.FATAL if status is not None and 300 <= status < 500 else Meaning.TRANSIENT
             meaning = MEANINGS.get(code) or STATUSES.get(status or 0, by_status)
             if meaning is Meaning.MISSING and doing == "write":
@@ -349,3 +387,13 @@ class S3Storage(RemoteStorage[Any]):
             said = str(error).partition("\n")[0]
             return Meaning.FATAL, f"the client cannot be used as it is configured: {said}"
         return Meaning.TRANSIENT, f"no answer came ({name})"
+
+
+def _in_style(etag: str, style: str) -> str:
+    return etag.strip('"') if style == UNQUOTED else etag
+
+
+def _status(error: Any) -> int | None:
+    """The HTTP status of an answer that has become an error."""
+    status: int | None = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
