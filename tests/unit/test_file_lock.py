@@ -1,15 +1,19 @@
 """Writers of one file exclude each other, whoever holds, loses, removes or inherits the lock."""
 
 import asyncio
+import concurrent.futures
+import errno
 import fcntl
 import os
+import threading
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.domain.errors import CASConflictError, StorageError
+from jqueue.adapters.system import SystemEntropy
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 
 
 @pytest.fixture
@@ -122,6 +126,112 @@ async def test_a_writer_whose_lock_file_was_removed_overwrites_nobody(storage, p
         await storage.write(b"lost update", etag)
     assert b"other" == path.read_bytes()
     assert ["queue.json", "queue.json.lock"] == sorted(os.listdir(path.parent))
+
+
+async def another_writer(path, **settings):
+    """A writer that has looked for leftovers already: it does not take a temporary file in use for one."""
+    other = LocalFileSystemStorage(path, **settings)
+    await other.write(b"tidy")
+    await other.remove()
+    return other
+
+
+def at_the_next_rename(monkeypatch, action):
+    """Do something in the last moment of a write: after all checks, before the file is renamed."""
+    rename, pending = os.rename, [action]
+
+    def act_and_rename(source, target):
+        if pending:
+            pending.pop()()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", act_and_rename)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_lock_file_removed_between_the_checks_and_the_rename_lets_nobody_in(
+    storage, path, sidecar, monkeypatch, first
+):
+    other = await another_writer(path, lock_timeout=0)
+    etag = None if first else await storage.write(b"before")
+    outcomes = []
+
+    async def write_over():
+        try:
+            outcomes.append(await other.write(b"other", (await other.read())[1]))
+        except StorageError as error:
+            outcomes.append(str(error))
+
+    def remove_and_let_another_try():
+        sidecar.unlink()
+        asyncio.run(write_over())
+
+    at_the_next_rename(monkeypatch, remove_and_let_another_try)
+    await storage.write(b"ours", etag)
+    assert [f"Could not lock the folder {str(path.parent)!r} within 0 s"] == [o.partition(":")[0] for o in outcomes]
+    assert b"ours" == path.read_bytes()
+
+
+async def test_a_writer_that_waited_for_the_folder_overwrites_nobody(storage, path, sidecar, monkeypatch):
+    """The lock file is removed after the checks of the first writer, and both writers began with the same etag."""
+    waits = threading.Event()
+
+    class SaysThatItWaits(SystemEntropy):
+        def jitter(self, bound):
+            waits.set()
+            return super().jitter(bound)
+
+    other = await another_writer(path, entropy=SaysThatItWaits())
+    etag = await storage.write(b"before")
+
+    def write_over():
+        try:
+            asyncio.run(read_and_write())
+        finally:
+            waits.set()
+
+    async def read_and_write():
+        await other.write(b"lost update", (await other.read())[1])
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        writing = []
+
+        def remove_and_have_another_wait():
+            sidecar.unlink()
+            writing.append(thread.submit(write_over))
+            assert waits.wait(60)
+
+        at_the_next_rename(monkeypatch, remove_and_have_another_wait)
+        await storage.write(b"ours", etag)
+        with pytest.raises(CASConflictError, match="without its lock"):
+            writing[0].result(60)
+    assert b"ours" == path.read_bytes()
+
+
+async def test_a_folder_that_another_program_locks_is_waited_for(storage, path):
+    etag = await storage.write(b"first")
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        entropy = ActsAtTheThirdLook(lambda: fcntl.flock(folder, fcntl.LOCK_UN))
+        await LocalFileSystemStorage(path, entropy=entropy).write(b"second", etag)
+    finally:
+        os.close(folder)
+    assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
+
+
+async def test_a_folder_that_cannot_be_locked_is_on_no_local_disk(storage, path, monkeypatch):
+    flock = fcntl.flock
+
+    def flock_as_nfs(descriptor, operation):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_as_nfs)
+    with pytest.raises(StorageFatalError, match="no locks; keep it on a local disk"):
+        await storage.write(b"first")
+    assert not path.exists()
 
 
 async def test_a_write_changes_the_token_before_its_file_can_be_seen(storage, sidecar, monkeypatch):

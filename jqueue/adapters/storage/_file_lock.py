@@ -4,14 +4,21 @@ The lock is never on the data file itself: that one is replaced at every write, 
 replaced excludes nobody. The kernel gives the lock back when its holder dies. Each lock is a file of its own opening,
 so that it excludes threads of one process too, and nothing is held between calls: fork and pickle need no care.
 
+The sidecar can be removed by hand at any moment, and then excludes nobody. So the last look at it, the look at the data
+file and the rename are one step under a second lock, on the folder: of all writers, one at a time is in that step.
+
 The token needs no flush: it only has to tell apart what running processes have seen, and none outlives a power cut.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from jqueue.adapters.storage._posix_files import give_to_owner_of, open_file
 from jqueue.adapters.system import SystemClock
@@ -22,6 +29,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+Lock = TypeVar("Lock")
 
 _MARK = b"jqueue lock, keep while in use: "
 _WIDTH = 64  # a token is at most so long, so that a shorter one overwrites it whole
@@ -68,23 +77,50 @@ class FileLock:
             StorageFatalError: the sidecar is not ours, or nothing that can be locked.
             OSError: the system refused.
         """
-        if (held := self._try_to_acquire()) is not None:
+        held = self._patiently(self._try_to_acquire)
+        if held is None:
+            raise StorageError(
+                f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
+                "A writer holds it for milliseconds, so look for one that hangs or is stopped (`fuser` or `lsof` "
+                "on that file names it), or raise lock_timeout. Nothing was written"
+            )
+        return held
+
+    @contextmanager
+    def folder(self, descriptor: int) -> Iterator[None]:
+        """Exclude every writer of the folder, those who hold another sidecar too, for the last step of a write.
+
+        Args:
+            descriptor: of the folder, opened for this write only.
+
+        Raises:
+            StorageError: another process or thread held the lock for too long.
+            OSError: the system refused.
+        """
+        if self._patiently(lambda: _lock_folder(descriptor)) is None:
+            raise StorageError(
+                f"Could not lock the folder {os.path.dirname(self._path)!r} within {self._timeout:g} s: another "
+                "process or thread holds a lock on it. A writer holds it for less than a millisecond, so look for a "
+                "program that hangs or locks folders (`lsof` names it), or raise lock_timeout. Nothing was written"
+            )
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def _patiently(self, try_once: Callable[[], Lock | None]) -> Lock | None:
+        """What `try_once` returns as soon as that is something; None when the timeout has passed."""
+        if (held := try_once()) is not None:
             return held
         clock = SystemClock()
         deadline = clock.monotonic() + self._timeout
         pause = _FIRST_PAUSE
-        while True:
-            left = deadline - clock.monotonic()
-            if left <= 0:
-                raise StorageError(
-                    f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
-                    "A writer holds it for milliseconds, so look for one that hangs or is stopped (`fuser` or `lsof` "
-                    "on that file names it), or raise lock_timeout. Nothing was written"
-                )
+        while (left := deadline - clock.monotonic()) > 0:
             time.sleep(min(left, pause / 2 + self._entropy.jitter(pause / 2)))
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if (held := self._try_to_acquire()) is not None:
+            if (held := try_once()) is not None:
                 return held
+        return None
 
     def _try_to_acquire(self) -> HeldLock | None:
         descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
@@ -160,6 +196,19 @@ class HeldLock:
     def give_to_owner_of(self, status: os.stat_result) -> None:
         """Have the sidecar belong to whom the data file belongs."""
         give_to_owner_of(status, self._descriptor)
+
+
+def _lock_folder(descriptor: int) -> bool | None:
+    """Lock a folder, and return True; None when another process or thread holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EBADF:  # NFS locks only files that are open for writing, which no folder is
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
+        raise
+    return True
 
 
 def _first_line(descriptor: int) -> bytes:

@@ -254,7 +254,7 @@ class LocalFileSystemStorage:
                     current = None if status is None else _etag(lock.token, status)
                     if current != if_match:
                         raise CASConflictError(self._describe_conflict(if_match))
-                    etag = self._replace(content, status, lock)
+                    etag = self._replace(content, status, lock, folder)
                 self._flush_rename(folder)
             finally:
                 os.close(folder)
@@ -281,17 +281,18 @@ class LocalFileSystemStorage:
             try:
                 with self._lock.acquire() as lock:
                     self._remove_leftovers()
-                    if file_status(self._file) is not None:
-                        os.unlink(self._file)
-                    if lock.is_in_place():  # the last thing done under it: who waits for it takes a new one
-                        os.unlink(self._sidecar)
+                    with self._lock.folder(folder):
+                        if file_status(self._file) is not None:
+                            os.unlink(self._file)
+                        if lock.is_in_place():  # the last thing done under it: the next writer makes a new one
+                            os.unlink(self._sidecar)
                 flush_folder(folder)
             finally:
                 os.close(folder)
         except OSError as error:
             raise as_storage_error(error, "remove the queue file", self._file) from error
 
-    def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock) -> str:
+    def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int) -> str:
         """Put the content in the place of the file whose status is given, and return the new etag."""
         token = self._entropy.new_id()
         temporary = f"{self._temporary}{_NOT_IN_A_NAME.sub('_', token)}.tmp"
@@ -303,8 +304,9 @@ class LocalFileSystemStorage:
             write_all(descriptor, content)
             flush(descriptor)
             lock.set_token(token)
-            self._check_nobody_interfered(replaced, lock)
-            os.rename(temporary, self._file)
+            with self._lock.folder(folder):  # a rename looks at nothing, so that the checks and it must be one step
+                self._check_nobody_interfered(replaced, lock)
+                os.rename(temporary, self._file)
             return _etag(token, os.fstat(descriptor))  # only now: a rename moves the time of the last change
         except BaseException:
             with suppress(OSError):
@@ -314,7 +316,7 @@ class LocalFileSystemStorage:
             os.close(descriptor)
 
     def _check_nobody_interfered(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
-        """See to it, as late as can be, that no edit by hand is overwritten, and that we exclude other writers."""
+        """Refuse to overwrite an edit by hand, or what was written under another lock file than ours."""
         if not lock.is_in_place():
             raise CASConflictError(f"The lock file of {self._file!r} was removed during a write; nothing was written")
         status = file_status(self._file)
