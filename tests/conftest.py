@@ -1,21 +1,25 @@
-"""What all tests share: servers, each of which runs once for the whole test run."""
+"""What all tests share: a time limit, and servers, each of which runs once for the whole test run."""
 
 import gc
 
 import pytest
 
+from tests import time_limits
 from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark, spark_cluster
+from tests.time_limits import pytest_runtest_makereport
 
-__all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark", "spark_cluster"]
+__all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "seaweedfs", "spark", "spark_cluster"]
 
 
 def pytest_configure(config):
+    time_limits.pytest_configure(config)
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Have all tests of one server run in the same process of `--dist=loadgroup`."""
+    time_limits.limit(items)
     uses = [servers_of(item) for item in items]
     group_of = groups(uses)
     for item, used in zip(items, uses, strict=True):

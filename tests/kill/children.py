@@ -40,12 +40,13 @@ def at_most(seconds: float, doing: str) -> Iterator[None]:
         raise TimeoutError(f"{doing} took more than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    limit_of_the_test, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, limit_of_the_test)
 
 
 def fork(run: Callable[[], Any]) -> int:

@@ -169,22 +169,24 @@ def test_jobs_are_spread_evenly(jobs, partitions, sizes):
 # Progress
 
 
-async def test_progress_is_told_when_there_is_some(url):
+async def test_progress_is_told_when_there_is_some(url, monkeypatch):
+    monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
     staging = Staging(url, 3600, 5)
-    told, twice = [], asyncio.Event()
+    told: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def progress(done, total):
-        told.append((done, total))
-        if len(told) == 2:
-            loop.call_soon_threadsafe(twice.set)
+        loop.call_soon_threadsafe(told.put_nowait, (done, total))
 
     telling = asyncio.create_task(tell_progress(progress, staging, BATCH, [5, 7, 9]))
-    await in_store(staging, "write", staging.name(BATCH, 1, 0), b"")
-    await in_store(staging, "write", staging.name(BATCH, 1, 1), b"")
-    await twice.wait()
+    async with asyncio.timeout(60):
+        assert (0, 21) == await told.get()
+        await in_store(staging, "write", staging.name(BATCH, 1, 0), b"")
+        await in_store(staging, "write", staging.name(BATCH, 1, 1), b"")
+        assert (7, 21) == await told.get()
+        await in_store(staging, "write", staging.name(BATCH, 0, 0), b"")
+        assert (12, 21) == await told.get(), "what is not new is not told again"
     telling.cancel()
-    assert [(0, 21), (7, 21)] == told
 
 
 async def test_who_cannot_hear_of_progress_is_not_told_any_more(url, caplog):
@@ -205,5 +207,5 @@ async def test_a_store_that_is_away_ends_no_progress(tmp_path, monkeypatch):
     await asyncio.sleep(0.1)
     assert not telling.done()
     (tmp_path / "file").unlink()
-    await told.wait()
+    await asyncio.wait_for(told.wait(), 60)
     telling.cancel()
