@@ -5,6 +5,8 @@ what it does not know is refused, not ignored. What the documentation leaves ope
 an absent object is 404 to who reads or deletes it, whatever the precondition, and 412 to who uploads with a match;
 errors are JSON, but those of a download are text. Chosen here, for want of a source: too fast a write is 429 before its
 precondition is looked at, and only a write that succeeds counts against the limit.
+
+It can also word its errors as Google's own testbench does: other sentences, and the error as a text inside another one.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from tests.servers.accepting import accepting
 from tests.servers.crc32c import crc32c
+from tests.servers.gcs_refusals import Answer, RefusalError, as_json, invalid, not_found
 
 CHUNK = 256 * 1024  # what is kept of an unfinished resumable upload is a multiple of it
 _PARAMETER = re.compile(
@@ -52,35 +55,9 @@ _ROUTES = (  # method, path, kind, and the permission that it takes
     ("POST", "/storage/v1/b", "create", "buckets.create"),
 )
 
-Answer = tuple[int, bytes, dict[str, str]]  # status, body and headers
-
 
 def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
-
-
-def _json(resource: object, status: int = 200) -> Answer:
-    return status, json.dumps(resource, indent=1).encode(), {"Content-Type": "application/json; charset=UTF-8"}
-
-
-class RefusalError(Exception):
-    """The call is answered with an error, in Google's words."""
-
-    def __init__(self, status: int, reason: str, message: str, domain: str = "global") -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-        self.errors = [{"message": message, "domain": domain, "reason": reason}]
-
-    def answer(self, kind: str) -> Answer:
-        if self.status == 304:
-            return 304, b"", {}
-        if kind == "download":
-            return self.status, self.message.encode(), {"Content-Type": "text/html; charset=UTF-8"}
-        return _json({"error": {"code": self.status, "message": self.message, "errors": self.errors}}, self.status)
-
-
-def _invalid(message: str) -> RefusalError:
-    return RefusalError(400, "invalid", message)
 
 
 def _route(method: str, path: str) -> tuple[re.Match[str], str, str]:
@@ -92,7 +69,7 @@ def _route(method: str, path: str) -> tuple[re.Match[str], str, str]:
 
 def _number(params: Mapping[str, str], param: str) -> int | None:
     if not re.fullmatch("[0-9]{1,19}", value := params.get(param, "0")):
-        raise _invalid(f"Invalid value for {param}: {value}")
+        raise invalid(f"Invalid value for {param}: {value}")
     return int(value) if param in params else None
 
 
@@ -101,7 +78,7 @@ def _said(body: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         if isinstance(said := json.loads(body or b"{}"), dict):
             return said
-    raise _invalid("Parse Error")
+    raise invalid("Parse Error")
 
 
 @dataclass(frozen=True)
@@ -123,7 +100,7 @@ class Call:
         first, _, rest = (b"\r\n" + self.body).removeprefix(delimiter).partition(delimiter)
         second, end, _ = rest.rpartition(delimiter + b"--")
         if boundary is None or not end:
-            raise _invalid("Missing end boundary in multipart body.")
+            raise invalid("Missing end boundary in multipart body.")
         head, _, content = second.partition(b"\r\n\r\n")
         content_type = str(message_from_bytes(head.strip()).get("Content-Type", ""))
         return {"contentType": content_type} | _said(first.partition(b"\r\n\r\n")[2]), content
@@ -148,6 +125,8 @@ class GCSServer:
         clock: tells the seconds since 1970; every moment that the server shows or goes by is of this clock.
         writes_per_second: of each object; a faster one is answered with 429.
 
+    `wording` of errors is "google", or "testbench".
+
     `requests` counts the calls by method and kind: upload, resumable, download, metadata, delete, list, bucket, create.
     A resumable upload is `("POST", "resumable")` and, for each chunk, `("PUT", "resumable")`.
     """
@@ -159,8 +138,9 @@ class GCSServer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget buckets, objects, refusals and counts; clock and limit are as at first. Generations go on."""
+        """Forget buckets, objects, refusals and counts; the settings are as at first. Generations go on."""
         self.clock, self.writes_per_second = self._at_first
+        self.wording = "google"
         self.requests: Counter[tuple[str, str]] = Counter()
         self._forbidden: dict[str, int | None] = {}
         self._buckets: dict[str, dict[str, tuple[dict[str, Any], bytes]]] = {}
@@ -239,12 +219,12 @@ class GCSServer:
             self._admit(permission, names["bucket"], params, headers)
             call = Call(method, kind, **names, params=params, headers=headers, body=body)
             if kind != "create" and call.bucket not in self._buckets:
-                raise RefusalError(404, "notFound", "The specified bucket does not exist.")
+                raise not_found("The specified bucket does not exist.", f"Bucket {call.bucket} does not exist.")
             answer: Answer = getattr(self, f"_{kind}")(call)
         except RefusalError as refusal:
-            return refusal.answer(kind)
+            return refusal.answer(kind, self.wording)
         except Exception:
-            return RefusalError(500, "backendError", traceback.format_exc()).answer(kind)
+            return RefusalError(500, "backendError", traceback.format_exc()).answer(kind, self.wording)
         return answer
 
     def _admit(self, permission: str, bucket: str, params: Mapping[str, str], headers: Message) -> None:
@@ -255,7 +235,7 @@ class GCSServer:
             raise RefusalError(status, reason, f"{who} {what} {denied}")
         unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {*map(str.lower, headers)}
         if unknown:
-            raise _invalid(f"This server does not know {', '.join(sorted(unknown))}.")
+            raise invalid(f"This server does not know {', '.join(sorted(unknown))}.")
 
     def _create(self, call: Call) -> Answer:
         name = str(_said(call.body).get("name"))
@@ -265,7 +245,7 @@ class GCSServer:
         return self._bucket(replace(call, bucket=name))
 
     def _bucket(self, call: Call) -> Answer:
-        return _json({"kind": "storage#bucket", "id": call.bucket, "name": call.bucket, "metageneration": "1"})
+        return as_json({"kind": "storage#bucket", "id": call.bucket, "name": call.bucket, "metageneration": "1"})
 
     def _list(self, call: Call) -> Answer:
         most = min(_number(call.params, "maxResults") or 1000, 1000)
@@ -273,12 +253,13 @@ class GCSServer:
         objects = sorted(self._buckets[call.bucket].items())
         found = [resource for name, (resource, _) in objects if name.startswith(begins) and name > behind]
         more = {"nextPageToken": found[most - 1]["name"]} if len(found) > most else {}
-        return _json({"kind": "storage#objects", "items": found[:most]} | more)
+        return as_json({"kind": "storage#objects", "items": found[:most]} | more)
 
     def _find(self, call: Call) -> tuple[dict[str, Any], bytes]:
         resource, content = self._buckets[call.bucket].get(call.name, ({}, b""))
         if not resource or call.params.get("generation") not in (None, resource["generation"]):
-            raise RefusalError(404, "notFound", f"No such object: {call.bucket}/{call.name}")
+            name = f"{call.bucket}/{call.name}"
+            raise not_found(f"No such object: {name}", f"Live version of object {name} does not exist.")
         self._check(call.params, call.bucket, call.name)
         return resource, content
 
@@ -302,7 +283,7 @@ class GCSServer:
             raise RefusalError(429, "rateLimitExceeded", message, domain="usageLimits")
 
     def _metadata(self, call: Call) -> Answer:
-        return _json(self._find(call)[0])
+        return as_json(self._find(call)[0])
 
     def _download(self, call: Call) -> Answer:
         resource, content = self._find(call)
@@ -358,7 +339,7 @@ class GCSServer:
         told = re.fullmatch(r"bytes (?:([0-9]+)-[0-9]+|\*)/([0-9]+|\*)", call.headers.get("Content-Range", ""))
         start = int(told[1]) if told and told[1] else len(received)
         if told is None or start > len(received):
-            raise _invalid("Failed to parse Content-Range header.")
+            raise invalid("Failed to parse Content-Range header.")
         received += call.body[len(received) - start :]
         if told[2] == str(len(received)):
             session.answer = self._put(call, session.params, session.said, bytes(received))
@@ -369,12 +350,12 @@ class GCSServer:
     def _put(self, call: Call, params: Mapping[str, str], said: dict[str, Any], content: bytes) -> Answer:
         name = said.get("name") or params.get("name")
         if not name or "contentEncoding" in said:
-            raise _invalid("This server takes objects that have a name, and no contentEncoding.")
+            raise invalid("This server takes objects that have a name, and no contentEncoding.")
         sums = {"crc32c": _base64(crc32c(content).to_bytes(4)), "md5Hash": _base64(hashlib.md5(content).digest())}
         claimed = re.findall("(crc32c|md5)=([^,]+)", call.headers.get("X-Goog-Hash", ""))
         for key, value in [*said.items(), *((key.replace("md5", "md5Hash"), value) for key, value in claimed)]:
             if sums.get(key, value) != value:
-                raise _invalid(f'Provided {key} "{value}" doesn\'t match calculated {key} "{sums[key]}".')
+                raise invalid(f'Provided {key} "{value}" doesn\'t match calculated {key} "{sums[key]}".')
         self._pace(call.bucket, name)
         self._check(params, call.bucket, name)
         generation, now = self._new_generation(), self.clock()
@@ -387,7 +368,7 @@ class GCSServer:
         resource["mediaLink"] = f"http://{call.headers['Host']}/download{path}?generation={generation}&alt=media"
         self._buckets[call.bucket][name] = (resource, content)
         self._written[call.bucket, name] = now
-        return _json(resource)
+        return as_json(resource)
 
     def _new_generation(self) -> int:
         self._last_generation = max(self._last_generation + 1, int(self.clock() * 1_000_000))

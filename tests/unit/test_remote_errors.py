@@ -4,6 +4,7 @@ What S3's and Google's clients raise is built by hand; Azure's client makes its 
 """
 
 import asyncio
+import json
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -243,9 +244,18 @@ class Google:
 
     download_as_bytes = upload_from_string = delete = fail
 
+    def list_blobs(self, *args, **options):
+        return SimpleNamespace(pages=map(self.fail, [()]))
+
 
 def from_google(status, text=SERVER_TEXT):
-    return google_errors.from_http_status(status, text, response=SimpleNamespace(status_code=status, headers={}))
+    response = SimpleNamespace(status_code=status, headers={}, text=text)
+    return google_errors.from_http_status(status, text, response=response)
+
+
+def not_found(message):
+    """A 404 of the JSON API."""
+    return from_google(404, json.dumps({"error": {"errors": [{"domain": "global", "message": message}]}}))
 
 
 def refresh_error_of_an_unreachable_metadata_server():
@@ -261,6 +271,17 @@ def refresh_error_of_an_unreachable_metadata_server():
         (from_google(409), CONFLICT, CONFLICT, ""),
         (from_google(404, "No such object: the-bucket/key"), ABSENT, CONFLICT, "it is not there"),
         (from_google(404, "The specified bucket does not exist."), FATAL, FATAL, "'the-bucket' does not exist: create"),
+        (not_found("No such object: the-bucket/key"), ABSENT, CONFLICT, "it is not there"),
+        (
+            not_found("Le seau \x1b[31m\nn'existe pas."),
+            FATAL,
+            FATAL,
+            r"create it, or check the name (404, the store says",
+        ),
+        (not_found("Le seau \x1b[31m\nn'existe pas."), FATAL, FATAL, r"\x1b[31m\nn'existe pas."),
+        (from_google(404), FAILED, FAILED, "the store failed (404)"),
+        (from_google(404, '{"code": 404, "message": ["{"]}'), FAILED, FAILED, "the store failed (404)"),
+        (from_google(404, "[]"), FAILED, FAILED, "the store failed (404)"),
         (from_google(403), FATAL, FATAL, "'the-bucket' was refused"),
         (from_google(401), FATAL, FATAL, "GOOGLE_APPLICATION_CREDENTIALS"),
         (from_google(400), FATAL, FATAL, "the store refused (400)"),

@@ -7,12 +7,17 @@ What that client does behind our back, and is kept from here: it takes an answer
 object; it deletes the object, whatever it is by then, when the checksum of an upload does not fit; and it asks for the
 bucket on the side, again and again if that is not there.
 
+A 404 does not say in its structure whether the object or the bucket is missing, and that of a download has no structure
+at all. Google's own words for an object are taken for what they say. Other words are not guessed at: one request for a
+list of the bucket tells.
+
 An object takes about one write a second. The queue slows down to that, and puts more into each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,7 +26,7 @@ from typing import Any
 from jqueue.adapters.storage._listing import Told
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
 
 try:
     import google.auth.exceptions as auth_errors
@@ -34,7 +39,7 @@ except ImportError as error:
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.MISSING,
+    404: Meaning.TRANSIENT,  # where Google says what is missing, it has another meaning: see `_is_absent`
     408: Meaning.TRANSIENT,
     409: Meaning.CONFLICT,
     412: Meaning.CONFLICT,
@@ -103,7 +108,7 @@ class GCSStorage(RemoteStorage[Any]):
         if isinstance(hooks, list):
             hooks.append(self._hear)
         try:
-            yield client
+            yield _without_side_requests(client)
         finally:
             if isinstance(hooks, list):
                 hooks.remove(self._hear)
@@ -117,10 +122,7 @@ class GCSStorage(RemoteStorage[Any]):
             options["project"] = self.project or "none"
         if self.endpoint_url is not None:
             options["client_options"] = {"api_endpoint": self.endpoint_url}
-        client = storage.Client(**({"project": self.project} | options))
-        if hasattr(client, "_bucket_metadata_cache"):
-            client._bucket_metadata_cache = None
-        return client
+        return storage.Client(**({"project": self.project} | options))
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
         return self._open()
@@ -139,11 +141,10 @@ class GCSStorage(RemoteStorage[Any]):
             content = await asyncio.to_thread(
                 blob.download_as_bytes, retry=None, timeout=self._timeouts(), raw_download=False, **condition
             )
-        except google_errors.GoogleAPICallError as error:
-            meaning, _ = self._meaning(error, "read")
-            if meaning is Meaning.UNCHANGED:
-                return None
-            if meaning is Meaning.MISSING:
+        except google_errors.NotModified:
+            return None
+        except google_errors.NotFound as error:
+            if await self._is_absent(client, error):
                 return ABSENT
             raise
         if blob.generation is None or blob.crc32c is None:
@@ -153,22 +154,27 @@ class GCSStorage(RemoteStorage[Any]):
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
         blob = self._blob(client)
         generation = 0 if if_match is None else int(if_match) if if_match.isdecimal() else 1
-        await asyncio.to_thread(
-            blob.upload_from_string,
-            content,
-            content_type="application/json",
-            if_generation_match=generation,
-            checksum=None,
-            retry=None,
-            timeout=self._timeouts(),
-        )
+        try:
+            await asyncio.to_thread(
+                blob.upload_from_string,
+                content,
+                content_type="application/json",
+                if_generation_match=generation,
+                checksum=None,
+                retry=None,
+                timeout=self._timeouts(),
+            )
+        except google_errors.NotFound as error:
+            if await self._is_absent(client, error):
+                raise CASConflictError(f"{self.url}: {Meaning.CONFLICT.value}") from error
+            raise
         return str(blob.generation)
 
     async def _delete(self, client: Any) -> None:
         try:
             await asyncio.to_thread(self._blob(client).delete, retry=None, timeout=self._timeouts())
         except google_errors.NotFound as error:
-            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+            if not await self._is_absent(client, error):
                 raise
 
     async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
@@ -180,8 +186,35 @@ class GCSStorage(RemoteStorage[Any]):
             retry=None,
             timeout=self._timeouts(),
         )
-        told = await asyncio.to_thread(next, blobs.pages, ())
+        try:
+            told = await asyncio.to_thread(next, blobs.pages)
+        except google_errors.NotFound as error:
+            if (said := _message_of(error)) is not None:
+                raise self._no_bucket(error, said) from error
+            raise
+        if told.raw_page.get("kind") != "storage#objects":
+            raise StorageError(f"{self.url}: the answer to the list is not Google's")
         return [(blob.name, blob.time_created, blob.size) for blob in told], blobs.next_page_token
+
+    async def _is_absent(self, client: Any, error: google_errors.NotFound) -> bool:
+        """True if a 404 is about the object, False if it is not Google's.
+
+        Raises:
+            StorageFatalError: the bucket is missing.
+        """
+        said = _message_of(error) or _text_of(error)
+        if said == f"No such object: {self.bucket_name}/{self.blob_name}":
+            return True
+        if said == "The specified bucket does not exist.":
+            raise self._no_bucket(error, said) from error
+        told, _ = await self._list(client, begins=self.blob_name, page=None)
+        return self.blob_name not in [name for name, _, _ in told]
+
+    def _no_bucket(self, error: google_errors.NotFound, said: str) -> StorageFatalError:
+        what = f"the bucket {self.bucket_name!r} does not exist: create it, or check the name"
+        failure = StorageFatalError(f"{self.url}: {what} (404, the store says {shown(said)})")
+        failure.cause = error
+        return failure
 
     def _blob(self, client: Any) -> Any:
         """The object, as nobody has seen it yet: Google's own value of it remembers what it last read."""
@@ -199,13 +232,6 @@ class GCSStorage(RemoteStorage[Any]):
             status = int(error.code)
             by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
             meaning = STATUSES.get(status, by_status)
-            if status == 404 and "bucket does not exist" in str(error).lower():
-                what = f"the bucket {self.bucket_name!r} does not exist: create it, or check the name"
-                return Meaning.FATAL, describe(status, "", what)
-            if meaning is Meaning.MISSING and "no such object" not in str(error).lower():
-                meaning = Meaning.TRANSIENT  # it is not Google that says so, and a queue must not be taken for empty
-            elif meaning is Meaning.MISSING and doing == "write":
-                meaning = Meaning.CONFLICT
             what = meaning.value
             if status == 401:
                 what = "the credentials were refused: check GOOGLE_APPLICATION_CREDENTIALS"
@@ -223,3 +249,35 @@ class GCSStorage(RemoteStorage[Any]):
         if isinstance(error, UNUSABLE):
             return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
         return Meaning.TRANSIENT, f"no answer came ({name})"
+
+
+def _without_side_requests(client: Any) -> Any:
+    """The same client without its cache of buckets, which asks the server for each bucket that a call names."""
+    if getattr(client, "_bucket_metadata_cache", None) is None:
+        return client
+    view = object.__new__(type(client))
+    vars(view).update(vars(client), _bucket_metadata_cache=None)
+    return view
+
+
+def _text_of(error: google_errors.GoogleAPICallError) -> str:
+    """The body of an answer that has become an error."""
+    return str(getattr(error.response, "text", "")).strip()
+
+
+def _message_of(error: google_errors.GoogleAPICallError) -> str | None:
+    """The message in a structured error of the JSON API; None if the answer is not one.
+
+    Google's testbench wraps the whole error, as text, into the message of another.
+    """
+    text = _text_of(error)
+    for _ in range(2):
+        try:
+            said = json.loads(text)
+            inner = said.get("error", said)
+            first, text = (inner.get("errors") or [{}])[0], inner.get("message", "")
+            if first.get("domain") == "global":
+                return str(first["message"])
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return None
+    return None
