@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import multiprocessing
-import multiprocessing.connection
 import operator
 import os
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jqueue.adapters.system import SystemClock
@@ -30,6 +26,7 @@ from jqueue.worker.context import Context
 from jqueue.worker.endings import Raised, check_awaited
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import ResultError, json_value
+from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
 
 if TYPE_CHECKING:
     from pebble import ProcessFuture, ProcessPool
@@ -109,7 +106,7 @@ class Processes:
             self._breaks.pop(job.id, None)
             return _opened(answer)
         self._breaks.pop(job.id, None)
-        raise ProcessDied(f"the process of the handler ended with exit code {code}")
+        raise ProcessDied(_how_it_ended(code))
 
     async def close(self) -> None:
         """End the processes."""
@@ -138,6 +135,13 @@ class Processes:
         return ProcessDied(f"all processes of handlers ended, {times} times in a row, as this job was in their hands")
 
 
+def _how_it_ended(code: int) -> str:
+    """The end of a process, as it is kept with its job."""
+    if code == EXIT_STATUS_0:
+        return "the process of the handler ended with exit code 0, before the handler did"
+    return f"the process of the handler ended with exit code {code}"
+
+
 def check_processes() -> None:
     """Have an error at the start of a worker, and not at its first job, if the extra is missing.
 
@@ -155,8 +159,7 @@ def check_processes() -> None:
 def _made_pool(most: int) -> ProcessPool:
     from pebble import ProcessPool
 
-    # A fork of a program with threads and an event loop may hang.
-    return ProcessPool(max_workers=most, context=multiprocessing.get_context("spawn"))
+    return ProcessPool(max_workers=most, context=GroupContext())
 
 
 def _join(pool: ProcessPool) -> None:
@@ -216,7 +219,6 @@ def _opened(answer: bytes) -> Any:
 
 def _do(module: str, name: str, job: Job, seconds: float | None) -> bytes:
     """In the process: do the job. Returns its result and what was raised, one of them None, as bytes."""
-    _end_with_parent()
     try:
         return pickle.dumps((_done(module, name, job, seconds), None))
     except BaseException as error:
@@ -234,19 +236,6 @@ def _done(module: str, name: str, job: Job, seconds: float | None) -> Any:
     ctx = Context(job, deadline=deadline) if signature.wants_context else None
     result = signature.call(handler.function, value, ctx)
     check_awaited(result)
-    if getattr(job, "keep_result", None) is None:
+    if handler.keep_result_of(job) is None:
         return None
     return json_value(signature.returns, result)
-
-
-@cache
-def _end_with_parent() -> None:
-    """Have this process end when its worker does, however that ends: nobody else keeps its handler's time."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="jqueue-parent", daemon=True).start()

@@ -3,6 +3,9 @@
 import asyncio
 import gc
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -38,6 +41,44 @@ def process_id() -> int:
 @worker.handler("die", process=True, max_attempts=1)
 def die() -> None:
     os._exit(7)
+
+
+@worker.handler("leave", process=True, max_attempts=1)
+def leave() -> None:
+    os._exit(0)
+
+
+def starts_another(port: int, code: str) -> "subprocess.Popen[bytes]":
+    """Start a Python process that holds a connection open for as long as it lives."""
+    with socket.create_connection(("127.0.0.1", port)) as ear:
+        return subprocess.Popen([sys.executable, "-c", code], stdin=ear.fileno(), stdout=ear.fileno())
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+ASKING = "print('here', flush=True); print(input(), flush=True)"
+
+
+@worker.handler("hang_with_another", process=True, timeout=3, max_attempts=1)
+def hang_with_another(port: int) -> None:
+    starts_another(port, DEAF)
+    time.sleep(600)
+
+
+@worker.handler("leave_another", process=True, max_attempts=1)
+def leave_another(port: int) -> None:
+    starts_another(port, DEAF)
+    os._exit(0)
+
+
+@worker.handler("wait_with_another", process=True)
+def wait_with_another(port: int) -> None:
+    starts_another(port, DEAF)
+    time.sleep(600)
+
+
+@worker.handler("wait_for_another", process=True, max_attempts=1)
+def wait_for_another(port: int) -> None:
+    assert starts_another(port, ASKING).wait() == 0
 
 
 @worker.handler("hang", process=True, timeout=0.5, max_attempts=1)
