@@ -138,6 +138,11 @@ class Handler(Generic[P, R_co]):
         value = await queue.result(job, timeout=timeout)
         return parse_result(self.signature.returns, value)
 
+    def keep_result_of(self, job: Job) -> Duration | None:
+        """How long the result of a job is kept: as the job says, else as the handler says; None: not at all."""
+        kept = getattr(job, "keep_result", None)
+        return self.options.keep_result if kept is None else kept
+
     def encode(self, payload: Any = NO_PAYLOAD) -> bytes:
         """A payload of this handler as bytes.
 

@@ -195,12 +195,13 @@ class Workshop:
         Raises:
             ResultError: its result is to be kept, and cannot be.
         """
-        job, ctx = held.job, held.context
-        if getattr(job, "keep_result", None) is None:
+        job, handler, ctx = held.job, held.handler, held.context
+        keep_result = handler.keep_result_of(job) if self._capabilities.results else None
+        if keep_result is None:
             operation = Ack(job)
         else:
-            in_json = held.handler.home == "process"  # it is in there already
-            operation = Ack(job, value if in_json else json_value(held.handler.signature.returns, value))
+            in_json = handler.home == "process"  # it is in there already
+            operation = Ack(job, value if in_json else json_value(handler.signature.returns, value), keep_result)
         if ctx is None:
             return Outcome(held, "succeeded", operation)
         return Outcome(held, "succeeded", operation, ctx.taken())

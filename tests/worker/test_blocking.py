@@ -142,6 +142,13 @@ async def test_process_handlers_run_in_processes_and_get_payload_and_context():
         assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=1)
 
 
+async def test_the_result_of_a_process_handler_is_kept_though_its_job_was_enqueued_by_name():
+    async with broker() as queue:
+        job = await queue.enqueue("process_id", b"")
+        assert RunReport(succeeded=1) == await processed(queue)
+        assert os.getpid() != await queue.result(job, timeout=1)
+
+
 async def test_a_process_that_dies_costs_only_its_own_job():
     async with broker() as queue:
         dying = await process_handlers.die.enqueue(queue)

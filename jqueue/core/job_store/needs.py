@@ -84,7 +84,7 @@ def needs(operation: Operation, claim_timeout: float) -> Iterator[str]:
                 yield "claim_timeout"
             if operation.holder is not None or operation.through is not None:
                 yield "holders"
-        case Ack() if operation.result is not None:
+        case Ack() if operation.result is not None or operation.keep_result is not None:
             yield "results"
         case Nack():
             asked = {

@@ -77,16 +77,19 @@ class Ack(Operation):
     Attributes:
         job: what was claimed.
         result: a JSON value, kept if the job was enqueued with `keep_result`.
+        keep_result: how long to keep the result of a job that was enqueued without; None: not at all.
     """
 
     needs_room: ClassVar[bool] = False
 
     job: JobReference
     result: Any = field(default=None, repr=False)
+    keep_result: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> Ack:
         """With the claim found, and the result as it will be read back."""
-        return Ack(preparation.find_claim(self.job), check_result(self.result, preparation.limits))
+        keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
+        return Ack(preparation.find_claim(self.job), check_result(self.result, preparation.limits), keep_result)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
@@ -96,10 +99,12 @@ class Ack(Operation):
             return
         job = draft.held(claim)
         kept = None
-        if job.keep_result is not None:
+        keep_result = self.keep_result if job.keep_result is None else job.keep_result
+        if keep_result is not None:
             kept = job.evolve(
                 status=JobStatus.COMPLETED,
                 payload=b"",
+                keep_result=keep_result,
                 **NO_CLAIM,
                 cancel_requested=False,
                 result=self.result,

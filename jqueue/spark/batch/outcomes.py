@@ -38,6 +38,7 @@ class Outcome:
         attempt: the number of its claim.
         kind: in a word.
         result: what the handler returned, if it is kept: a JSON value.
+        keep_result: seconds to keep the result of a job that was enqueued without `keep_result`.
         delay: seconds until the next try.
         error: what it failed with, cut.
         added: the jobs that are to be enqueued in the commit of its ack, each as the arguments of an `Enqueue`.
@@ -47,6 +48,7 @@ class Outcome:
     attempt: int
     kind: Kind
     result: Any = None
+    keep_result: float | None = None
     delay: float | None = None
     error: str | None = None
     added: tuple[dict[str, Any], ...] = ()
@@ -58,7 +60,8 @@ class Outcome:
 
     def plain(self) -> list[Any]:
         """As a JSON value: the short form for those that are done, as most are."""
-        rest = {"result": self.result, "delay": self.delay, "error": self.error, "added": list(self.added) or None}
+        rest = {name: getattr(self, name) for name in ("result", "keep_result", "delay", "error")}
+        rest["added"] = list(self.added) or None
         said = {name: value for name, value in rest.items() if value is not None}
         return [self.job_id, self.attempt, self.kind, said] if said else [self.job_id, self.attempt, self.kind]
 
@@ -85,7 +88,7 @@ class Outcome:
             ValueError: that is not known here, as the process of the job ended.
         """
         if self.kind == "done":
-            ack = Ack(self.claim, self.result)
+            ack = Ack(self.claim, self.result, self.keep_result)
             return Together((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
         if self.kind in ("retried", "dead"):
             return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
@@ -111,7 +114,8 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
             raise InvalidJobError(f"in a batch on Spark, on_ack takes Enqueue(...) alone, got {type(other).__name__}")
     if isinstance(last, Ack):
         added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
-        return Outcome(*last.job, "done", result=last.result, added=added)
+        kept = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
+        return Outcome(*last.job, "done", result=last.result, keep_result=kept, added=added)
     delay = None if last.delay is None else to_seconds("delay", last.delay)
     return Outcome(*last.job, _kind_of(last), delay=delay, error=None if last.error is None else str(last.error))
 

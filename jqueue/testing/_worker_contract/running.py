@@ -186,6 +186,27 @@ class RunningContract(WorkerContractBase):
             with pytest.raises(JobFailedError, match="on purpose"):
                 await failing.result(caller, dead, timeout=self.patience / 2)
 
+    async def test_the_handler_says_how_long_a_result_is_kept_where_its_job_does_not(
+        self, make_queue: QueueFactory
+    ) -> None:
+        worker = self.new_worker()
+
+        @worker.handler("work", keep_result=3600)
+        async def work(number: int) -> int:
+            return number
+
+        @worker.handler("forgotten")
+        async def forgotten(number: int) -> int:
+            return number
+
+        async with self.queues(make_queue, 1, needs={"results"}) as [queue]:
+            by_name = await queue.enqueue("work", b"1")
+            of_its_own = await queue.enqueue("work", b"2", keep_result=1800)
+            await queue.enqueue("forgotten", b"3")
+            await self.drain(worker, queue)
+            found = {job.id: (job.result, job.keep_result) for job in (await queue.read_state()).jobs}
+            assert found == {by_name.id: (1, 3600), of_its_own.id: (2, 1800)}
+
     async def test_what_goes_with_the_ack_is_done_with_it_or_not_at_all(self, make_queue: QueueFactory) -> None:
         worker, made = self.new_worker(), self.new_worker()
         seen = self.collector(made, "next")
