@@ -122,6 +122,7 @@ def as_values(seen: Seen) -> dict[str, Any]:
         ],
         "aging": seen.settings.aging,
         "dead_retention": seen.settings.dead_retention,
+        "blob_bytes": seen.settings.blob_bytes,
     }
 
 
@@ -190,4 +191,6 @@ def _settings(settings: QueueSettings) -> list[str]:
         lines.append(f"aging: {length(settings.aging)} of waiting are worth one step of priority")
     if settings.dead_retention is not None:
         lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
+    if settings.blob_bytes is not None:
+        lines.append(f"the queue's own size limit: {size(settings.blob_bytes)}")
     return lines

@@ -159,6 +159,7 @@ class OperatorVerbs(QueueBase):
         *,
         aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
+        blob_bytes: int | Unchanged | None = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
         """Change settings of the queue as a whole, and return those that hold then; without any, only look.
@@ -166,9 +167,11 @@ class OperatorVerbs(QueueBase):
         Args:
             aging: so much waiting is worth one step of priority; None: a priority stays as it is.
             dead_retention: how long dead jobs are kept; None: until they are purged.
+            blob_bytes: the size limit of the queue's object, for every writer and in place of its
+                `Limits(blob_bytes=...)`; None: each writer goes by its own.
             deadline: by then the call has ended.
         """
-        operation = Configure(aging=aging, dead_retention=dead_retention)
+        operation = Configure(aging=aging, dead_retention=dead_retention, blob_bytes=blob_bytes)
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 
     # Cron

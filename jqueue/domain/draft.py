@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError, QueueFullError
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
-from jqueue.domain.limits import bytes_taken
+from jqueue.domain.limits import bytes_taken, enqueue_share
 from jqueue.domain.models import (
     Claim,
     CommitRecord,
@@ -147,6 +147,11 @@ class Draft:
         """A job that has expired, or was kept for long enough; None if there is none. Move it before asking again."""
         return self.order.outlived(now)
 
+    def enqueue_bytes(self, own: int) -> int:
+        """The size up to which enqueue fills the blob: as the queue says, or by a writer's own limit if it does not."""
+        most = self.settings.blob_bytes
+        return own if most is None else enqueue_share(most)
+
     # What operations do
 
     def move(self, job: Job | None, verb: Verb, after: Job | None, status: JobStatus | None) -> None:
@@ -190,8 +195,28 @@ class Draft:
         """Raise the attempt from which a reused id goes on."""
         self.note(self.__dict__, "attempt_floor", attempt)
 
+    def make_room(self, size: int, enqueue_bytes: int, what: str) -> None:
+        """Count what enqueue is about to add.
+
+        Args:
+            size: about how many bytes it takes in the blob.
+            enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
+            what: what it is, as the error says it.
+
+        Raises:
+            QueueFullError: there is no room for it.
+        """
+        most, taken = self.enqueue_bytes(enqueue_bytes), self.base_bytes + self.added_bytes
+        if taken + size > most:
+            raise QueueFullError(
+                f"no room for {what}: the jobs in the queue take {taken} of the {most} bytes that enqueue may use. "
+                "Let workers catch up, purge dead jobs, enqueue fewer, or raise the queue's limit with "
+                "configure(blob_bytes=...)"
+            )
+        self.note_added(size)
+
     def note_added(self, size: int) -> None:
-        """Count the size of a job that was enqueued."""
+        """Count the size of what was added."""
         self.note(self.__dict__, "added_bytes", self.added_bytes + size)
 
     def place(self, jobs: EncodedJobs, now: datetime) -> None:
@@ -199,7 +224,6 @@ class Draft:
         placed = PlacedJobs(jobs, self.last_sequence + 1, now)
         self.last_sequence += jobs.jobs
         self.note(self.__dict__, "placed", (*self.placed, placed))
-        self.note_added(jobs.size)
 
     def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
         """Set what holds the jobs of an entrypoint back. From then on, older versions of jqueue must not touch it."""

@@ -53,7 +53,8 @@ class Limits:
         payload_bytes: the largest payload.
         blob_bytes: enqueue takes no job while the jobs, the keys held for jobs that are gone, and the cron entries
             take more than 90% of it. No other operation is refused for size, so that the blob may grow beyond: see
-            `docs/decisions/0011-size-limit.md`.
+            `docs/decisions/0011-size-limit.md`. A limit that the queue itself has, by `configure(blob_bytes=...)`,
+            holds instead of this one.
         batch_size: the most jobs in one dequeue, and operations in one call.
         header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: the longest entrypoint, id, key or header name, in UTF-8.
@@ -76,7 +77,12 @@ class Limits:
     @property
     def enqueue_bytes(self) -> int:
         """The size up to which the blob takes new jobs."""
-        return int(self.blob_bytes * (1 - FREE_SHARE))
+        return enqueue_share(self.blob_bytes)
+
+
+def enqueue_share(blob_bytes: int) -> int:
+    """The size up to which enqueue fills a blob of that size limit."""
+    return int(blob_bytes * (1 - FREE_SHARE))
 
 
 def written_bytes(text: str) -> int:

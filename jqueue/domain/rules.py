@@ -63,12 +63,14 @@ class QueueSettings(BaseModel):
     Attributes:
         aging: so many seconds of waiting are worth one step of priority; None: a priority stays as it is.
         dead_retention: seconds for which dead jobs are kept; None: until they are purged.
+        blob_bytes: the size limit of the blob, for every writer; None: each writer goes by its own `Limits`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     aging: Annotated[float, Field(gt=0, le=COUNT_MAX, allow_inf_nan=False)] | None = None
     dead_retention: Seconds | None = None
+    blob_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
 
 
 class Schedule(BaseModel):

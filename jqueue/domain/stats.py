@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from jqueue.domain.limits import Limits
+from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 
 WARN_SHARE = 0.5
@@ -86,17 +86,18 @@ class Census:
             set_aside: its lines that cannot be read as jobs.
             size: bytes that the state takes in the store.
             taken: bytes of it that count against the limit of enqueue.
-            limits: what the queue accepts.
+            limits: what its reader accepts, where the queue itself does not say.
         """
         now = self._now
+        blob_bytes = header.settings.blob_bytes or limits.blob_bytes
+        most = enqueue_share(blob_bytes)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
         for name in paused:
             self._tallies.setdefault(name, _Tally())
         tallies = self._tallies.values()
         warnings = []
-        if taken > WARN_SHARE * limits.enqueue_bytes:
-            share = taken / limits.enqueue_bytes
-            warnings.append(f"the blob is {share:.0%} full: {taken} of {limits.enqueue_bytes} bytes")
+        if taken > WARN_SHARE * most:
+            warnings.append(f"the blob is {taken / most:.0%} full: {taken} of {most} bytes")
         if set_aside:
             warnings.append(f"{len(set_aside)} lines cannot be read as jobs: {set_aside[0].reason}, …")
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
@@ -109,7 +110,7 @@ class Census:
             version=header.version,
             completed=sum(tally.completed for tally in tallies),
             size=size,
-            size_limit=limits.enqueue_bytes,
+            size_limit=most,
             unreadable=len(set_aside),
             entrypoints={name: tally.figures(now, name in paused) for name, tally in sorted(self._tallies.items())},
             warnings=tuple(warnings),

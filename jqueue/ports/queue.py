@@ -325,6 +325,7 @@ class JobQueue(Protocol):
         *,
         aging: Duration | Unchanged | None = UNCHANGED,
         dead_retention: Duration | Unchanged | None = UNCHANGED,
+        blob_bytes: int | Unchanged | None = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
         """Change settings of the queue as a whole, and return those that hold then."""

@@ -131,7 +131,7 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
 
 _SETTINGS = {
-    "Limits(blob_bytes=...)": "the option maxBlobBytes",
+    "configure(blob_bytes=...)": "the option maxBlobBytes",
     "Limits(payload_bytes=...)": "the option maxPayloadBytes",
 }
 

@@ -197,8 +197,12 @@ class PlainQueue(DirectQueue):
     async def limit(self, entrypoint, **options):
         self.capabilities.require("limits")
 
-    async def configure(self, *, aging=UNCHANGED, dead_retention=UNCHANGED, deadline=None):
-        self._require(limits=aging is not UNCHANGED, retention=dead_retention is not UNCHANGED)
+    async def configure(self, *, aging=UNCHANGED, dead_retention=UNCHANGED, blob_bytes=UNCHANGED, deadline=None):
+        self._require(
+            limits=aging is not UNCHANGED,
+            retention=dead_retention is not UNCHANGED,
+            size_limit=blob_bytes is not UNCHANGED,
+        )
         return QueueSettings()
 
     async def schedule(self, name, cron, entrypoint, payload=b"", **options):
@@ -230,7 +234,7 @@ def test_every_capability_has_a_test_of_its_refusal():
 
     names = {field.name for field in dataclasses.fields(Capabilities)}
     through_apply = {"staged", "holders"}  # operations, which only `apply` takes: `transactions` has its refusal
-    assert names - {"fencing", "size_limit"} - through_apply == set(USES)
+    assert names - {"fencing"} - through_apply == set(USES)
 
 
 def _typed(queue: DirectQueue | BrokerQueue) -> JobQueue:

@@ -35,7 +35,7 @@ class PlainRules:
         self.now = EPOCH
         self.rules: dict[str, dict[str, Any]] = {}
         self.claims_made: dict[str, list[Any]] = {}
-        self.settings: dict[str, Any] = {"aging": None, "dead_retention": None}
+        self.settings: dict[str, Any] = {"aging": None, "dead_retention": None, "blob_bytes": None}
         self.schedules: dict[str, dict[str, Any]] = {}
         self.is_critical = False
 
@@ -50,8 +50,8 @@ class PlainRules:
                 return self.set_rules(entrypoint, paused=False)
             case SetLimits(entrypoint, running=running, rate=rate, per=per):
                 return self.set_rules(entrypoint, running=running, rate=rate, per=per)
-            case Configure(aging=aging, dead_retention=kept):
-                given = {"aging": aging, "dead_retention": kept}
+            case Configure(aging=aging, dead_retention=kept, blob_bytes=most):
+                given = {"aging": aging, "dead_retention": kept, "blob_bytes": most}
                 return self.configure({name: value for name, value in given.items() if value is not UNCHANGED})
             case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
                 asked = {"name": name, "cron": cron, "entrypoint": entrypoint}

@@ -147,7 +147,12 @@ keepers = st.one_of(
     st.builds(lambda name: Asked("pause", {"entrypoint": name}), entrypoints),
     st.builds(lambda name: Asked("resume", {"entrypoint": name}), entrypoints),
     st.fixed_dictionaries(
-        {}, optional={"aging": st.sampled_from([None, 1, 10]), "dead_retention": st.none() | waits}
+        {},
+        optional={
+            "aging": st.sampled_from([None, 1, 10]),
+            "dead_retention": st.none() | waits,
+            "blob_bytes": st.sampled_from([None, 10_000_000]),
+        },
     ).map(lambda options: Asked("configure", options)),
     st.fixed_dictionaries({"name": st.just("m"), "cron": st.sampled_from([*CRONS]), "entrypoint": entrypoints}).map(
         lambda options: Asked("schedule", options)
@@ -284,8 +289,8 @@ async def decide(queue, operation):
             return await queue.pause(name)
         case Resume(name):
             return await queue.resume(name)
-        case Configure(aging=aging, dead_retention=kept):
-            return await queue.configure(aging=aging, dead_retention=kept)
+        case Configure(aging=aging, dead_retention=kept, blob_bytes=most):
+            return await queue.configure(aging=aging, dead_retention=kept, blob_bytes=most)
         case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
             return await queue.schedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key)
         case Unschedule(name):

@@ -106,3 +106,5 @@ def needs(operation: Operation, claim_timeout: float) -> Iterator[str]:
                 yield "limits"
             if not isinstance(operation.dead_retention, Unchanged):
                 yield "retention"
+            if not isinstance(operation.blob_bytes, Unchanged):
+                yield "size_limit"

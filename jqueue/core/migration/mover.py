@@ -203,6 +203,7 @@ class Mover:
         said += (
             ["how long dead jobs are kept"] if state.settings.dead_retention is not None and not can.retention else []
         )
+        said += ["the size limit"] if state.settings.blob_bytes is not None and not can.size_limit else []
         self._report.rules_kept = tuple(said)
         if not (can.limits and can.schedules and can.retention):
             return

@@ -79,7 +79,8 @@ class SetVerbs:
 
     async def configure(self, **settings: Any) -> Any:
         """Refused: see `enqueue`."""
-        self._refuse("configure", "retention" if "dead_retention" in settings else "limits")
+        needs = {"dead_retention": "retention", "blob_bytes": "size_limit"}
+        self._refuse("configure", next((needs[name] for name in settings if name in needs), "limits"))
 
     async def schedule(self, name: str, cron: str, entrypoint: str, payload: bytes = b"", **options: Any) -> Any:
         """Refused: see `enqueue`."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, check_time, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, QueueFullError, shown
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, shown
 from jqueue.domain.limits import (
     Limits,
     check_headers,
@@ -180,7 +180,7 @@ class NewJob(Operation):
         id_given: whether the caller has chosen the id.
         delay: seconds from its commit until it may be claimed; None if `values` say when.
         on_conflict: see `Enqueue`.
-        enqueue_bytes: the size up to which the blob takes new jobs.
+        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
 
     Attributes:
         values, id_given, delay: as given; not to be changed.
@@ -215,15 +215,10 @@ class NewJob(Operation):
                 return self._taken(unique_key, holder, draft, now)
             if holder is not None:
                 self._replace(unique_key, holder, draft)
-        size, taken = self.stored_bytes(), draft.base_bytes + draft.added_bytes
-        if taken + size > self._enqueue_bytes:
-            raise QueueFullError(
-                f"no room for a job of {size} bytes: the jobs take {taken} of the {self._enqueue_bytes} bytes that "
-                "enqueue may use. Let workers catch up, purge dead jobs, or raise Limits(blob_bytes=...)"
-            )
+        size = self.stored_bytes()
+        draft.make_room(size, self._enqueue_bytes, f"a job of {size} bytes")
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
-        draft.note_added(size)
         if job.concurrency_key is not None:
             draft.require(LIMITS)
         return job

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError, QueueFullError
+from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.limits import Limits, check_headers, check_name, check_payload
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.moving import HOLD, MOVER, is_moving
@@ -21,6 +21,13 @@ from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.transitions import Verb
+
+SETTINGS_IN_WORDS = {
+    "aging": "aging",
+    "dead_retention": "how long dead jobs are kept",
+    "blob_bytes": "the size limit",
+}
+"""The settings of a queue, as a report of a move names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class Arrive(Operation):
         resumed: whether it may have arrived before. If not, a job with its id is another one.
         held: whether it is claimed by who moves it; otherwise it can be had at once.
         holder: who moves it.
-        enqueue_bytes: the size up to which the blob takes it.
+        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
     """
 
     job: Job
@@ -120,7 +127,8 @@ class Arrive(Operation):
             holder = draft.key_holder(job.unique_key, now)
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
-        self._check_room(draft)
+        size = NewJob(job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
+        draft.make_room(size, self.enqueue_bytes, f"a job of {size} bytes")
         return self._add(draft, now)
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
@@ -142,16 +150,6 @@ class Arrive(Operation):
         if there.payload and there.payload != self.job.payload:  # some stores read it only when it is claimed
             return False
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
-
-    def _check_room(self, draft: Draft) -> None:
-        size = NewJob(self.job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
-        taken = draft.base_bytes + draft.added_bytes
-        if taken + size > self.enqueue_bytes:
-            raise QueueFullError(
-                f"no room for a job of {size} bytes: the jobs take {taken} of the {self.enqueue_bytes} bytes that "
-                "enqueue may use"
-            )
-        draft.note_added(size)
 
     def _add(self, draft: Draft, now: datetime) -> Job:
         job = self.job.evolve(
@@ -256,7 +254,7 @@ class ArriveRules(Operation):
 
     def _take_settings(self, draft: Draft, taken: list[str], kept: list[str]) -> None:
         ours, changes = draft.settings, dict[str, Any]()
-        for name, words in (("aging", "aging"), ("dead_retention", "how long dead jobs are kept")):
+        for name, words in SETTINGS_IN_WORDS.items():
             wanted, there = getattr(self.settings, name), getattr(ours, name)
             if wanted is not None and there is None:
                 changes[name] = wanted

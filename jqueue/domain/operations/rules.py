@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -106,17 +106,23 @@ class Configure(Operation):
     Attributes:
         aging: so much waiting is worth one step of priority; None: a priority stays as it is.
         dead_retention: how long dead jobs are kept; None: until they are purged.
+        blob_bytes: the size limit of the blob, for every writer; None: each writer goes by its own `Limits`.
     """
 
     aging: Duration | Unchanged | None = UNCHANGED
     dead_retention: Duration | Unchanged | None = UNCHANGED
+    blob_bytes: int | Unchanged | None = UNCHANGED
 
     def prepared(self, preparation: Preparation) -> Configure:
         """Checked, with durations in seconds."""
-        given = self._given()
-        seconds = {name: None if value is None else to_seconds(name, value) for name, value in given.items()}
+        durations = {name: value for name, value in self._given().items() if name != "blob_bytes"}
+        seconds: dict[str, Any] = {
+            name: None if value is None else to_seconds(name, value) for name, value in durations.items()
+        }
         if seconds.get("aging") == 0:
             raise InvalidJobError("aging must be more than 0 seconds, or None")
+        if self.blob_bytes is not None and not isinstance(self.blob_bytes, Unchanged):
+            check_integer("blob_bytes", self.blob_bytes, 1, COUNT_MAX)
         return replace(self, **seconds)
 
     def change(self, draft: Draft, now: datetime) -> QueueSettings:
@@ -124,6 +130,6 @@ class Configure(Operation):
         draft.set_settings(draft.settings.model_copy(update=self._given()))
         return draft.settings
 
-    def _given(self) -> dict[str, Duration | None]:
-        both = {"aging": self.aging, "dead_retention": self.dead_retention}
-        return {name: value for name, value in both.items() if not isinstance(value, Unchanged)}
+    def _given(self) -> dict[str, Any]:
+        settings = {name: getattr(self, name) for name in QueueSettings.model_fields}
+        return {name: value for name, value in settings.items() if not isinstance(value, Unchanged)}

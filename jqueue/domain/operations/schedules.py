@@ -68,7 +68,7 @@ class SetSchedule(Operation):
         entrypoint, payload: of the jobs.
         timezone: in which the expression is meant, by its IANA name.
         priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit, keep_result: see `Enqueue`.
-        enqueue_bytes: the size up to which the blob takes it.
+        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
     """
 
     name: str
@@ -127,12 +127,7 @@ class SetSchedule(Operation):
                 return known
         schedule = Schedule(**values, next_at=next_at)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
-        if draft.base_bytes + draft.added_bytes + size > self.enqueue_bytes:
-            raise QueueFullError(
-                f"no room for the cron entry {self.name!r}: let workers catch up, purge dead jobs, or raise "
-                "Limits(blob_bytes=...)"
-            )
-        draft.note_added(size)
+        draft.make_room(size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.schedules, self.name, schedule)
         return schedule
 

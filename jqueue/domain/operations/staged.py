@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, QueueFullError, shown
-from jqueue.domain.limits import Limits, check_integer, check_name
-from jqueue.domain.models import LARGEST, QueueState, TransactionRecord
+from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.limits import Limits, check_integer, check_name, enqueue_share
+from jqueue.domain.models import COUNT_MAX, LARGEST, QueueState, TransactionRecord
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import CONFLICTS, NewJob, OnConflict, drop_outlived, new_job
 from jqueue.domain.places import EncodedJobs
@@ -88,12 +88,15 @@ class EnqueueStaged(Operation):
         staged: the jobs, by task.
         transaction: which write this is; a repeated one adds nothing. None: it is not remembered.
         on_conflict: what to do if a unique key is taken: see `Enqueue`.
+        blob_bytes: the size limit that the queue gets, for every writer, if the jobs do not fit within the one that it
+            has, as by `configure(blob_bytes=...)`. A larger limit stays. None: the jobs must fit.
     """
 
     staged: Sequence[StagedJobs]
     _: KW_ONLY
     transaction: Transaction | tuple[str, int] | None = None
     on_conflict: OnConflict = "return"
+    blob_bytes: int | None = None
     new_jobs: Sequence[NewJob] = field(default=(), repr=False)
     enqueue_bytes: int = Limits().enqueue_bytes
 
@@ -105,6 +108,8 @@ class EnqueueStaged(Operation):
             raise InvalidJobError("EnqueueStaged takes a sequence of StagedJobs, as read_staged gives them")
         if self.on_conflict not in CONFLICTS:
             raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(self.on_conflict)}")
+        if self.blob_bytes is not None:
+            check_integer("blob_bytes", self.blob_bytes, 1, COUNT_MAX)
         return replace(
             self,
             staged=given,
@@ -138,21 +143,20 @@ class EnqueueStaged(Operation):
             draft.note(draft.transactions, app_id, TransactionRecord(version, until))
         drop_outlived(draft, now)
         blocks = [staged.encoded for staged in self.staged if staged.encoded.jobs]
-        self._check_room(draft, blocks)
+        self._make_room(draft, blocks)
         for block in blocks:
             draft.place(block, now)
         taken = sum(new.change(draft, now).id != new.values["id"] for new in self.new_jobs)
         return StagedReceipt(sum(staged.jobs for staged in self.staged) - taken, taken, version=last)
 
-    def _check_room(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
+    def _make_room(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
+        """Count the jobs that are lines already, and have all of them fit if the queue may become larger."""
         jobs, size = sum(block.jobs for block in blocks), sum(block.size for block in blocks)
-        taken = draft.base_bytes + draft.added_bytes
-        if taken + size > self.enqueue_bytes:
-            raise QueueFullError(
-                f"no room for {jobs} jobs of {size} bytes together: the jobs in the queue take {taken} of the "
-                f"{self.enqueue_bytes} bytes that enqueue may use. Write fewer at a time, let workers catch up, or "
-                "raise Limits(blob_bytes=...)"
-            )
+        if self.blob_bytes is not None:
+            needed = draft.base_bytes + draft.added_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
+            if draft.enqueue_bytes(self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
+                draft.set_settings(draft.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
+        draft.make_room(size, self.enqueue_bytes, f"{jobs} jobs of {size} bytes together")
 
 
 @dataclass(frozen=True, slots=True)

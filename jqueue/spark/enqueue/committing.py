@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -21,7 +21,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.core.staged import read_staged
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations import EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
+from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
 from jqueue.domain.operations.jobs import OnConflict
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import SupportsScratch
@@ -99,7 +99,9 @@ class BulkEnqueue:
         url: of the queue.
         columns: what the rows are made of.
         staging: where tasks leave what they have encoded.
-        limits: what the queue accepts.
+        limits: what the queue accepts, and may become by this write.
+        blob_bytes: the size limit that the queue gets, for every writer, if the rows do not fit within the one that it
+            has. None: they must fit.
         on_conflict: what to do if a unique key is taken.
         deadline: seconds that a call of the queue may take.
         entropy: makes the ids of the jobs.
@@ -112,6 +114,7 @@ class BulkEnqueue:
     limits: Limits
     on_conflict: OnConflict
     deadline: float
+    blob_bytes: int | None = None
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
@@ -135,11 +138,20 @@ class BulkEnqueue:
         asyncio.run(self._write(name, staged.finish()))
         return TaskReport(name, staged.jobs, staged.bytes, write_id, app_id)
 
-    async def last(self, app_id: str) -> int | None:
-        """The version of the last transaction of an application that the queue remembers."""
+    async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
+        """What is known before the first task starts: one read.
+
+        Returns:
+            The version of the last transaction of an application that the queue remembers, and this value with the
+            size limit of the queue.
+        """
         async with self._opened() as (queue, _):
-            [last] = await queue.apply(LastTransaction(app_id))
-        return None if last is None else int(last)
+            settings, *last = await queue.apply(Configure(), *([] if app_id is None else [LastTransaction(app_id)]))
+        known = self
+        if settings.blob_bytes is not None:
+            most = max(settings.blob_bytes, self.blob_bytes or 0)
+            known = replace(self, limits=replace(self.limits, blob_bytes=most))
+        return (last[0] if last else None), known
 
     async def commit(self, reports: Reports, write_id: str, transaction: Transaction) -> StagedReceipt:
         """Add what the tasks have staged, unless that was done before, and tidy up.
@@ -198,7 +210,9 @@ class BulkEnqueue:
                 "ran on machines that do not share the store (a file is on one machine)"
             )
         jobs = [read_staged(content) for content in contents if content is not None]
-        operation = EnqueueStaged(jobs, transaction=transaction, on_conflict=self.on_conflict)
+        operation = EnqueueStaged(
+            jobs, transaction=transaction, on_conflict=self.on_conflict, blob_bytes=self.blob_bytes
+        )
         try:
             [receipt] = await queue.apply(operation)
         except UnknownOutcomeError as error:
@@ -219,7 +233,9 @@ class BulkEnqueue:
         """The queue and what is staged, with one client of the store if that is beside the queue."""
         storage = self.open_storage(self.url)
         staged = self.staging.opened(storage if self.staging.url == self.url else None)
-        settings: dict[str, Any] = {"limits": self.limits, "deadline": self.deadline, "call_timeout": CALL_TIMEOUT}
+        own = min(self.limits.blob_bytes, Limits().blob_bytes)  # what is larger stands in the queue, for every writer
+        limits = replace(self.limits, blob_bytes=own)
+        settings: dict[str, Any] = {"limits": limits, "deadline": self.deadline, "call_timeout": CALL_TIMEOUT}
         async with DirectQueue(storage, **settings) as queue, staged:
             yield queue, staged
 

@@ -82,7 +82,7 @@ class BulkWriter(DataSourceArrowWriter):
     Raises:
         InvalidJobError: an option or a column is wrong. The message says which.
         InvalidURLError: the URL is.
-        StorageError: whether the transaction is a repeated one could not be found out.
+        StorageError: the queue could not be read, which tells its size limit and its last transaction.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -96,14 +96,14 @@ class BulkWriter(DataSourceArrowWriter):
         version: int = taken.get("txnVersion", 1)
         if ("txnAppId" in taken) != ("txnVersion" in taken):
             raise InvalidJobError("txnAppId and txnVersion go together: which write of which application this is")
-        self.enqueue = bulk_enqueue(options, taken, schema)
+        enqueue = bulk_enqueue(options, taken, schema)
         self.write_id = SystemEntropy().new_id()
         self.receipt_path = os.path.abspath(taken["receiptPath"]) if "receiptPath" in taken else None
         if app_id is None:
             self.transaction = Transaction(f"spark-write:{self.write_id}", 1, OWN_TRANSACTION_KEPT)
         else:
             self.transaction = Transaction(app_id, version, taken.get("txnRetention", TRANSACTION_KEPT))
-        last = None if app_id is None else asyncio.run(self.enqueue.last(app_id))
+        last, self.enqueue = asyncio.run(enqueue.look(app_id))
         self.repeated = last is not None and last >= self.transaction.version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -169,4 +169,5 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
         limits,
         taken.get("onConflict", "return"),
         deadline,
+        taken.get("maxBlobBytes"),
     )

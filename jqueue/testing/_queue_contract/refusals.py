@@ -113,6 +113,7 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.enqueue("work", b"payload", concurrency_key="the-key"),
     ],
     "retention": [lambda queue, job: queue.configure(dead_retention=60)],
+    "size_limit": [lambda queue, job: queue.configure(blob_bytes=1 << 20)],
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
         lambda queue, job: queue.ack(job, result="a result"),
@@ -124,7 +125,7 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.schedules(),
     ],
 }
-"""What needs each capability. Fencing and a size limit are not asked for, so there is no call to refuse."""
+"""What needs each capability. Fencing is not asked for, so there is no call to refuse."""
 
 
 class RefusalsContract(QueueContractBase):
@@ -270,6 +271,26 @@ class RefusalsContract(QueueContractBase):
             [again] = await other.dequeue()
             await other.ack_many([jobs[0], again, *jobs[3:]])
             await queue.enqueue("work", b"x" * 1000)
+
+    async def test_the_limit_that_a_queue_has_holds_for_every_writer(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["size_limit"], limits=Limits(blob_bytes=20_000)) as [queue, other]:
+            jobs = [Enqueue("work", b"x" * 1000)] * 30
+            with pytest.raises(QueueFullError, match=r"of the 18000 bytes.*configure\(blob_bytes=\.\.\.\)"):
+                await other.enqueue_many(jobs)
+            assert (await queue.configure(blob_bytes=80_000)).blob_bytes == 80_000
+            await other.enqueue_many(jobs)
+            assert (await other.stats()).size_limit == 72_000
+            assert (await queue.configure(blob_bytes=10_000)).blob_bytes == 10_000
+            with pytest.raises(QueueFullError, match="of the 9000 bytes"):
+                await other.enqueue("work", b"")
+            assert (await queue.configure(blob_bytes=None)).blob_bytes is None
+            with pytest.raises(QueueFullError, match="of the 18000 bytes"):
+                await other.enqueue("work", b"")
+
+    async def test_a_limit_that_is_no_size_is_refused(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["size_limit"]) as [queue]:
+            bad = [0, -1, 1.5, "1 MB", True]
+            assert await self.refuse(queue, self.calls(queue.configure, {}, {"blob_bytes": bad})) == ""
 
     async def test_a_full_queue_keeps_the_job_that_was_to_be_replaced(self, make_queue: QueueFactory) -> None:
         needs = ["size_limit", "unique_keys"]

@@ -142,6 +142,22 @@ class StagedContract(QueueContractBase):
             assert before == await self.fingerprint(queue)
             assert (await self.add(queue, *many[:1], transaction=("app", 1))).added == 10
 
+    async def test_what_has_no_room_may_make_the_queue_larger_for_every_writer(self, make_queue: QueueFactory) -> None:
+        needs, limits = (*NEEDS, "size_limit", "unique_keys"), Limits(blob_bytes=4000)
+        async with self.queues(make_queue, 2, needs, limits=limits) as [queue, other]:
+            few, many = staged("a"), [staged(*(f"{block}-{n}" for n in range(10))) for block in range(4)]
+            keyed = [staged(f"keyed {n}", unique_key=f"key {n}") for n in range(10)]
+            await self.add(queue, few, blob_bytes=5000)
+            assert (await other.configure()).blob_bytes is None
+            before = await self.fingerprint(queue)
+            with pytest.raises(QueueFullError, match="of the 4500 bytes"):
+                await self.add(queue, *many, blob_bytes=5000)
+            assert before == await self.fingerprint(queue)
+            assert (await self.add(queue, *many, *keyed, blob_bytes=40_000)).added == 50
+            await other.enqueue("work", b"x" * 4000)
+            await self.add(queue, staged("b"), blob_bytes=8000)
+            assert (await other.configure()).blob_bytes == 40_000
+
     async def test_an_operation_refused_beside_undoes_it(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, NEEDS) as [queue, operator]:
             lost = await self.lost_claim(queue, operator)

@@ -66,7 +66,8 @@ class Ruler(Actor):
             await self.call("resume", self.queue.resume(entrypoint), entrypoint=entrypoint)
 
     async def _configure(self) -> None:
-        dice, given = self.dice, {}
+        dice = self.dice
+        given: dict[str, Any] = {}
         if dice.random() < 0.6:
             given["aging"] = dice.choice([None, 0.5, 3.0])
         if not given or dice.random() < 0.5:

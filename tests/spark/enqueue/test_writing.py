@@ -10,6 +10,8 @@ from pyspark.sql.types import BinaryType, DoubleType, StringType
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage, connect
 from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, InvalidJobError, StorageError
 from jqueue.spark.enqueue.committing import TaskReport
+from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
+from jqueue.spark.options import take
 from jqueue.testing import virtual_time
 from tests.spark.enqueue.bulk import (
     KEYED,
@@ -361,8 +363,9 @@ def test_staged_objects_may_have_a_folder_of_their_own(tmp_path, file):
 
 
 def test_no_text_of_a_writer_shows_the_secrets_of_its_url():
-    bulk = writer("s3://id:secret@bucket/queue.json", stagingPath="s3://id:secret@bucket/staging")
-    assert "secret" not in repr(bulk) + repr(bulk.enqueue) + repr(vars(bulk))
+    options = {"path": "s3://id:secret@bucket/queue.json", "stagingPath": "s3://id:secret@bucket/staging"}
+    enqueue = bulk_enqueue(options, take(options, OPTIONS), KEYED)
+    assert "secret" not in repr(enqueue)
 
 
 def test_a_message_of_somebody_else_is_left_alone(file):

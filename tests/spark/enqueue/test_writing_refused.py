@@ -1,9 +1,11 @@
 """What bulk enqueue refuses: too many bytes, with numbers; wrong options and columns, before a task starts."""
 
+import asyncio
+
 import pytest
 from pyspark.sql.types import BinaryType, StringType
 
-from jqueue import LocalFileSystemStorage
+from jqueue import DirectQueue, Limits, LocalFileSystemStorage, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError, StorageError
 from tests.spark.enqueue.bulk import Rough, jobs_of, on, payloads, schema, staged_at, task, write, writer
 
@@ -45,6 +47,47 @@ class TestTooMuch:
             writer(file).stage([payloads(b"x" * ((1 << 20) + 1))], task())
         write(file, b"x" * ((1 << 20) + 1), maxPayloadBytes=str(2 << 20))
         assert 1 == len(jobs_of(file))
+
+
+class TestARaisedLimit:
+    """`maxBlobBytes` stands in the queue if the rows need it, and holds for every writer from then on."""
+
+    LARGE = Limits().enqueue_bytes // 20
+
+    def blob_bytes(self, file):
+        return asyncio.run(settings_of(file)).blob_bytes
+
+    def test_a_default_client_goes_on_after_a_write_with_a_larger_one(self, file):
+        write(file, *[b"x" * self.LARGE] * 18, maxBlobBytes=str(200 << 20), maxPayloadBytes=str(8 << 20))
+        assert 200 << 20 == self.blob_bytes(file)
+        asyncio.run(enqueue_by_default(file))
+        write(file, b"one more")
+        assert 20 == len(jobs_of(file))
+
+    def test_a_limit_that_the_rows_do_not_need_is_not_written(self, file):
+        write(file, b"x", maxBlobBytes=str(200 << 20))
+        assert self.blob_bytes(file) is None
+
+    def test_a_larger_limit_of_the_queue_stays(self, file):
+        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
+        asyncio.run(settings_of(file, blob_bytes=100_000))
+        write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
+        assert (60, 100_000) == (len(jobs_of(file)), self.blob_bytes(file))
+
+    def test_tasks_know_the_limit_of_the_queue(self, file):
+        asyncio.run(settings_of(file, blob_bytes=5000))
+        with pytest.raises(QueueFullError, match="the queue takes 4500"):
+            writer(file).stage([payloads(*[b"x" * 100] * 100)], task())
+
+
+async def settings_of(file, **changes):
+    async with connect(file, DirectQueue) as queue:
+        return await queue.configure(**changes)
+
+
+async def enqueue_by_default(file):
+    async with connect(file, DirectQueue) as queue:
+        await queue.enqueue("resize", b"by default")
 
 
 class TestRefusedBeforeATaskStarts:
