@@ -145,7 +145,7 @@ class CommitEngine(Engine):
                         raise
                     except TRANSIENT as error:
                         last = error
-                        await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
                     except Exception as error:
                         raise as_storage_error(error) from error
         except TimeoutError as error:

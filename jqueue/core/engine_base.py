@@ -15,7 +15,7 @@ from typing import Any
 
 from jqueue.core.blob import Sight
 from jqueue.core.pace import Backoff, CycleTime, WritePace
-from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty
+from jqueue.core.requests import Outcome, Request, as_storage_error, is_empty, rest
 from jqueue.core.staleness import StaleWatch
 from jqueue.core.tries import OpenTries, answer
 from jqueue.core.turns import Turns
@@ -107,7 +107,7 @@ class Engine(ABC):
                     fresh, must_read = True, False
                     if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
                         must_read = True
-                        await asyncio.sleep(seconds)
+                        await rest(pending, seconds)
                 elif refusal is not None:
                     self._refuse(pending, refusal)
                 else:
@@ -131,14 +131,14 @@ class Engine(ABC):
                 must_read = True
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
-                await backoff.conflict(self.cycle.seconds)
+                await rest(pending, backoff.conflict(self.cycle.seconds))
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
                     for request in pending:
                         request.last_error = error
                     throttled = isinstance(error, StorageThrottledError)
-                    await backoff.failure(throttled=throttled, pace=None if must_read else self.pace)
+                    await rest(pending, backoff.failure(throttled=throttled, pace=None if must_read else self.pace))
                     must_read = True
                 elif must_read:
                     self._fail(pending, failure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 
@@ -37,29 +36,28 @@ LOSERS_JITTER = 0.25
 
 
 class Backoff:
-    """The waits between the tries of one commit: full jitter, growing."""
+    """The pauses between the tries of one commit: full jitter, growing."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
         self._failures = 0
         self._conflicts = 0
 
-    async def failure(self, *, throttled: bool, pace: WritePace | None = None) -> None:
-        """Wait after a failure of the store; longer if it asked for fewer requests.
+    def failure(self, *, throttled: bool, pace: WritePace | None = None) -> float:
+        """Seconds to wait after a failure of the store; more if it asked for fewer requests.
 
         Args:
             throttled: whether it did.
             pace: if it was a write that failed: the pace of writes, which says when to try again if it came too soon.
         """
         if throttled and pace is not None:
-            await asyncio.sleep(pace.refused())
-            return
+            return pace.refused()
         self._failures += 1
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
-        await asyncio.sleep(self._entropy.jitter(exponential_bound(self._failures, base, cap)))
+        return self._entropy.jitter(exponential_bound(self._failures, base, cap))
 
-    async def conflict(self, cycle: float) -> None:
-        """Wait after losing a race: not at all the first time, then for a part of a cycle.
+    def conflict(self, cycle: float) -> float:
+        """Seconds to wait after losing a race: none the first time, then a part of a cycle.
 
         A race is lost to somebody who has won it, so the store is well, and who won waits: see `jqueue.core.turns`.
 
@@ -67,8 +65,7 @@ class Backoff:
             cycle: seconds that this writer takes to read and write the blob once.
         """
         self._conflicts += 1
-        if self._conflicts > 1:
-            await asyncio.sleep(self._entropy.jitter(LOSERS_JITTER * max(cycle, LEAST_CYCLE)))
+        return self._entropy.jitter(LOSERS_JITTER * max(cycle, LEAST_CYCLE)) if self._conflicts > 1 else 0.0
 
 
 class WritePace:

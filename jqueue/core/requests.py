@@ -214,6 +214,15 @@ class Request:
             self.orphan(self.future.result())
 
 
+async def rest(requests: Sequence[Request], seconds: float) -> None:
+    """Wait so many seconds, but no longer than one of these requests is wanted."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    for request in requests:  # one after the other: a wait for ten thousand futures at once would hold the loop up
+        if request.wanted and (left := until - loop.time()) > 0:
+            await asyncio.wait([request.future], timeout=left)
+
+
 def is_empty(outcome: Outcome) -> bool:
     """Whether an outcome says that there was nothing to claim."""
     return isinstance(outcome, list) and not any(outcome)

@@ -156,7 +156,7 @@ class StoreEngine(Engine):
                         raise
                     except TRANSIENT as error:
                         last = error
-                        await backoff.failure(throttled=False)
+                        await asyncio.sleep(backoff.failure(throttled=False))
                     except Exception as error:
                         raise as_storage_error(error) from error
         except TimeoutError as error:

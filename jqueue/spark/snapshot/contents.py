@@ -71,6 +71,6 @@ async def _patiently(member: Member) -> tuple[bytes, str | None]:
                     raise
                 except TRANSIENT as error:
                     last = error
-                    await backoff.failure(throttled=isinstance(error, StorageThrottledError))
+                    await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
     except TimeoutError as error:
         raise DeadlineExceededError(f"{member.name} could not be read in time", last or error) from None

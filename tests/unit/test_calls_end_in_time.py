@@ -1,0 +1,71 @@
+"""A store that cannot be reached: calls end by their deadline, and leaving the queue then takes no time."""
+
+import asyncio
+import random
+
+import pytest
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import DeadlineExceededError, StorageThrottledError, UnknownOutcomeError
+from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.simulation.workload import SeededEntropy
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import in_virtual_time, now
+
+DEADLINE = 6.0
+LOST = [Fault.LOST_REQUEST] * 10_000
+
+both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+
+
+def open_queue(kind, seed, **options):
+    """A queue on a store that cannot be reached, and the storage."""
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01, **options)
+    entropy = SeededEntropy(random.Random(seed), f"queue {seed}")
+    return kind(storage, clock=VirtualClock(), entropy=entropy, deadline=DEADLINE), storage
+
+
+@both
+@in_virtual_time
+async def test_whoever_leaves_after_the_deadline_does_not_wait_for_the_pause_before_another_try(kind):
+    for seed in range(20):
+        queue, storage = open_queue(kind, seed)
+        storage.on_read(*LOST)
+        async with queue:
+            began = now()
+            told = await asyncio.gather(*(queue.enqueue("work", b"") for _ in range(5)), return_exceptions=True)
+            assert [DeadlineExceededError] * 5 == [type(error) for error in told]
+            assert pytest.approx(DEADLINE, abs=0.001) == now() - began
+            began = now()
+        assert now() - began < 0.1, f"seed {seed}"
+
+
+@both
+@in_virtual_time
+async def test_the_next_call_does_not_wait_for_the_pause_of_calls_that_are_over(kind):
+    for seed in range(20):
+        queue, storage = open_queue(kind, seed)
+        storage.on_read(*LOST)
+        async with queue:
+            with pytest.raises(DeadlineExceededError):
+                await queue.enqueue("work", b"")
+            storage._read_faults.clear()
+            began = now()
+            await queue.enqueue("work", b"")
+            assert now() - began < 0.1, f"seed {seed}"
+
+
+@both
+@in_virtual_time
+async def test_a_pause_that_a_throttling_store_asks_for_ends_with_the_calls_that_wait_for_it(kind):
+    queue, storage = open_queue(kind, 1, error=lambda: StorageThrottledError("slow down"))
+    async with queue:
+        await queue.enqueue("work", b"")
+        storage.on_write(*LOST)
+        with pytest.raises(UnknownOutcomeError):  # it was sent
+            await queue.enqueue("work", b"")
+        assert queue._engine.pace.interval > 1
+        began = now()
+    assert now() - began < 0.1
