@@ -118,11 +118,21 @@ def _az(address: Address) -> ObjectStoragePort:
     return storage
 
 
+def _mode(text: str) -> int:
+    mode = int(text, 8) if text.isascii() and text.isdecimal() else 0
+    if mode & ~0o666 or mode & 0o600 != 0o600:
+        raise ValueError("not a mode")
+    return mode
+
+
+_MODE = Kind("a mode in octal, from 600 to 666, such as 660", _mode)
+
+
 def _file(address: Address) -> ObjectStoragePort:
     check_nobody(address)
     if address.place not in ("", "localhost"):
         raise wrong("file", "has two slashes where three belong: its path begins with the third")
-    storage = _in_a_file(f"/{address.name}", **address.take(lock_timeout=DURATION))
+    storage = _in_a_file(f"/{address.name}", **address.take(lock_timeout=DURATION, mode=_MODE))
     if storage is None:
         raise wrong("file", "names no file")
     return storage

@@ -217,7 +217,8 @@ class CommitEngine(Engine):
 
         Raises:
             CASConflictError: refused; or landed, and the answer was lost. The next read tells.
-            StorageError: as the store says. The write stays open until the etag has moved.
+            StorageError: as the store says. The write stays open until the etag has moved, unless the store is certain
+                that nothing was written.
         """
         life = self.life
         self.sequence += 1
@@ -247,7 +248,8 @@ class CommitEngine(Engine):
         except BaseException as error:
             if life is not self.life:
                 raise
-            self.tries.add(sent)
+            if not (isinstance(error, StorageError) and error.nothing_written):
+                self.tries.add(sent)
             self._undo(outcomes)
             self.tries.forget_old()
             if isinstance(error, CASConflictError):

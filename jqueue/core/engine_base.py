@@ -140,7 +140,7 @@ class Engine(ABC):
                     throttled = isinstance(error, StorageThrottledError)
                     await rest(pending, backoff.failure(throttled=throttled, pace=None if must_read else self.pace))
                     must_read = True
-                elif must_read:
+                elif must_read or failure.nothing_written:
                     self._fail(pending, failure)
                 else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
                     refusal, must_read = failure, True

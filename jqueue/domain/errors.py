@@ -170,7 +170,11 @@ class StorageError(JQueueError):
 
     Attributes:
         cause: the exception underneath, if there was one.
+        nothing_written: True if an adapter is certain that the write it was asked for did not happen and cannot happen
+            later. The operation is then not done, and its outcome is never unknown.
     """
+
+    nothing_written = False
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(f"{message}: {cause}" if cause is not None else message)

@@ -31,7 +31,8 @@ class ObjectStoragePort(Protocol):
 
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
-            StorageError: the store failed. The write may have landed, or may land later.
+            StorageError: the store failed. The write may have landed, or may land later, unless the adapter says that
+                it cannot, by setting `nothing_written` of the error.
         """
         ...
 
@@ -51,6 +52,22 @@ class SupportsStoreTime(Protocol):
 
     def store_time(self) -> datetime | None:
         """The store's own time now, UTC, as estimated from its last answer; None before the first."""
+        ...
+
+
+@runtime_checkable
+class SupportsWriteCheck(Protocol):
+    """A store that can find out whether a write would be allowed, without writing the object."""
+
+    async def check_writable(self) -> None:
+        """Return if this process may write the object, or create it if there is none.
+
+        Nothing is left behind, and no other writer is held up. A write can still be refused afterwards.
+
+        Raises:
+            StorageError: a write would fail now, for the reason that the message tells; `StorageFatalError` if it
+                would go on failing.
+        """
         ...
 
 

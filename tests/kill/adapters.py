@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jqueue import CASConflictError, LocalFileSystemStorage
+from jqueue.adapters.storage._queue_folder import QueueFolder
 
 
 class Truncating(LocalFileSystemStorage):
@@ -46,7 +47,13 @@ class Hasty(LocalFileSystemStorage):
 class Untidy(LocalFileSystemStorage):
     """It leaves the temporary files of the killed where they are."""
 
-    def _remove_leftovers(self) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._folder = UntidyFolder(self._file)
+
+
+class UntidyFolder(QueueFolder):
+    def remove_leftovers(self) -> None:
         pass
 
 

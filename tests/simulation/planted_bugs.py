@@ -18,7 +18,7 @@ from jqueue.core.turns import Turns
 from jqueue.core.writer import Writer
 from jqueue.domain.commits import Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import ClaimLostError, JQueueError
+from jqueue.domain.errors import ClaimLostError, JQueueError, StorageError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Sweep, perform
 from jqueue.domain.operations.operator import Redrive, revoke
@@ -37,6 +37,11 @@ def no_commit_id(patch):
         return Verdict.NOT_DONE if verdict is Verdict.LANDED else verdict
 
     patch.setattr(engine, "recognise", forgetful)
+
+
+def certain_of_lost_answers(patch):
+    """A store that lost an answer says that it is certain that nothing was written."""
+    patch.setattr(StorageError, "nothing_written", True)
 
 
 def keep_records(patch, count):
@@ -310,6 +315,7 @@ class Planted:
 
 PLANTED = [
     Planted(no_commit_id, {1, 2, 3, 4}, 50),
+    Planted(certain_of_lost_answers, {1, 2, 3, 4}, 50),
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
     Planted(eviction_unsaid, {1, 2, 3, 4}, 100),

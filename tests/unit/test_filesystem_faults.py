@@ -1,14 +1,16 @@
 """A disk that is full, broken or refuses: the old content stays, and the error says what to do."""
 
 import errno
+import fcntl
 import os
 import resource
 from contextlib import contextmanager
 
 import pytest
 
+from jqueue import BrokerQueue
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.errors import DeadlineExceededError, StorageError, StorageFatalError
 from tests.file_faults import failing, instead_of_fsync, names
 
 
@@ -32,6 +34,18 @@ def files_no_larger_than(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def refuse_temporary_files(monkeypatch, number):
+    """Have no temporary file be created any more."""
+    system_open = os.open
+
+    def refusing(path, flags, *mode):
+        if str(path).endswith(".tmp"):
+            raise OSError(number, os.strerror(number), str(path))
+        return system_open(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
 async def test_a_write_that_the_system_cuts_short_leaves_the_old_content(storage, path):
     etag = await storage.write(b"before")
     with files_no_larger_than(1 << 20), pytest.raises(StorageError, match=r"queue\.json.*ulimit"):
@@ -45,6 +59,7 @@ async def test_a_write_that_the_system_cuts_short_leaves_the_old_content(storage
     ("number", "error", "advice"),
     [
         (errno.ENOSPC, StorageError, "free some space"),
+        (errno.EDQUOT, StorageError, "have it raised"),
         (errno.EIO, StorageError, "Input/output error"),
         (errno.EACCES, StorageFatalError, "must be allowed to read and write"),
         (errno.EROFS, StorageFatalError, "mounted for writing"),
@@ -57,6 +72,7 @@ async def test_a_failed_write_leaves_the_old_content(storage, path, monkeypatch,
         with pytest.raises(error, match=rf"write the queue file: '.*queue\.json.*{advice}") as raised:
             await storage.write(b"after", etag)
     assert number == raised.value.cause.errno
+    assert raised.value.nothing_written is ((call, number) != ("rename", errno.EIO)), "POSIX promises so much"
     assert (b"before", ["queue.json", "queue.json.lock"]) == (path.read_bytes(), names(path))
     await storage.write(b"after", (await storage.read())[1])
 
@@ -64,9 +80,90 @@ async def test_a_failed_write_leaves_the_old_content(storage, path, monkeypatch,
 async def test_a_folder_that_cannot_be_flushed_is_reported_after_the_fact(storage, path, monkeypatch):
     etag = await storage.write(b"before")
     instead_of_fsync(monkeypatch, failing(errno.EIO), call=2)
-    with pytest.raises(StorageError, match="is in place, but its folder could not be flushed"):
+    with pytest.raises(StorageError, match="is in place, but its folder could not be flushed") as raised:
         await storage.write(b"after", etag)
+    assert not raised.value.nothing_written
     assert b"after" == (await storage.read())[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "advice"),
+    [
+        (errno.EACCES, StorageFatalError, "create files in"),
+        (errno.EPERM, StorageFatalError, "create files in"),
+        (errno.EROFS, StorageFatalError, "mounted for writing"),
+        (errno.ENOSPC, StorageError, "free some space"),
+        (errno.EDQUOT, StorageError, "have it raised"),
+    ],
+)
+async def test_a_temporary_file_that_cannot_be_made_is_a_write_that_was_not_done(
+    storage, path, monkeypatch, number, error, advice
+):
+    etag = await storage.write(b"before")
+    with monkeypatch.context() as patch:
+        refuse_temporary_files(patch, number)
+        with pytest.raises(error, match=rf"write the queue file: '.*queue\.json.*{advice}") as raised:
+            await storage.write(b"after", etag)
+        with pytest.raises(error, match=rf"write the queue file: '.*queue\.json.*{advice}"):
+            await storage.check_writable()
+    assert raised.value.nothing_written
+    assert b"before" == path.read_bytes()
+    await storage.check_writable()
+    assert ["queue.json", "queue.json.lock"] == names(path)
+
+
+async def test_a_name_that_is_too_long_is_a_write_that_was_not_done(tmp_path):
+    storage = LocalFileSystemStorage(tmp_path / ("q" * 240))
+    with pytest.raises(StorageFatalError, match="name is too long") as raised:
+        await storage.write(b"first")
+    assert raised.value.nothing_written
+    with pytest.raises(StorageFatalError, match="name is too long"):
+        await storage.check_writable()
+
+
+async def test_a_queue_that_is_not_there_can_be_checked_and_is_not_created(tmp_path):
+    await LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json").check_writable()
+    await LocalFileSystemStorage(tmp_path / "queue.json").check_writable()
+    assert [] == list(tmp_path.iterdir())
+
+
+async def test_a_check_finds_a_lock_file_that_is_somebody_elses(storage, path):
+    path.with_name("queue.json.lock").write_bytes(b"another program's 4711\n")
+    with pytest.raises(StorageFatalError, match="somebody else's file"):
+        await storage.check_writable()
+
+
+async def test_a_lock_that_is_not_to_be_had_is_a_write_that_was_not_done(storage, path):
+    etag = await storage.write(b"before")
+    patient = LocalFileSystemStorage(path, lock_timeout=0)
+    with open(path.with_name("queue.json.lock"), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="Could not lock") as raised:
+            await patient.write(b"after", etag)
+    assert raised.value.nothing_written
+
+
+async def test_a_full_disk_is_an_operation_that_was_not_done(storage, path, monkeypatch):
+    """It is tried again until the deadline: somebody may make room."""
+    async with BrokerQueue(storage) as queue:
+        await queue.enqueue("work", b"1")
+        refuse_temporary_files(monkeypatch, errno.ENOSPC)
+        with pytest.raises(DeadlineExceededError, match=r"nothing was done .*queue\.json.*the disk is full; free some"):
+            await queue.enqueue("work", b"2", deadline=0.3)
+        monkeypatch.undo()
+        assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
+        await queue.enqueue("work", b"3")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+async def test_a_folder_without_permission_to_write_ends_an_operation_at_once(storage, monkeypatch, number):
+    async with BrokerQueue(storage) as queue:
+        await queue.enqueue("work", b"1")
+        refuse_temporary_files(monkeypatch, number)
+        with pytest.raises(StorageFatalError, match=r"write the queue file: '.*queue\.json"):
+            await queue.enqueue("work", b"2")
+        with pytest.raises(StorageFatalError, match=r"write the queue file: '.*queue\.json"):
+            await queue.dequeue("work")
 
 
 async def test_a_folder_that_knows_no_flush_is_no_fault(storage, monkeypatch):

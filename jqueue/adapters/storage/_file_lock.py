@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TypeVar
 
-from jqueue.adapters.storage._posix_files import give_to_owner_of, open_file
+from jqueue.adapters.storage._posix_files import PRIVATE, file_status, give_to_owner_of, open_file, share_alike
 from jqueue.adapters.system import SystemClock
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
@@ -48,7 +49,7 @@ class FileLock:
     """The sidecar of one file. It holds nothing but settings, and may be shared, copied and pickled.
 
     Args:
-        path: of the sidecar; created, mode 0600, when the lock is first taken.
+        path: of the sidecar; created when the lock is first taken.
         timeout: how many seconds to wait for another holder.
         entropy: spreads the looks of those who wait.
     """
@@ -69,15 +70,34 @@ class FileLock:
         finally:
             os.close(descriptor)
 
-    def acquire(self) -> HeldLock:
+    def check(self) -> None:
+        """Return if this process could take the lock, were it free.
+
+        Raises:
+            StorageFatalError: the sidecar is not ours, or nothing that can be locked.
+            OSError: the system refused.
+        """
+        try:
+            descriptor, status = open_file(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        try:
+            HeldLock(self._path, descriptor, status).read_token()
+        finally:
+            os.close(descriptor)
+
+    def acquire(self, mode: int = PRIVATE) -> HeldLock:
         """Take the lock, to be given back by `with`.
+
+        Args:
+            mode: of the sidecar, if this creates it.
 
         Raises:
             StorageError: somebody else held it for too long.
             StorageFatalError: the sidecar is not ours, or nothing that can be locked.
             OSError: the system refused.
         """
-        held = self._patiently(self._try_to_acquire)
+        held = self._patiently(lambda: self._try_to_acquire(mode))
         if held is None:
             raise StorageError(
                 f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
@@ -122,9 +142,17 @@ class FileLock:
                 return held
         return None
 
-    def _try_to_acquire(self) -> HeldLock | None:
-        descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
+    def _try_to_acquire(self, mode: int) -> HeldLock | None:
         try:
+            descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
+        except PermissionError:
+            if self._is_being_made():
+                return None
+            raise
+        try:
+            if not status.st_size and stat.S_IMODE(status.st_mode) != mode:
+                with suppress(PermissionError):  # another user has just made it, and does the same
+                    os.fchmod(descriptor, mode)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = HeldLock(self._path, descriptor, status)
             if held.is_in_place():
@@ -137,6 +165,11 @@ class FileLock:
             raise
         os.close(descriptor)
         return None
+
+    def _is_being_made(self) -> bool:
+        """True if the sidecar is still empty: in the next moment its maker opens it to the users of the data file."""
+        status = file_status(self._path)
+        return status is not None and not status.st_size
 
 
 class HeldLock:
@@ -192,6 +225,10 @@ class HeldLock:
         line = _MARK + token.encode().ljust(_WIDTH) + b"\n"
         if os.pwrite(self._descriptor, line, 0) != len(line):
             raise StorageError(f"Could not write the token into {self._path!r}: the system took only a part of it")
+
+    def share_alike(self, status: os.stat_result) -> None:
+        """Have the sidecar be for all who may use the data file."""
+        share_alike(status, self._descriptor, self._status)
 
     def give_to_owner_of(self, status: os.stat_result) -> None:
         """Have the sidecar belong to whom the data file belongs."""

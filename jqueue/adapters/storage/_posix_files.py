@@ -22,6 +22,9 @@ except ImportError:  # Windows
 _ALWAYS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read and write."""
+
 _FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync leaves the content in the cache of the disk
 
 _KINDS = {
@@ -69,7 +72,7 @@ def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
     return StorageError(f"Could not {doing}: {where!r}{advice}", error)
 
 
-def open_file(path: str, flags: int, mode: int = 0o600) -> tuple[int, os.stat_result]:
+def open_file(path: str, flags: int, mode: int = PRIVATE) -> tuple[int, os.stat_result]:
     """Open a regular file, following no link and waiting for nobody.
 
     Args:
@@ -196,6 +199,41 @@ def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:
     if status.st_uid != 0 and os.geteuid() == 0:
         with suppress(OSError):  # in a container, root may not be allowed to; then it stays root's
             os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def readers_and_writers(status: os.stat_result) -> int:
+    """The mode of a file, of which only the bits to read and write mean something here. The owner has both."""
+    return (status.st_mode & 0o666) | PRIVATE
+
+
+def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | None = None) -> None:
+    """Give a file the group and mode of another one, and its owner, as far as this process may.
+
+    Where the group cannot be given, its members get what everybody gets: another group must not get in.
+
+    Args:
+        like: what the system knows of the other file.
+        descriptor: of the file.
+        status: what the system knows of the file; looked up by default.
+    """
+    own = os.fstat(descriptor) if status is None else status
+    mode = readers_and_writers(like)
+    if own.st_uid != like.st_uid:
+        give_to_owner_of(like, descriptor)
+    if own.st_gid != like.st_gid and not _give_to_group(like.st_gid, descriptor):
+        mode &= 0o606 | (mode & 0o006) << 3
+    if stat.S_IMODE(own.st_mode) != mode:
+        with suppress(PermissionError):  # a file of another user; that user's next write sees to it
+            os.fchmod(descriptor, mode)
+
+
+def _give_to_group(group: int, descriptor: int) -> bool:
+    """Give a file to a group. Returns False if this process may not: it is not a member."""
+    try:
+        os.fchown(descriptor, -1, group)
+    except PermissionError:
+        return False
+    return True
 
 
 def _user() -> str:

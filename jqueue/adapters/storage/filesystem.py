@@ -13,29 +13,29 @@ It needs POSIX file locks and a local file system: over a network, neither locks
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
-import re
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
 from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
-from jqueue.adapters.storage._listing import check_prefix
 from jqueue.adapters.storage._posix_files import (
+    PRIVATE,
     as_storage_error,
     create_file,
     create_folder,
     file_status,
     flush,
     flush_folder,
-    give_to_owner_of,
     open_file,
     open_folder,
     read_all,
-    regular_file,
+    readers_and_writers,
+    share_alike,
     write_all,
 )
+from jqueue.adapters.storage._queue_folder import QueueFolder
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.adapters.threads import in_a_thread
 from jqueue.domain.durations import Duration, to_seconds
@@ -44,29 +44,37 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed
 
 _READS_WITHOUT_LOCK = 8
-_NOT_IN_A_NAME = re.compile(r"[^\w-]")
 
 
 class LocalFileSystemStorage:
     """One object in a local file. It may be shared by threads, event loops and forks, and it may be pickled.
 
-    The file, its sidecar `<name>.lock` and the temporary files `.<name>.<token>.tmp` have mode 0600. The folder is
-    created at the first write. Cancelling a write does not stop it: it may still land.
+    A new file and its sidecar `<name>.lock` have mode 0600, or the one that is given. A write keeps the mode and the
+    group of the file, and its owner where the process may give files away (root). The folder is created at the first
+    write. Cancelling a write does not stop it: it may still land.
 
     Args:
         path: the file. No symbolic link is followed there, and a relative path stays what it is now, wherever the
             process goes.
         lock_timeout: how long a write may wait for other writers, in seconds or as a timedelta.
         entropy: makes the tokens; the system's by default.
+        mode: permissions of a file that is created, for example 0o660 for the users of one group; the umask does not
+            count. A file that is there keeps its own.
 
     Raises:
         InvalidJobError: lock_timeout is not a duration.
-        ValueError: the path names no file.
+        ValueError: the path names no file; or the mode keeps the owner from reading or writing, or has bits that are
+            no permission to read or write.
         StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, lock_timeout: Duration = 10.0, entropy: Entropy | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lock_timeout: Duration = 10.0,
+        entropy: Entropy | None = None,
+        mode: int = PRIVATE,
     ) -> None:
         if not has_file_locks():
             raise StorageFatalError(
@@ -77,13 +85,14 @@ class LocalFileSystemStorage:
         if self._path.name in ("", "..") or "\0" in str(self._path):
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
         self._file = str(self._path.absolute())
-        self._folder, self._name = os.path.split(self._file)
-        self._temporary = os.path.join(self._folder, f".{self._name}.")
+        self._folder = QueueFolder(self._file)
+        if mode & ~0o666 or mode & PRIVATE != PRIVATE:
+            raise ValueError(f"mode must be between 0o600 and 0o666, of bits to read and write only, got {mode:#o}")
+        self._mode = mode
         self._entropy = SystemEntropy() if entropy is None else entropy
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
-        self._cleaned_in: int | None = None
 
     @property
     def path(self) -> pathlib.Path:
@@ -92,9 +101,6 @@ class LocalFileSystemStorage:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(path={self._path!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cleaned_in": None}
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return (content, etag), or (b"", None) when there is no file.
@@ -124,11 +130,11 @@ class LocalFileSystemStorage:
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
             StorageFatalError: as for `read`. Nothing was written.
-            StorageError: the disk is full, the lock was not to be had, or the system failed. The old content is
-                still there, unless the message says otherwise.
+            StorageError: the disk is full, the lock was not to be had, or the system failed. `nothing_written` of the
+                error is True unless the failure came with the rename or after it.
         """
-        replaced: list[int] = []
-        return await in_a_thread(self._write, bytes(content), if_match, replaced, close_last=replaced)
+        attempt = _Attempt()
+        return await in_a_thread(self._write, bytes(content), if_match, attempt, close_last=attempt.replaced)
 
     def store_time(self) -> datetime:
         """The machine's clock, UTC: all who use the file share it."""
@@ -151,8 +157,19 @@ class LocalFileSystemStorage:
         Raises:
             ValueError: the suffix leads to another folder.
         """
-        self._check_beside(suffix)
-        return LocalFileSystemStorage(f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy)
+        self._folder.check_suffix(suffix)
+        return LocalFileSystemStorage(
+            f"{self._file}{suffix}", lock_timeout=self._lock_timeout, entropy=self._entropy, mode=self._mode
+        )
+
+    async def check_writable(self) -> None:
+        """Return if this process may write the file now, or create it. It leaves nothing behind, and takes no lock.
+
+        Raises:
+            StorageFatalError: permission is refused, the file system is read-only, a link is in the way, ...
+            StorageError: the disk is full, or the system failed.
+        """
+        await in_a_thread(self._check_writable)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
         """The files in the same folder whose name is this one's with a suffix that begins with `prefix`.
@@ -164,32 +181,7 @@ class LocalFileSystemStorage:
             StorageFatalError: permission is refused, or something else than a folder is in the way.
             StorageError: the system failed.
         """
-        check_prefix(prefix)
-        self._check_beside(prefix)
-        return await in_a_thread(self._list_beside, prefix)
-
-    def _check_beside(self, suffix: str) -> None:
-        if os.path.basename(suffix) != suffix:
-            raise ValueError(f"a file beside {self._file!r} cannot have a name that ends in {suffix!r}")
-
-    def _list_beside(self, prefix: str) -> list[Listed]:
-        try:
-            found = []
-            with os.scandir(self._folder) as entries:
-                for entry in entries:
-                    if self._is_beside(entry.name, prefix) and (status := regular_file(entry)) is not None:
-                        modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                        found.append(Listed(entry.name.removeprefix(self._name), modified, status.st_size))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise as_storage_error(error, "list the files beside the queue file", self._folder) from error
-        return sorted(found)
-
-    def _is_beside(self, name: str, prefix: str) -> bool:
-        """Whether a name is of that kind, and no sidecar's or temporary file's, of whatever queue."""
-        temporary = name.startswith(".") and name.endswith(".tmp")
-        return name.startswith(self._name + prefix) and not name.endswith(".lock") and not temporary
+        return await in_a_thread(self._folder.listed, prefix)
 
     def _read(self) -> tuple[bytes, str | None]:
         try:
@@ -234,41 +226,55 @@ class LocalFileSystemStorage:
             raise as_storage_error(error, "look at the queue file", self._file) from error
         return self._read()
 
-    def _write(self, content: bytes, if_match: str | None, replaced: list[int]) -> str:
-        """Write, and leave the replaced file open, as the descriptor in that list.
-
-        As long as it is open, the system keeps its blocks: freeing them takes a large part of a rename, and can wait
-        until the answer is on its way. And no other file can have its inode.
-        """
+    def _write(self, content: bytes, if_match: str | None, attempt: _Attempt) -> str:
         try:
-            # Before the lock, which would create a sidecar beside nothing, or beside what is no file.
-            if (file_status(self._file) is None) != (if_match is None):
-                raise CASConflictError(self._describe_conflict(if_match))
-            if if_match is None:
-                create_folder(self._folder)
-            folder = open_folder(self._folder)
-            try:
-                with self._lock.acquire() as lock:
-                    self._remove_leftovers()
-                    status = self._open_current(replaced)
-                    current = None if status is None else _etag(lock.token, status)
-                    if current != if_match:
-                        raise CASConflictError(self._describe_conflict(if_match))
-                    etag = self._replace(content, status, lock, folder)
-                self._flush_rename(folder)
-            finally:
-                os.close(folder)
+            return self._write_on_condition(content, if_match, attempt)
         except OSError as error:
-            raise as_storage_error(error, "write the queue file", self._file) from error
+            failure = as_storage_error(error, "write the queue file", self._file)
+            failure.nothing_written = not attempt.may_be_in_place
+            raise failure from error
+        except StorageError as error:
+            error.nothing_written = not attempt.may_be_in_place
+            raise
+
+    def _write_on_condition(self, content: bytes, if_match: str | None, attempt: _Attempt) -> str:
+        # Before the lock, which would create a sidecar beside nothing, or beside what is no file.
+        found = file_status(self._file)
+        if (found is None) != (if_match is None):
+            raise CASConflictError(self._describe_conflict(if_match))
+        if if_match is None:
+            create_folder(self._folder.path)
+        folder = open_folder(self._folder.path)
+        try:
+            with self._lock.acquire(self._mode if found is None else readers_and_writers(found)) as lock:
+                self._folder.remove_leftovers()
+                status = self._open_current(attempt.replaced)
+                if status is not None:
+                    lock.share_alike(status)
+                current = None if status is None else _etag(lock.token, status)
+                if current != if_match:
+                    raise CASConflictError(self._describe_conflict(if_match))
+                etag = self._replace(content, status, lock, folder, attempt)
+            self._flush_rename(folder)
+        finally:
+            os.close(folder)
         return etag
 
-    def _open_current(self, opened: list[int]) -> os.stat_result | None:
+    def _check_writable(self) -> None:
         try:
-            descriptor, status = open_file(self._file, os.O_RDONLY)
+            if file_status(self._file) is not None:
+                os.close(open_file(self._file, os.O_RDWR)[0])
+            self._lock.check()
+            self._folder.check_room(self._entropy.new_id())
+        except OSError as error:
+            raise as_storage_error(error, "write the queue file", self._file) from error
+
+    def _open_current(self, opened: list[int]) -> os.stat_result | None:
+        """Open the file as for writing: a process that may not write it may not replace it, either."""
+        try:
+            descriptor, status = open_file(self._file, os.O_RDWR)
         except FileNotFoundError:
             return None
-        except PermissionError:  # it may be replaced all the same
-            return file_status(self._file)
         opened.append(descriptor)
         return status
 
@@ -277,10 +283,10 @@ class LocalFileSystemStorage:
             # Before the lock, which would create a sidecar beside nothing.
             if file_status(self._file) is None and file_status(self._sidecar) is None:
                 return
-            folder = open_folder(self._folder)
+            folder = open_folder(self._folder.path)
             try:
                 with self._lock.acquire() as lock:
-                    self._remove_leftovers()
+                    self._folder.remove_leftovers()
                     with self._lock.folder(folder):
                         if file_status(self._file) is not None:
                             os.unlink(self._file)
@@ -292,21 +298,24 @@ class LocalFileSystemStorage:
         except OSError as error:
             raise as_storage_error(error, "remove the queue file", self._file) from error
 
-    def _replace(self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int) -> str:
+    def _replace(
+        self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int, attempt: _Attempt
+    ) -> str:
         """Put the content in the place of the file whose status is given, and return the new etag."""
         token = self._entropy.new_id()
-        temporary = f"{self._temporary}{_NOT_IN_A_NAME.sub('_', token)}.tmp"
+        temporary = self._folder.temporary(token)
         descriptor = create_file(temporary)
         try:
             if replaced is not None:
-                give_to_owner_of(replaced, descriptor)
-                lock.give_to_owner_of(replaced)
+                share_alike(replaced, descriptor)
+            elif self._mode != PRIVATE:
+                os.fchmod(descriptor, self._mode)
             write_all(descriptor, content)
             flush(descriptor)
             lock.set_token(token)
             with self._lock.folder(folder):  # a rename looks at nothing, so that the checks and it must be one step
                 self._check_nobody_interfered(replaced, lock)
-                os.rename(temporary, self._file)
+                attempt.rename(temporary, self._file)
             return _etag(token, os.fstat(descriptor))  # only now: a rename moves the time of the last change
         except BaseException:
             with suppress(OSError):
@@ -333,25 +342,34 @@ class LocalFileSystemStorage:
                 error,
             ) from error
 
-    def _remove_leftovers(self) -> None:
-        """Remove, once in each process, the temporary files of writers that were killed.
-
-        Under the lock, nobody else has one. What follows our name has no dots, so that the temporary files of a queue
-        whose name only begins like ours are not taken for ours.
-        """
-        if self._cleaned_in == os.getpid():
-            return
-        leftover = re.compile(rf"\.{re.escape(self._name)}\.[^.]+\.tmp", re.DOTALL)
-        with suppress(OSError):  # what cannot be removed harms nobody
-            for name in filter(leftover.fullmatch, os.listdir(self._folder)):
-                with suppress(OSError):
-                    os.unlink(os.path.join(self._folder, name))
-        self._cleaned_in = os.getpid()
-
     def _describe_conflict(self, expected: str | None) -> str:
         if expected is None:
             return f"{self._file!r} exists already, and a write without an etag only creates"
         return f"{self._file!r} is not the one with etag {expected!r} any more: somebody changed it; read it again"
+
+
+class _Attempt:
+    """One write on its way.
+
+    Attributes:
+        replaced: descriptors of the file that is replaced. As long as it is open, the system keeps its blocks: freeing
+            them takes a large part of a rename, and can wait until the answer is on its way. And no other file can
+            have its inode.
+        may_be_in_place: True if the new content is at the path of the queue, or if that cannot be said.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: list[int] = []
+        self.may_be_in_place = False
+
+    def rename(self, temporary: str, file: str) -> None:
+        """Put the new content in place."""
+        self.may_be_in_place = True
+        try:
+            os.rename(temporary, file)
+        except OSError as error:
+            self.may_be_in_place = error.errno == errno.EIO  # after any other error POSIX leaves both as they were
+            raise
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:

@@ -254,7 +254,9 @@ class SimulatedStorage:
         if fault in (FaultKind.LOST_REQUEST, FaultKind.DOWN):
             network.later(there, lose, None)
         elif fault is FaultKind.THROTTLED:
-            network.later(there, reply, StorageThrottledError("slow down"))
+            refusal = StorageThrottledError("slow down")
+            refusal.nothing_written = self.sent % 2 == 0  # some stores are certain, others do not say
+            network.later(there, reply, refusal)
         elif fault is FaultKind.SILENT_ANSWER:
             network.later(there, arrive, _drop)
         elif fault is FaultKind.LOST_ANSWER:

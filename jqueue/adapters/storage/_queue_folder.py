@@ -1,0 +1,105 @@
+"""The folder of a queue file: what lies there beside the file, its lock and its content.
+
+Temporary files are `.<name>.<token>.tmp`. Files of tools are `<name><suffix>`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from jqueue.adapters.storage._listing import check_prefix
+from jqueue.adapters.storage._posix_files import as_storage_error, create_file, regular_file
+from jqueue.ports.storage import Listed
+
+_NOT_IN_A_NAME = re.compile(r"[^\w-]")
+
+
+class QueueFolder:
+    """What can be done in the folder of one queue file. It may be shared, copied and pickled.
+
+    Args:
+        file: the absolute path of the queue file.
+
+    Attributes:
+        path: of the folder.
+        name: of the file in it.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.path, self.name = os.path.split(file)
+        self._cleaned_in: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cleaned_in": None}
+
+    def temporary(self, token: str) -> str:
+        """The path of the temporary file that belongs to a token."""
+        return self._temporary_in(self.path, token)
+
+    def _temporary_in(self, folder: str, token: str) -> str:
+        return os.path.join(folder, f".{self.name}.{_NOT_IN_A_NAME.sub('_', token)}.tmp")
+
+    def check_suffix(self, suffix: str) -> None:
+        """Refuse, with a ValueError, the suffix of a name that would be in another folder."""
+        if os.path.basename(suffix) != suffix:
+            raise ValueError(f"a file beside {self.name!r} cannot have a name that ends in {suffix!r}")
+
+    def listed(self, prefix: str) -> list[Listed]:
+        """The files whose name is that of the queue file with a suffix that begins with a prefix.
+
+        Raises:
+            ValueError: the prefix is empty, or leads to another folder.
+            StorageError: the folder cannot be read.
+        """
+        check_prefix(prefix)
+        self.check_suffix(prefix)
+        try:
+            found = []
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if self._is_beside(entry.name, prefix) and (status := regular_file(entry)) is not None:
+                        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                        found.append(Listed(entry.name.removeprefix(self.name), modified, status.st_size))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise as_storage_error(error, "list the files beside the queue file", self.path) from error
+        return sorted(found)
+
+    def _is_beside(self, name: str, prefix: str) -> bool:
+        """True if a name begins so, and is not that of a lock file or temporary file of any queue."""
+        temporary = name.startswith(".") and name.endswith(".tmp")
+        return name.startswith(self.name + prefix) and not name.endswith(".lock") and not temporary
+
+    def remove_leftovers(self) -> None:
+        """Remove, once in each process, the temporary files of writers that were killed.
+
+        The caller holds the lock, so that no other writer has one. What follows our name has no dots: the temporary
+        files of a queue whose name only begins like ours are left alone.
+        """
+        if self._cleaned_in == os.getpid():
+            return
+        leftover = re.compile(rf"\.{re.escape(self.name)}\.[^.]+\.tmp", re.DOTALL)
+        with suppress(OSError):  # a file that cannot be removed harms nobody
+            for name in filter(leftover.fullmatch, os.listdir(self.path)):
+                with suppress(OSError):
+                    os.unlink(os.path.join(self.path, name))
+        self._cleaned_in = os.getpid()
+
+    def check_room(self, token: str) -> None:
+        """Create an empty temporary file and remove it. Where the folder is missing, the one above it is tried.
+
+        Raises:
+            OSError: the system refused.
+        """
+        folder = self.path
+        while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+        temporary = self._temporary_in(folder, token)
+        os.close(create_file(temporary))
+        with suppress(FileNotFoundError):  # another writer took it for a leftover
+            os.unlink(temporary)

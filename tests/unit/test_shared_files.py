@@ -1,0 +1,186 @@
+"""A queue file is shared between users of one group: mode and group stay as they are, whoever writes."""
+
+import asyncio
+import os
+import pickle
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage, StorageFatalError, connect
+
+GROUP = 54321
+WEB, WORKER, STRANGER = 54001, 54002, 54003
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def folder():
+    """A folder of the group, in which new files belong to the group (the setgid bit)."""
+    path = Path(tempfile.mkdtemp())
+    os.chown(path, -1, GROUP)
+    path.chmod(0o2770)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def path(folder):
+    return folder / "queue.json"
+
+
+def begin_as(user, work, groups=(GROUP,)):
+    """Begin to run a coroutine function in a process of another user, whose own group has the user's number."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.umask(0o077)
+            os.setgroups(groups)
+            os.setgid(user)
+            os.setuid(user)
+            result = asyncio.run(work())
+        except BaseException as error:
+            result = error
+        try:
+            os.write(writable, pickle.dumps(result))
+        finally:
+            os._exit(0)
+    os.close(writable)
+    return child, readable
+
+
+def end(begun):
+    child, readable = begun
+    with open(readable, "rb") as pipe:
+        answer = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def run_as(user, work, groups=(GROUP,)):
+    return end(begin_as(user, work, groups))
+
+
+def written(path, content, **settings):
+    """A write of this content, whatever is there."""
+
+    async def write():
+        storage = LocalFileSystemStorage(path, **settings)
+        return await storage.write(content, (await storage.read())[1])
+
+    return write
+
+
+def modes_and_groups(path):
+    found = [os.stat(file) for file in (path, f"{path}.lock")]
+    return {(stat.S_IMODE(status.st_mode), status.st_gid) for status in found}
+
+
+def test_users_of_one_group_take_turns_and_mode_and_group_stay(path):
+    for turn, user in enumerate([WEB, WORKER, WORKER, WEB, 0, WORKER]):
+        run_as(user, written(path, b"%d" % turn, mode=0o660))
+        assert (b"%d" % turn, {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+def test_users_that_create_a_queue_at_the_same_moment_lose_no_update(path):
+    async def increment():
+        storage = LocalFileSystemStorage(path, mode=0o660)
+        for _ in range(20):
+            while True:
+                content, etag = await storage.read()
+                try:
+                    await storage.write(b"%d" % (int(content or b"0") + 1), etag)
+                except CASConflictError:
+                    continue
+                break
+
+    for begun in [begin_as(user, increment) for user in (WEB, WORKER, WEB, WORKER)]:
+        end(begun)
+    assert (b"80", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+def test_a_file_that_the_operator_opens_to_a_group_stays_open_to_it(path, folder):
+    """No setgid bit: each write gives the new file to the group, because the writers are members."""
+    folder.chmod(0o770)
+    run_as(WEB, written(path, b"private"))
+    assert {(0o600, WEB)} == modes_and_groups(path)
+    os.chown(path, -1, GROUP)
+    path.chmod(0o660)
+    run_as(WEB, written(path, b"web's"))
+    run_as(WORKER, written(path, b"worker's"))
+    run_as(WEB, written(path, b"web's again"))
+    assert (b"web's again", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+def test_a_group_that_may_only_read_cannot_write(path):
+    run_as(WEB, written(path, b"web's", mode=0o640))
+
+    async def read():
+        return (await LocalFileSystemStorage(path).read())[0]
+
+    assert b"web's" == run_as(WORKER, read)
+    with pytest.raises(StorageFatalError, match=f"permission refused; this process .user id {WORKER}"):
+        run_as(WORKER, written(path, b"worker's"))
+    with pytest.raises(StorageFatalError, match="permission refused"):
+        run_as(WORKER, LocalFileSystemStorage(path).check_writable)
+    assert (b"web's", {(0o640, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+def test_who_is_not_of_the_group_gets_in_nowhere(path, folder):
+    folder.chmod(0o2777)
+    run_as(WEB, written(path, b"web's", mode=0o660))
+    with pytest.raises(StorageFatalError, match="permission refused"):
+        run_as(STRANGER, written(path, b"stranger's"), groups=())
+    assert (b"web's", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+def test_an_owner_who_cannot_keep_the_group_lets_no_other_group_in(path, folder):
+    folder.chmod(0o777)
+    run_as(WEB, written(path, b"first", mode=0o660))
+    os.chown(path, -1, GROUP)
+    run_as(WEB, written(path, b"second"), groups=())
+    assert (0o600, WEB) == (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid)
+
+
+def test_a_folder_in_which_nothing_can_be_created_is_said_to_be_so(path, folder):
+    run_as(WEB, written(path, b"web's", mode=0o660))
+    folder.chmod(0o2550)
+
+    async def enqueue():
+        async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+            await queue.enqueue("work", b"")
+
+    with pytest.raises(StorageFatalError, match=f"create files in '{folder}'"):
+        run_as(WORKER, written(path, b"worker's"))
+    path.write_bytes(b"")
+    path.unlink()
+    with pytest.raises(StorageFatalError, match=f"create files in '{folder}'"):
+        run_as(WORKER, enqueue)
+
+
+def test_the_url_says_who_may_share_a_queue(path):
+    def queue():
+        return connect(f"file://{path}?mode=660", DirectQueue)
+
+    async def enqueue():
+        await queue().enqueue("work", b"payload")
+
+    async def work():
+        [job] = await queue().dequeue("work")
+        await queue().ack(job)
+        return job.payload
+
+    run_as(WEB, enqueue)
+    assert b"payload" == run_as(WORKER, work)
+    run_as(WEB, enqueue)
+    assert {(0o660, GROUP)} == modes_and_groups(path)
