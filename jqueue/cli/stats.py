@@ -134,6 +134,8 @@ def _counts(figures: EntrypointStats) -> dict[str, Any]:
         "in_progress": figures.in_progress,
         "dead": figures.dead,
         "completed": figures.completed,
+        "results_dropped": figures.results_dropped,
+        "errors_dropped": figures.errors_dropped,
         "oldest_ready_seconds": None if oldest is None else oldest.total_seconds(),
     }
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError, QueueFullError
+from jqueue.domain.errors import ClaimLostError, JobNotFoundError
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked
-from jqueue.domain.limits import bytes_taken, enqueue_share
+from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import (
     Claim,
     CommitRecord,
@@ -133,10 +133,7 @@ class Draft:
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
     def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
-        """The next job to claim, by priority, then by sequence; None if there is none. O(log n).
-
-        It leaves its place in the order: whoever takes it moves it.
-        """
+        """The next job to claim, by priority, then by sequence; None if there is none. O(log n). Move it at once."""
         return self.order.take(entrypoints, now)
 
     def next_due(self) -> datetime | None:
@@ -146,11 +143,6 @@ class Draft:
     def outlived(self, now: datetime) -> Job | None:
         """A job that has expired, or was kept for long enough; None if there is none. Move it before asking again."""
         return self.order.outlived(now)
-
-    def enqueue_bytes(self, own: int) -> int:
-        """The size up to which enqueue fills the blob: as the queue says, or by a writer's own limit if it does not."""
-        most = self.settings.blob_bytes
-        return own if most is None else enqueue_share(most)
 
     # What operations do
 
@@ -195,25 +187,10 @@ class Draft:
         """Raise the attempt from which a reused id goes on."""
         self.note(self.__dict__, "attempt_floor", attempt)
 
-    def make_room(self, size: int, enqueue_bytes: int, what: str) -> None:
-        """Count what enqueue is about to add.
-
-        Args:
-            size: about how many bytes it takes in the blob.
-            enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
-            what: what it is, as the error says it.
-
-        Raises:
-            QueueFullError: there is no room for it.
-        """
-        most, taken = self.enqueue_bytes(enqueue_bytes), self.base_bytes + self.added_bytes
-        if taken + size > most:
-            raise QueueFullError(
-                f"no room for {what}: the jobs in the queue take {taken} of the {most} bytes that enqueue may use. "
-                "Let workers catch up, purge dead jobs, enqueue fewer, or raise the queue's limit with "
-                "configure(blob_bytes=...)"
-            )
-        self.note_added(size)
+    @property
+    def taken_bytes(self) -> int:
+        """About how many bytes count against the size limit."""
+        return self.base_bytes + self.added_bytes
 
     def note_added(self, size: int) -> None:
         """Count the size of what was added."""

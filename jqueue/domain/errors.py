@@ -126,8 +126,9 @@ class JobFailedError(JQueueError):
         error: the last error that was recorded with it, if any.
     """
 
-    def __init__(self, job_id: str, error: str | None) -> None:
-        super().__init__(f"Job {job_id!r} is dead" + (f": {error}" if error else ""))
+    def __init__(self, job_id: str, error: str | None, dropped: int = 0) -> None:
+        cut = f" ({dropped} bytes of its error were not kept: the queue had no room for them)" if dropped else ""
+        super().__init__(f"Job {job_id!r} is dead" + (f": {error}" if error else "") + cut)
         self.job_id = job_id
         self.error = error
 
@@ -137,11 +138,19 @@ class ResultNotKeptError(JQueueError):
 
     Attributes:
         job_id: the job.
+        dropped: bytes of a result for which the queue had no room; 0 if it was not to be kept, or not any more.
     """
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"Job {job_id!r} has finished, and its result was not kept: enqueue it with keep_result")
+    def __init__(self, job_id: str, dropped: int = 0) -> None:
+        reason = "its result was not kept: enqueue it with keep_result"
+        if dropped:
+            reason = (
+                f"its result of {dropped} bytes was not kept: the queue had no room for it. Keep results for a shorter "
+                "time, return the address of what is stored elsewhere, or raise configure(blob_bytes=...)"
+            )
+        super().__init__(f"Job {job_id!r} has finished, and {reason}")
         self.job_id = job_id
+        self.dropped = dropped
 
 
 class ResultTimeoutError(JQueueError, TimeoutError):

@@ -17,6 +17,9 @@ from jqueue.domain.rules import Schedule
 ERROR_BYTES = 2048
 """A stored error is cut at so many bytes, as the blob writes it."""
 
+SHORT_ERROR_BYTES = 120
+"""An error for which the blob has no room is cut at so many bytes, before it is dropped."""
+
 FREE_SHARE = 0.1
 """The share of the blob that enqueue leaves free, for what claims and errors add to the jobs that are there."""
 
@@ -29,11 +32,14 @@ WRITERS_KEPT = 256
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 
+ENTRYPOINTS_KEPT = 1000
+"""How many entrypoints may have limits or pauses, at the most."""
+
 TRANSACTIONS_KEPT = 256
 """How many applications' last transactions the blob remembers, at the most."""
 
-HOLD_BYTES = 80
-"""About what a key that is held takes in the blob besides its text."""
+HOLD_BYTES = 40
+"""About what a key that is held takes in the blob besides its text and the id of its job."""
 
 SCHEDULE_BYTES = 160
 """About what a cron entry takes in the blob besides its texts and its payload."""
@@ -43,6 +49,7 @@ VERSIONS_KEPT = 128
 
 
 _quote = json.encoder.encode_basestring
+_quote_ascii = json.encoder.encode_basestring_ascii
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,9 @@ class Limits:
     Attributes:
         payload_bytes: the largest payload.
         blob_bytes: enqueue takes no job while the jobs, the keys held for jobs that are gone, and the cron entries
-            take more than 90% of it. No other operation is refused for size, so that the blob may grow beyond: see
-            `docs/decisions/0011-size-limit.md`. A limit that the queue itself has, by `configure(blob_bytes=...)`,
-            holds instead of this one.
+            take more than 90% of it. Results and errors are kept up to 100% of it. No operation but enqueue is refused
+            for size: see `docs/decisions/0011-size-limit.md`. A limit that the queue itself has, by
+            `configure(blob_bytes=...)`, holds instead of this one.
         batch_size: the most jobs in one dequeue, and operations in one call.
         header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: the longest entrypoint, id, key or header name, in UTF-8.
@@ -170,14 +177,14 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
     return FrozenHeaders(value)
 
 
-def check_result(value: object, limits: Limits) -> Any:
-    """A result as it will be read back: tuples as lists, names as texts.
+def check_result(value: object, limits: Limits) -> tuple[Any, int]:
+    """A result as it will be read back (tuples as lists, names as texts), and its size in bytes as JSON.
 
     Raises:
         InvalidJobError: it is no JSON, or too large. It is not shown.
     """
     if value is None:
-        return None
+        return None, 0
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         found = from_json(b'{"job": {"result": %b}}' % text, allow_inf_nan=False)["job"]["result"]
@@ -191,20 +198,20 @@ def check_result(value: object, limits: Limits) -> Any:
             f"the result is {len(text)} bytes as JSON; the limit is {limits.result_bytes}. Store it elsewhere and "
             "return its address, or set Limits(result_bytes=...)"
         )
-    return found
+    return found, len(text)
 
 
-def cut_error(error: object) -> str:
-    """An error as text, cut at `ERROR_BYTES` bytes in the blob, with what UTF-8 cannot write replaced."""
+def cut_error(error: object, size: int = ERROR_BYTES) -> str:
+    """An error as text, cut at so many bytes in the blob, with what UTF-8 cannot write replaced."""
     try:
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
     except Exception:  # a number of more than 4300 digits, or somebody's own class
         text = f"<{type(error).__name__}>"
-    text = text.encode("utf-8", "replace")[:ERROR_BYTES].decode("utf-8", "ignore")
-    most = ERROR_BYTES + len('""')
+    text = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    most = size + len('""')
     if written_bytes(text) <= most:
         return text
-    return text[: bisect_right(range(len(text)), most, key=lambda size: written_bytes(text[:size])) - 1]
+    return text[: bisect_right(range(len(text)), most, key=lambda length: written_bytes(text[:length])) - 1]
 
 
 def schedule_bytes(schedule: Schedule) -> int:
@@ -217,4 +224,10 @@ def schedule_bytes(schedule: Schedule) -> int:
 def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
     """What counts against the limit of enqueue: the lines of jobs, keys held for jobs that are gone, cron entries."""
     entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
-    return job_bytes + sum(map(len, holds)) + HOLD_BYTES * len(holds) + entries
+    keys = sum(_header_bytes(key) + _header_bytes(hold.job_id) for key, hold in holds.items())
+    return job_bytes + keys + HOLD_BYTES * len(holds) + entries
+
+
+def _header_bytes(text: str) -> int:
+    """Number of bytes of a text in the header, where letters beyond ASCII are escapes."""
+    return len(text) if text.isascii() else len(_quote_ascii(text))

@@ -116,11 +116,13 @@ class Job(BaseModel):
         claim_timeout: seconds without a heartbeat after which the claim is stale; None unless in progress.
         dead_at: when it died; None unless dead.
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
+        error_dropped: bytes of that error that were not kept, as the queue had no room for them; 0 if it was kept.
         concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
         concurrency_limit: that ceiling, as this job sees it: it is claimed while fewer jobs with the key are in
             progress. None means 1.
         keep_result: seconds for which the result is kept after the ack; None means not at all.
         result: what the ack said; any JSON value. Not to be changed: others see the same one.
+        result_dropped: bytes of a result that was not kept, as the queue had no room for it; 0 if it was kept.
         finished_at: when it was acked; None unless completed and kept.
         cancel_requested: whether its holder was told to stop.
         holder: who holds the claim, if whoever claimed it said so; None unless in progress.
@@ -147,10 +149,12 @@ class Job(BaseModel):
     claim_timeout: Seconds | None = None
     dead_at: Timestamp | None = None
     error: str | None = None
+    error_dropped: Count = 0
     concurrency_key: str | None = None
     concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     keep_result: Seconds | None = None
     result: Any = Field(default=None, repr=False)
+    result_dropped: Count = 0
     finished_at: Timestamp | None = None
     cancel_requested: bool = False
     holder: str | None = None

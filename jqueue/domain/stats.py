@@ -24,6 +24,8 @@ class EntrypointStats:
         dead: out of attempts.
         completed: finished, with a result that is kept.
         paused: whether none of it is claimed.
+        results_dropped: completed ones whose result was not kept, as the queue had no room for it.
+        errors_dropped: ones whose last error was shortened or not kept, for the same reason.
         oldest_ready_age: since the earliest `run_at` of the ready jobs, or `created_at` of those without one; None if
             none is ready. A job that was given back or redriven is as old as before.
     """
@@ -35,6 +37,8 @@ class EntrypointStats:
     oldest_ready_age: timedelta | None = None
     completed: int = 0
     paused: bool = False
+    results_dropped: int = 0
+    errors_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,15 @@ class Census:
             warnings.append(f"the blob is {taken / most:.0%} full: {taken} of {most} bytes")
         if set_aside:
             warnings.append(f"{len(set_aside)} lines cannot be read as jobs: {set_aside[0].reason}, …")
+        results, errors = (
+            sum(tally.results_dropped for tally in tallies),
+            sum(tally.errors_dropped for tally in tallies),
+        )
+        if results or errors:
+            warnings.append(
+                f"there was no room for {results} results, nor for all of {errors} errors: keep results and dead jobs "
+                "for a shorter time, or raise configure(blob_bytes=...)"
+            )
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
         return QueueStats(
             depth=sum(tally.ready for tally in tallies),
@@ -109,6 +122,8 @@ class Census:
             oldest_ready_age=_age(oldest, now),
             version=header.version,
             completed=sum(tally.completed for tally in tallies),
+            results_dropped=results,
+            errors_dropped=errors,
             size=size,
             size_limit=most,
             unreadable=len(set_aside),
@@ -126,9 +141,13 @@ class _Tally:
     in_progress: int = 0
     dead: int = 0
     completed: int = 0
+    results_dropped: int = 0
+    errors_dropped: int = 0
     oldest: datetime | None = None
 
     def count(self, job: Job, now: datetime) -> None:
+        self.results_dropped += job.result_dropped > 0
+        self.errors_dropped += job.error_dropped > 0
         if job.status is JobStatus.IN_PROGRESS:
             self.in_progress += 1
         elif job.status is JobStatus.DEAD:
@@ -152,6 +171,8 @@ class _Tally:
             oldest_ready_age=_age(self.oldest, now),
             completed=self.completed,
             paused=paused,
+            results_dropped=self.results_dropped,
+            errors_dropped=self.errors_dropped,
         )
 
 

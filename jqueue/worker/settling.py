@@ -148,9 +148,10 @@ class Settler:
             trouble: Exception
             try:
                 if unknown is None:
-                    await self._queue.apply(*outcome.companions, outcome.operation)
+                    results = await self._queue.apply(*outcome.companions, outcome.operation)
                 else:
-                    await unknown.resolve()
+                    results = await unknown.resolve()
+                _tell_dropped(outcome, results[-1])
                 return
             except UnknownOutcomeError as error:
                 outcome.uncertain = True
@@ -179,6 +180,7 @@ class Settler:
         trouble: Exception | None = None
         for outcome, result in zip(outcomes, results, strict=True):
             if not isinstance(result, JQueueError):
+                _tell_dropped(outcome, result)
                 self._hands.settle(outcome.held, outcome.kind)
             elif isinstance(result, TROUBLE):
                 again.append(outcome)
@@ -216,6 +218,21 @@ class Settler:
             assert isinstance(outcome.operation, Nack)
             logger.error("job %s cannot be given back: %s", held.job.id, error)
             self._hands.settle(held, "lost")
+
+
+def _tell_dropped(outcome: Outcome, dropped: object) -> None:
+    """Log that the queue had no room for a result, or for all of an error: an ack or a nack returns its bytes."""
+    if isinstance(dropped, int) and dropped:
+        job = outcome.held.job
+        what = "result" if isinstance(outcome.operation, Ack) else "error"
+        logger.warning(
+            "job %s (%s): %d bytes of its %s were not kept: the queue has no room for them; raise it with "
+            "configure(blob_bytes=...)",
+            job.id,
+            job.entrypoint,
+            dropped,
+            what,
+        )
 
 
 def _is_lost(held: Held, error: JQueueError) -> bool:

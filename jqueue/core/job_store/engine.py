@@ -261,6 +261,7 @@ class StoreEngine(Engine):
             placed[job.id] = place
         places.update(placed)
         self.draft.settle()
+        self.draft.measure(0)  # no blob becomes full here
         self.draft.load(others, called)
         self.draft.dirty.clear()
         self.draft.version += 1

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
-from jqueue.domain.limits import check_result, cut_error
+from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.room import take_reserve
 from jqueue.domain.transitions import Verb
 
 JobReference = Job | Claim | str
@@ -28,6 +29,17 @@ NO_CLAIM: dict[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder
 def _as_it_was(job: Job) -> Job:
     """A job that was to be moved and was not: its claim was no try, and it is where it was."""
     return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM)
+
+
+def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str, Any]:
+    """The fields that keep an error with a job: whole, or short, or only its size, as there is room in the blob."""
+    before = 0 if job.error is None else written_bytes(job.error)
+    whole = written_bytes(error)
+    for text in (error, cut_error(error, SHORT_ERROR_BYTES)):
+        size = written_bytes(text)
+        if take_reserve(draft, size - before, blob_bytes):
+            return {"error": text, "error_dropped": whole - size}
+    return {"error": None, "error_dropped": whole}
 
 
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
@@ -72,12 +84,15 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
 class Ack(Operation):
     """Finish a job: it leaves the queue, or stays as long as its result is to be kept.
 
-    Repeating the ack soon after, with the same claim, changes nothing.
+    Repeating the ack soon after, with the same claim, changes nothing. Its result is the number of bytes of the job's
+    result for which the queue had no room; None if it was kept, or not asked for.
 
     Attributes:
         job: what was claimed.
-        result: a JSON value, kept if the job was enqueued with `keep_result`.
+        result: a JSON value, kept if the job was enqueued with `keep_result` and there is room for it.
         keep_result: how long to keep the result of a job that was enqueued without; None: not at all.
+        result_bytes: its size as JSON; known once it is prepared.
+        blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
 
     needs_room: ClassVar[bool] = False
@@ -85,35 +100,46 @@ class Ack(Operation):
     job: JobReference
     result: Any = field(default=None, repr=False)
     keep_result: Duration | None = None
+    result_bytes: int = 0
+    blob_bytes: int = Limits().blob_bytes
 
     def prepared(self, preparation: Preparation) -> Ack:
         """With the claim found, and the result as it will be read back."""
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
-        return Ack(preparation.find_claim(self.job), check_result(self.result, preparation.limits), keep_result)
+        result, size = check_result(self.result, preparation.limits)
+        return Ack(preparation.find_claim(self.job), result, keep_result, size, preparation.limits.blob_bytes)
 
-    def change(self, draft: Draft, now: datetime) -> None:
+    def change(self, draft: Draft, now: datetime) -> int | None:
         """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
         claim = self.job
         assert isinstance(claim, Claim)
         if draft.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
-            return
+            return self._dropped(draft.jobs.get(claim.job_id))
         job = draft.held(claim)
         kept = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
         if keep_result is not None:
+            grows = self.result_bytes - len(job.payload) * 4 // 3
+            fits = self.result is None or take_reserve(draft, grows, self.blob_bytes)
             kept = job.evolve(
                 status=JobStatus.COMPLETED,
                 payload=b"",
                 keep_result=keep_result,
                 **NO_CLAIM,
                 cancel_requested=False,
-                result=self.result,
+                result=self.result if fits else None,
+                result_dropped=0 if fits else self.result_bytes,
                 finished_at=now,
             )
         draft.move(job, Verb.ACK, kept, JobStatus.COMPLETED)
         draft.note(draft.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
             draft.note(draft.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
+        return self._dropped(kept)
+
+    @staticmethod
+    def _dropped(kept: Job | None) -> int | None:
+        return kept.result_dropped or None if kept is not None else None
 
     @staticmethod
     def _is_done(draft: Draft, claim: Claim) -> bool:
@@ -127,7 +153,7 @@ class Ack(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Nack(Operation):
-    """Give a job back.
+    """Give a job back. Its result is the number of bytes of the error for which the queue had no room; None if it had.
 
     Attributes:
         job: what was claimed.
@@ -135,6 +161,7 @@ class Nack(Operation):
         error: an exception or a text to keep with the job, cut at 2 KiB.
         dead: it shall not be tried again.
         charge: whether the claim counts as a failure; if not, the job also keeps its place.
+        blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
 
     needs_room: ClassVar[bool] = False
@@ -144,6 +171,7 @@ class Nack(Operation):
     error: BaseException | str | None = None
     dead: bool = False
     charge: bool = True
+    blob_bytes: int = Limits().blob_bytes
 
     def prepared(self, preparation: Preparation) -> Nack:
         """With the claim found, the delay in seconds, and the error as text that fits."""
@@ -154,9 +182,10 @@ class Nack(Operation):
             job=preparation.find_claim(self.job),
             delay=None if self.delay is None else to_seconds("delay", self.delay),
             error=None if self.error is None else cut_error(self.error),
+            blob_bytes=preparation.limits.blob_bytes,
         )
 
-    def change(self, draft: Draft, now: datetime) -> None:
+    def change(self, draft: Draft, now: datetime) -> int | None:
         """Queued again, or dead."""
         assert isinstance(self.job, Claim)
         job = draft.held(self.job)
@@ -165,12 +194,14 @@ class Nack(Operation):
             changes["run_at"] = now + timedelta(seconds=to_seconds("delay", self.delay))
         elif self.charge:
             changes["run_at"] = None
-        if self.error is not None:
-            changes["error"] = self.error
+        if self.error is not None and not job.cancel_requested and not is_moving(job):
+            assert isinstance(self.error, str)
+            changes |= kept_error(draft, job, self.error, self.blob_bytes)
         if self.charge:
             send_back(draft, job, Verb.NACK, now, dead=self.dead, **changes)
         else:
             hand_back(draft, job, **changes)
+        return changes.get("error_dropped") or None
 
     def job_ids(self) -> Sequence[str]:
         """The job given back."""

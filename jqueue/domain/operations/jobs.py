@@ -21,6 +21,7 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.room import make_room
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
@@ -216,7 +217,7 @@ class NewJob(Operation):
             if holder is not None:
                 self._replace(unique_key, holder, draft)
         size = self.stored_bytes()
-        draft.make_room(size, self._enqueue_bytes, f"a job of {size} bytes")
+        make_room(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
         if job.concurrency_key is not None:
@@ -236,6 +237,8 @@ class NewJob(Operation):
             size += written_bytes(values["unique_key"]) + 4
         if values["concurrency_key"] is not None:
             size += written_bytes(values["concurrency_key"]) + 24
+        if values["error"] is not None:  # of a job that comes from another queue
+            size += written_bytes(values["error"])
         for name, text in values["headers"].items():
             size += written_bytes(name) + written_bytes(text) + 8
         return size

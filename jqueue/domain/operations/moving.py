@@ -13,12 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.limits import Limits, check_headers, check_name, check_payload
+from jqueue.domain.limits import Limits, check_headers, check_name, check_payload, schedule_bytes
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.moving import HOLD, MOVER, is_moving
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
+from jqueue.domain.room import check_rules_fit, make_room
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.transitions import Verb
 
@@ -128,7 +129,7 @@ class Arrive(Operation):
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
         size = NewJob(job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
-        draft.make_room(size, self.enqueue_bytes, f"a job of {size} bytes")
+        make_room(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         return self._add(draft, now)
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
@@ -225,9 +226,18 @@ class ArriveRules(Operation):
     settings: QueueSettings
     schedules: Mapping[str, Schedule] = field(repr=False)
     only_look: bool = False
+    enqueue_bytes: int = Limits().enqueue_bytes
+
+    def prepared(self, preparation: Preparation) -> ArriveRules:
+        """With the size up to which its writer fills a blob that has no limit of its own."""
+        return replace(self, enqueue_bytes=preparation.limits.enqueue_bytes)
 
     def change(self, draft: Draft, now: datetime) -> RulesReceipt:
-        """Take them over."""
+        """Take them over.
+
+        Raises:
+            QueueFullError: there is no room for all of them.
+        """
         taken: list[str] = []
         kept: list[str] = []
         for name, rules in sorted(self.entrypoints.items()):
@@ -235,6 +245,7 @@ class ArriveRules(Operation):
             if there == EntrypointRules() and rules != there:
                 taken.append(f"limits of {name}")
                 if not self.only_look:
+                    check_rules_fit(draft, name)
                     draft.set_rules(name, rules)
             elif there != rules:
                 kept.append(f"limits of {name}")
@@ -247,6 +258,7 @@ class ArriveRules(Operation):
                 if known is None:
                     taken.append(f"cron entry {name}")
                 if known is None and not self.only_look:
+                    make_room(draft, schedule_bytes(schedule), self.enqueue_bytes, f"the cron entry {name!r}")
                     draft.note(draft.schedules, name, schedule)
             else:
                 kept.append(f"cron entry {name}")

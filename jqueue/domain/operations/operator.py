@@ -24,7 +24,7 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
         place = {"sequence": job.sequence} if in_place else {}
-        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, **place)
+        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, **place)
     return len(jobs)
 
 

@@ -12,6 +12,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.room import check_rules_fit
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 
 
@@ -41,7 +42,12 @@ class Pause(Operation):
         return self
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Hold them back."""
+        """Hold them back.
+
+        Raises:
+            QueueFullError: too many entrypoints have limits or pauses.
+        """
+        check_rules_fit(draft, self.entrypoint)
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
 
 
@@ -93,7 +99,13 @@ class SetLimits(Operation):
         return replace(self, per=per)
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Set them. Claims that were made before count too, if there was a rate limit then."""
+        """Set them. Claims that were made before count too, if there was a rate limit then.
+
+        Raises:
+            QueueFullError: too many entrypoints have limits or pauses.
+        """
+        if (self.running, self.rate) != (None, None):
+            check_rules_fit(draft, self.entrypoint)
         per = None if self.per is None else to_seconds("per", self.per)
         limits = {"max_running": self.running, "rate": self.rate, "per": per}
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))

@@ -20,6 +20,7 @@ from jqueue.domain.limits import Limits, check_headers, check_name, schedule_byt
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
+from jqueue.domain.room import make_room
 from jqueue.domain.rules import Schedule
 
 SCHEDULED_FOR = "jqueue-scheduled-for"
@@ -127,7 +128,7 @@ class SetSchedule(Operation):
                 return known
         schedule = Schedule(**values, next_at=next_at)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
-        draft.make_room(size, self.enqueue_bytes, f"the cron entry {self.name!r}")
+        make_room(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.schedules, self.name, schedule)
         return schedule
 

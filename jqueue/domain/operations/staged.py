@@ -19,6 +19,7 @@ from jqueue.domain.models import COUNT_MAX, LARGEST, QueueState, TransactionReco
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import CONFLICTS, NewJob, OnConflict, drop_outlived, new_job
 from jqueue.domain.places import EncodedJobs
+from jqueue.domain.room import make_room, room_for_jobs
 
 TRANSACTION_KEPT = timedelta(days=30)
 """How long the last version of an application is remembered, unless it says otherwise."""
@@ -153,10 +154,10 @@ class EnqueueStaged(Operation):
         """Count the jobs that are lines already, and have all of them fit if the queue may become larger."""
         jobs, size = sum(block.jobs for block in blocks), sum(block.size for block in blocks)
         if self.blob_bytes is not None:
-            needed = draft.base_bytes + draft.added_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
-            if draft.enqueue_bytes(self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
+            needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
+            if room_for_jobs(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
                 draft.set_settings(draft.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
-        draft.make_room(size, self.enqueue_bytes, f"{jobs} jobs of {size} bytes together")
+        make_room(draft, size, self.enqueue_bytes, f"{jobs} jobs of {size} bytes together")
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,12 +130,14 @@ class AwaitResult(Operation):
             raise ResultNotKeptError(self.job_id)
         job = draft.get(self.job_id)
         if job.status is JobStatus.DEAD:
-            raise JobFailedError(job.id, job.error)
+            raise JobFailedError(job.id, job.error, job.error_dropped)
         if job.status is not JobStatus.COMPLETED:
             return []
         kept_until = draft.order.kept_until(job)
         if kept_until is not None and kept_until <= now:  # the next change of the queue removes it
             raise ResultNotKeptError(job.id)
+        if job.result_dropped:
+            raise ResultNotKeptError(job.id, job.result_dropped)
         return [job]
 
     def job_ids(self) -> Sequence[str]:

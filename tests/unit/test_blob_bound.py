@@ -1,0 +1,146 @@
+"""What acks, nacks and operators add to the blob stays within its limit, whatever they bring."""
+
+import logging
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, Enqueue, InMemoryStorage, Limits
+from jqueue.connect import connect
+from jqueue.domain.errors import JobFailedError, QueueFullError, ResultNotKeptError
+from jqueue.domain.limits import ENTRYPOINTS_KEPT
+from jqueue.domain.operations import Ack, Nack, Pause, Resume
+from jqueue.domain.operations.moving import ArriveRules
+from jqueue.domain.rules import EntrypointRules
+from jqueue.worker import Worker
+
+BLOB = Limits(blob_bytes=1_000_000)
+HEADER = 40_000
+"""More than the header takes with 400 finished jobs and a writer or two."""
+
+both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+
+
+async def size_of(storage):
+    data, _ = await storage.read()
+    return len(data)
+
+
+@both
+async def test_400_results_of_60_kb_stay_within_the_limit_and_say_which_were_dropped(kind):
+    storage = InMemoryStorage()
+    async with kind(storage, limits=BLOB) as queue:
+        await queue.enqueue_many([Enqueue("t", b"", job_id=f"{n}", keep_result=3600) for n in range(400)])
+        jobs = await queue.dequeue(batch_size=400)
+        dropped = [await queue.apply(Ack(job, "x" * 60_000)) for job in jobs[:200]]
+        dropped += [[result] for result in await queue.apply_each(*[Ack(job, "x" * 60_000) for job in jobs[200:]])]
+        assert await size_of(storage) < BLOB.blob_bytes + HEADER
+        kept = [job for job, [lost] in zip(jobs, dropped, strict=True) if lost is None]
+        assert 13 <= len(kept) <= 16
+        assert "x" * 60_000 == await queue.result(kept[0])
+        with pytest.raises(
+            ResultNotKeptError, match=r"its result of 60002 bytes was not kept: the queue had no room"
+        ) as found:
+            await queue.result(jobs[-1], timeout=0)
+        assert 60_002 == found.value.dropped
+        assert [60_002] == await queue.apply(Ack(jobs[-1], "x" * 60_000)), "an ack that is repeated says the same"
+        stats = await queue.stats()
+        assert (400, 400 - len(kept)) == (stats.completed, stats.results_dropped)
+        assert f"there was no room for {400 - len(kept)} results" in stats.warnings[-1]
+
+
+@both
+async def test_a_thousand_long_errors_stay_within_the_limit_shortened_first_and_then_dropped(kind):
+    storage = InMemoryStorage()
+    async with kind(storage, limits=BLOB) as queue:
+        await queue.enqueue_many([Enqueue("t", b"x" * 160, job_id=f"{n}") for n in range(1800)])
+        jobs = await queue.dequeue(batch_size=1800)
+        for start in range(0, 1800, 300):
+            nacks = [Nack(job, error=f"{start} " + "é" * 2000, dead=True) for job in jobs[start : start + 300]]
+            assert not [result for result in await queue.apply_each(*nacks) if isinstance(result, Exception)]
+        assert await size_of(storage) < BLOB.blob_bytes + HEADER
+        state = {job.id: job for job in await dead_of(queue)}
+        sizes = [len((state[job.id].error or "").encode()) for job in jobs]
+        whole, short, gone = (
+            [size for size in sizes if low <= size <= high] for low, high in ((2000, 2048), (100, 120), (0, 0))
+        )
+        assert (1800, True, True, True) == (len(whole) + len(short) + len(gone), bool(whole), bool(short), bool(gone))
+        last = state[jobs[-1].id]
+        assert (None, True) == (last.error, last.error_dropped > 2000)
+        with pytest.raises(JobFailedError, match=r"is dead .*bytes of its error were not kept"):
+            await queue.result(last)
+        assert len(short) + len(gone) == (await queue.stats()).errors_dropped
+
+
+async def dead_of(queue):
+    return (await queue.read_state()).dead_jobs()
+
+
+async def test_an_error_takes_the_place_of_the_one_before_it_however_full_the_queue_is():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
+    await queue.enqueue("t", b"x" * 1500)
+    for error in ("first " + "x" * 900, "second"):
+        [job] = await queue.dequeue()
+        await queue.nack(job, error=error)
+    [job] = (await queue.read_state()).jobs
+    assert ("second", 0) == (job.error, job.error_dropped)
+
+
+async def test_a_result_no_larger_than_the_payload_that_it_replaces_always_fits():
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=100_000))
+    await queue.enqueue_many([Enqueue("t", b"x" * 8000, keep_result=60)] * 8)
+    await queue.configure(blob_bytes=1)
+    jobs = await queue.dequeue(batch_size=8)
+    assert [None] * 8 == await queue.apply_each(*[Ack(job, "y" * 10_000) for job in jobs])
+
+
+async def test_the_limit_of_the_queue_is_that_of_its_results():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.configure(blob_bytes=50_000)
+    await queue.enqueue("t", b"", keep_result=60)
+    assert [60_002] == await queue.apply(Ack(*await queue.dequeue(), "x" * 60_000))
+
+
+async def test_a_worker_logs_a_result_and_an_error_for_which_there_was_no_room(caplog):
+    worker, queue = Worker(), DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=1000))
+
+    @worker.handler("sum", keep_result=60)
+    async def add() -> str:
+        return "x" * 5000
+
+    @worker.handler("fail", max_attempts=1)
+    async def fail() -> None:
+        raise ValueError("y" * 1500)
+
+    await queue.enqueue("sum", b"", job_id="a", keep_result=60)
+    await queue.enqueue("fail", b"", job_id="b", max_attempts=1)
+    with caplog.at_level(logging.WARNING, "jqueue"):
+        await worker.run(queue, drain=True)
+    said = [record.getMessage() for record in caplog.records if "not kept" in record.getMessage()]
+    assert any("job a (sum): 5002 bytes of its result were not kept" in line for line in said), said
+    assert any("job b (fail): " in line and "bytes of its error were not kept" in line for line in said), said
+
+
+async def test_a_thousand_entrypoints_have_limits_and_one_more_is_refused():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.apply(*[Pause(f"{n}") for n in range(ENTRYPOINTS_KEPT)])
+    for call in (queue.pause("one more"), queue.limit("one more", running=1)):
+        with pytest.raises(QueueFullError, match="1000 entrypoints have limits or pauses"):
+            await call
+    await queue.limit("7", running=1)
+    await queue.apply(Resume("8"), Pause("one more"))
+
+
+async def test_cron_entries_that_come_from_another_queue_need_room_too():
+    other = DirectQueue(InMemoryStorage())
+    await other.schedule("nightly", "0 3 * * *", "t", b"x" * 5000)
+    state = await other.read_state()
+    queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
+    with pytest.raises(QueueFullError, match="the cron entry 'nightly'"):
+        await queue.apply(ArriveRules({"t": EntrypointRules(paused=True)}, state.settings, state.schedules))
+    assert {} == (await queue.read_state()).entrypoints
+
+
+async def test_what_is_enqueued_in_a_folder_never_fills_it(tmp_path):
+    async with connect(f"vsqs://{tmp_path}", limits=Limits(blob_bytes=3000)) as queue:
+        for _ in range(50):
+            await queue.enqueue("t", b"x" * 100)
