@@ -171,9 +171,10 @@ class PlainQueue(DirectQueue):
             case Enqueue():
                 return await self.enqueue(**given)
             case Ack():
-                return await self.ack(given.pop("job"), **given)
+                return await self.ack(operation.job, result=operation.result)
             case Nack():
-                return await self.nack(given.pop("job"), **given)
+                options = {name: given[name] for name in ("delay", "error", "dead", "charge")}
+                return await self.nack(operation.job, **options)
             case Cancel():
                 return await self.cancel(**given)
         raise InvalidJobError(f"this queue has no place for {type(operation).__name__}")
