@@ -56,6 +56,19 @@ class _Tally:
     def __init__(self) -> None:
         self.acknowledged = 0
         self.conflicts = 0
+        self.throttled = 0
+        self.failures = 0
+
+    @property
+    def obstacle(self) -> str:
+        """What kept increments from being made in time."""
+        if self.throttled:
+            return f"the store asked for fewer requests {self.throttled} times"
+        if self.failures:
+            return f"{self.failures} requests failed"
+        if self.conflicts > self.acknowledged:
+            return f"{self.conflicts} writes were refused as conflicts"
+        return "it is slow"
 
 
 async def racing_increments(bench: Bench) -> Result:
@@ -76,7 +89,7 @@ async def racing_increments(bench: Bench) -> Result:
             HONOUR,
         )
     if tally.acknowledged < total:
-        return noted(f"{tally.acknowledged} of {total} in {seconds:.0f} s, and none lost: it is slow", BROKER)
+        return noted(f"{tally.acknowledged} of {total} in {seconds:.0f} s, and none lost: {tally.obstacle}", BROKER)
     if counted > total:
         return noted(f"none lost, {counted - total} counted twice: writes are sent again, which a queue recognises")
     return passed(f"all {total} there, {tally.conflicts} conflicts, {seconds:.1f} s")
@@ -95,7 +108,9 @@ async def _increment(bench: Bench, thing: ScratchObject, tally: _Tally, end: flo
             tally.conflicts += 1
         except StorageFatalError:
             raise
-        except StorageError:
+        except StorageError as error:
+            throttled = isinstance(error, StorageThrottledError)
+            tally.throttled, tally.failures = tally.throttled + throttled, tally.failures + (not throttled)
             pace.complained()
         else:
             tally.acknowledged += 1

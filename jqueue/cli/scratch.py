@@ -76,18 +76,21 @@ class ScratchObject:
         self.last_error: StorageError | None = None
         self.left = ""
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._written = False
+        self._tried = False
+        self._made = False
         self._unsure = False
         self._gone = False
 
     @property
     def may_be_there(self) -> bool:
-        """Whether something may be left of it."""
-        return self._written and not self._gone
+        """True if something may be left of it: not if each write was refused, and no read has found it."""
+        return self._made and not self._gone
 
     async def read(self) -> Found:
         """As of any storage."""
-        return await self._call("read", self.storage.read())
+        found = await self._call("read", self.storage.read())
+        self._made = self._made or found[1] is not None
+        return found
 
     async def read_if_changed(self, etag: str) -> Found | None:
         """As of a storage that has it; one that has it not is not asked."""
@@ -96,14 +99,17 @@ class ScratchObject:
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """As of any storage."""
-        self._written = True
+        self._tried, refused = True, False
         try:
             return await self._call("write", self.storage.write(content, if_match))
         except (CASConflictError, StorageFatalError):
+            refused = True
             raise
         except StorageError:
             self._unsure = True
             raise
+        finally:  # a cancelled write may land, too
+            self._made = self._made or not refused
 
     async def _call(self, doing: str, call: Coroutine[Any, Any, Answer]) -> Answer:
         """Wait for a call, which goes on if we are cancelled: so that what it writes can be removed afterwards."""
@@ -129,7 +135,7 @@ class ScratchObject:
 
     async def remove(self, entropy: Entropy) -> None:
         """Remove it, once no call is under way. If that fails, `left` says why."""
-        if not self.may_be_there:
+        if not self._tried or self._gone:
             return
         try:
             async with asyncio.timeout(REMOVAL_LIMIT):
@@ -143,8 +149,9 @@ class ScratchObject:
             try:
                 async with asyncio.timeout(REMOVAL_LIMIT):
                     self._gone = await self._is_absent(entropy)
+                    self._made = not self._gone
             except (StorageError, TimeoutError):
-                self._gone = False
+                self._gone = not self._made
             self.left = "" if self._gone else str(error) or f"it could not be removed within {REMOVAL_LIMIT:g} s"
         else:
             self._gone = True

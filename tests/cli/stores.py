@@ -224,6 +224,26 @@ class Refuses(Honest):
         raise StorageFatalError("access to the bucket 'jobs' was refused: to write, s3:PutObject is needed")
 
 
+class RefusesAll(Honest):
+    async def arrive(self, doing):
+        await super().arrive(doing)
+        raise StorageFatalError("access to the bucket 'jobs' was refused")
+
+
+class MostlyConflicts(Honest):
+    """Of the writes that many racing ones would win, most are refused, as if somebody else had been quicker."""
+
+    def __init__(self):
+        super().__init__()
+        self.right = [0]
+
+    def check(self, if_match):
+        super().check(if_match)
+        self.right[0] += self.name.endswith("-5")
+        if self.right[0] % 50 and self.name.endswith("-5"):
+            raise CASConflictError("the precondition failed")
+
+
 class RefusesAfterAWhile(Honest):
     def check(self, if_match):
         if self.writes[0] > 40:

@@ -157,3 +157,11 @@ def test_the_loop_ends_with_no_task(doctor, monkeypatch):
     monkeypatch.setattr(module, "_examine", examine)
     doctor(stores.DoesAtCall(40, _refuse))
     assert [1] == loops
+
+
+def test_an_object_that_was_never_made_is_not_to_be_removed(doctor):
+    """Each write was refused, and nothing could be removed or looked at either."""
+    result = doctor(stores.RefusesAll())
+    assert 2 == result.exit_code
+    assert "was refused" in result.stderr
+    assert "remove it yourself" not in result.stderr

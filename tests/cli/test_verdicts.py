@@ -40,7 +40,11 @@ NOTES = {
     stores.LivesInThePast: {"clock": "600 s ahead"},
     stores.Quoted: {},
     stores.Unquoted: {},
-    stores.Throttles: {"racing_increments": "of 50 in 3", "write_rate": "the store asks for no more"},
+    stores.MostlyConflicts: {"racing_increments": "writes were refused as conflicts"},
+    stores.Throttles: {
+        "racing_increments": "none lost: the store asked for fewer requests",
+        "write_rate": "the store asks for no more",
+    },
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
     stores.SendsAgain: {"racing_increments": "counted twice"},
 }
