@@ -1,11 +1,42 @@
-"""docs/stores.md: the table of requests is what the benchmark counts."""
+"""docs/stores.md: the table of requests is what the benchmark counts, and each URL can be copied as it stands."""
 
+import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from benchmarks.requests_per_job import table
+from jqueue import connect
 
 PAGE = Path(__file__).parents[2] / "docs/stores.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+URLS = sorted({url for url in re.findall(r"[`'\" ]((?:s3|gs|az|memory|file)://[^`'\"\s)]+)", TEXT) if "…" not in url})
+COMMANDS = [
+    line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines() if "://" in line
+]
 
 
 def test_the_table_of_requests_is_what_is_counted():
-    assert table() in PAGE.read_text(encoding="utf-8")
+    assert table() in TEXT
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_each_url_names_a_storage(url, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    assert connect(url) is not None
+
+
+def test_the_stores_that_speak_s3_have_a_url_with_their_endpoint():
+    section = TEXT[TEXT.index("## Amazon S3") : TEXT.index("## Google")]
+    for store in ("MinIO", "Cloudflare R2", "Ceph", "DigitalOcean Spaces", "SeaweedFS"):
+        assert re.search(rf"^\| {store} \| `s3://[^`]+endpoint_url=http[^`]+` \|$", section, re.MULTILINE), store
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_shell_takes_each_url_as_it_stands(command):
+    """Without quotes, bash would end the command at an &, and fail for want of a file at a ?."""
+    script = f'shopt -s failglob; jqueue() {{ echo "${{@: -1}}"; }}; {command}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=20, env={})
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.strip() in URLS or command.startswith("export ")
