@@ -14,6 +14,7 @@ from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.occurrences import as_told
 from jqueue.domain.stats import EntrypointStats, QueueStats
 
 COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
@@ -80,14 +81,16 @@ def _extent(seen: Seen) -> str:
 
 async def _look(opened: Opened) -> Seen:
     state = await opened.queue.read_state()
+    now = opened.now()
+    schedules = [as_told(schedule, now) for schedule in state.schedules.values()]
     return Seen(
         name=opened.name,
         stats=opened.stats,
         one_object=opened.queue.capabilities.size_limit,
         rules=dict(state.entrypoints),
         settings=state.settings,
-        schedules=sorted(state.schedules.values(), key=lambda schedule: (schedule.next_at, schedule.name)),
-        now=opened.now(),
+        schedules=sorted(schedules, key=lambda schedule: (schedule.next_at, schedule.name)),
+        now=now,
     )
 
 

@@ -13,6 +13,7 @@ from jqueue.core.slices import JOBS_PER_SLICE, in_turns
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
 from jqueue.domain.models import Job, JobStatus, QueueState
+from jqueue.domain.occurrences import as_told
 from jqueue.domain.operations import (
     UNCHANGED,
     AwaitResult,
@@ -238,9 +239,10 @@ class OperatorVerbs(QueueBase):
         return await self._done(Unschedule(name), deadline)  # type: ignore[no-any-return]
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
-        """The cron entries, by name: one read, no commit."""
+        """The cron entries, by name, each due as this process's clock has it: one read, no commit."""
         sight, _, _ = await self._engine.look(self._seconds(deadline))
-        return [schedule for _, schedule in sorted(sight.header.schedules.items())]
+        now = self._engine.now()
+        return [as_told(schedule, now) for _, schedule in sorted(sight.header.schedules.items())]
 
     # Looking
 

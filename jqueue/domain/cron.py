@@ -40,8 +40,9 @@ def check_cron(expression: object, timezone: object) -> None:
         raise InvalidJobError(f"{shown(expression)} is no cron expression: it should look like {right}") from None
 
 
+@lru_cache(maxsize=4096)
 def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
-    """The first time after a moment at which an entry is due, in UTC.
+    """The first time after a moment at which an entry is due, in UTC. Cheap if it was asked before.
 
     Raises:
         InvalidJobError: the entry cannot be understood here.

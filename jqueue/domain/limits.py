@@ -44,6 +44,9 @@ HOLD_BYTES = 40
 SCHEDULE_BYTES = 160
 """About what a cron entry takes in the blob besides its texts and its payload."""
 
+SPAN_BYTES = 50
+"""About what each stretch of time takes whose occurrences a cron entry has fired."""
+
 VERSIONS_KEPT = 128
 """A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
 
@@ -216,7 +219,7 @@ def cut_error(error: object, size: int = ERROR_BYTES) -> str:
 
 def schedule_bytes(schedule: Schedule) -> int:
     """About how many bytes a cron entry takes in the blob."""
-    size = SCHEDULE_BYTES + len(schedule.payload) * 4 // 3
+    size = SCHEDULE_BYTES + len(schedule.payload) * 4 // 3 + SPAN_BYTES * len(schedule.fired)
     size += sum(written_bytes(text) for text in (schedule.name, schedule.entrypoint, schedule.cron))
     return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.moving import is_moving
+from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -185,7 +186,8 @@ class Order:
         """When something is due next, after the last `take`: a job, a cron entry, or a claim that its rate allows."""
         top = self._scheduled.top()
         due = None if top is None else top[0]
-        others = [schedule.next_at for schedule in self.schedules.values() if schedule.next_at > self._now]
+        times = [time_shown(schedule, self._now) for schedule in self.schedules.values()]
+        others = [time for time in times if time > self._now]
         for name, rules in self.rules.items():
             if rules.rate is not None and rules.per is not None and name in self._queued and not rules.paused:
                 now = self._now.timestamp()
@@ -195,8 +197,8 @@ class Order:
         return min(others, default=due) if due is None else min([due, *others])
 
     def due_schedules(self, now: datetime) -> list[Schedule]:
-        """The cron entries that are due."""
-        return [schedule for schedule in self.schedules.values() if schedule.next_at <= now] if self.schedules else []
+        """The cron entries that a dequeue must change: nearly always those that are due."""
+        return [entry for entry in self.schedules.values() if is_pending(entry, now)] if self.schedules else []
 
     def outlived(self, now: datetime) -> Job | None:
         """A job whose time is over: queued and expired, or kept for long enough. None if there is none.

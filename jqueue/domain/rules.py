@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from jqueue.domain.fields import (
     COUNT_MAX,
@@ -73,6 +73,17 @@ class QueueSettings(BaseModel):
     blob_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
 
 
+class Span(NamedTuple):
+    """A stretch of time, both ends included, in which every occurrence of a cron entry is dealt with."""
+
+    first: Timestamp
+    last: Timestamp
+
+
+def _in_order(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    return tuple(sorted(spans))
+
+
 class Schedule(BaseModel):
     """A cron entry: when to enqueue what. Frozen; times are aware and in UTC.
 
@@ -82,7 +93,9 @@ class Schedule(BaseModel):
         timezone: in which they are meant, by its IANA name.
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
             keep_result: of the jobs. See `Job`.
-        next_at: when it is due.
+        next_at: its first occurrence after all that were fired: due by a clock that is not behind them.
+        fired: the stretches of time whose occurrences are dealt with, in order: see `jqueue.domain.occurrences`. Empty
+            if an older version wrote the entry; then nothing before `next_at` is fired.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -100,6 +113,7 @@ class Schedule(BaseModel):
     concurrency_limit: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     keep_result: Seconds | None = None
     next_at: Timestamp
+    fired: Annotated[tuple[Span, ...], AfterValidator(_in_order)] = ()
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():

@@ -10,6 +10,7 @@ from typing import Any
 
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
+from jqueue.domain.occurrences import time_shown
 from jqueue.domain.operations import Ack, JobReference, Nack, Operation
 from jqueue.domain.rates import opens_at
 from jqueue.ports.queue import JobQueue
@@ -180,7 +181,8 @@ def next_due(state: QueueState, names: frozenset[str], now: datetime, end: datet
             if opening is not None:
                 moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
     if moments or end is not None:
-        moments += [entry.next_at for entry in state.schedules.values() if entry.entrypoint in names]
+        entries = [entry for entry in state.schedules.values() if entry.entrypoint in names]
+        moments += [time_shown(entry, now) for entry in entries]
     return min((moment for moment in moments if moment > now and (end is None or moment <= end)), default=None)
 
 

@@ -1,5 +1,7 @@
 """Planted bugs of limits, cron entries, results and cancelled jobs: see `tests.simulation.planted_bugs`."""
 
+from datetime import timedelta
+
 from jqueue.core.blob import Blob
 from jqueue.core.engine import CommitEngine
 from jqueue.domain import order
@@ -10,6 +12,7 @@ from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, deque
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import NewJob
 from jqueue.domain.order import Order
+from jqueue.domain.rules import Span
 
 
 def counts_not_rolled_back(patch):
@@ -178,6 +181,44 @@ def cron_of_others_ignored(patch):
 
     patch.setattr(Dequeue, "change", own)
     patch.setattr(Order, "due_schedules", of_mine)
+
+
+def cron_gap_taken_for_fired(patch):
+    """A clock that is ahead fires, and the occurrences before are taken for fired too"""
+    fired = schedules.with_fired
+
+    def without_gaps(*given):
+        after = fired(*given)
+        whole = Span(after.fired[0].first, after.fired[-1].last)
+        return after.model_copy(update={"fired": (whole,)})
+
+    patch.setattr(schedules, "with_fired", without_gaps)
+
+
+def cron_waits_for_the_clock_ahead(patch):
+    """A cron entry is due for all when the clock that is furthest ahead has it due"""
+    patch.setattr(order, "is_pending", lambda schedule, now: schedule.next_at <= now)
+
+
+def cron_remembers_the_last_only(patch):
+    """A cron entry that fires forgets which occurrences were fired before"""
+    fired = schedules.with_fired
+
+    def short(*given):
+        after = fired(*given)
+        return after.model_copy(update={"fired": after.fired[-1:]})
+
+    patch.setattr(schedules, "with_fired", short)
+
+
+def cron_fires_on_being_met(patch):
+    """A clock that is behind all that is known of a cron entry fires for an occurrence that had passed"""
+    met = schedules.with_clock
+
+    def a_day_before(schedule, now):
+        return met(schedule, now - timedelta(days=1))
+
+    patch.setattr(schedules, "with_clock", a_day_before)
 
 
 def result_lost_with_its_ack(patch):

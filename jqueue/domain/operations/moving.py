@@ -278,4 +278,4 @@ class ArriveRules(Operation):
 
 
 def _apart_from_time(schedule: Schedule) -> Schedule:
-    return schedule.model_copy(update={"next_at": datetime.min})
+    return schedule.model_copy(update={"next_at": datetime.min, "fired": ()})

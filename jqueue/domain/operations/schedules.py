@@ -1,7 +1,7 @@
 """Cron entries: set, removed, and fired by every dequeue, within its own commit.
 
-An entry carries when it is due next. Firing it enqueues one job and moves that time, in one commit: so every occurrence
-is enqueued once, whatever the number of workers, and needs nobody who keeps watch.
+An entry carries which occurrences were fired. Firing it enqueues one job and notes the occurrence, in one commit: so
+every occurrence is enqueued once, whatever the number of workers and whatever their clocks show. Nobody keeps watch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import FrozenHeaders
 from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
 from jqueue.domain.models import Job
+from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
 from jqueue.domain.room import make_room
@@ -27,7 +28,10 @@ SCHEDULED_FOR = "jqueue-scheduled-for"
 """The header that tells a job for which time it was enqueued."""
 
 CLOCK_WAS_WRONG = timedelta(days=1)
-"""An entry that is due by so much later than it should be was fired by a clock that was far ahead."""
+"""An entry of an older version, due by so much later than it should be, was fired by a clock that was far ahead."""
+
+OF_TIME = ("next_at", "fired")
+"""What an entry says besides what it was asked to do."""
 
 _SPARE_NAME = 64
 """Bytes of an id that are not the entry's name."""
@@ -41,12 +45,24 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     """
     for schedule in draft.order.due_schedules(now):
         try:
-            occurrence = last_until(schedule.cron, schedule.timezone, schedule.next_at, now)
-            next_at = next_after(schedule.cron, schedule.timezone, now)
-            NewJob(_job_values(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
+            after = _fired(draft, schedule, now, enqueue_bytes)
         except (InvalidJobError, QueueFullError):
             continue
-        draft.note(draft.schedules, schedule.name, schedule.model_copy(update={"next_at": next_at}))
+        draft.note(draft.schedules, schedule.name, after)
+
+
+def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) -> Schedule:
+    """Enqueue the job of an entry that is due, and return the entry as it is then.
+
+    By a clock that is behind all that is known of the entry nothing is due yet. That is noted once, so that the
+    occurrences which this clock meets from now on can be told from those that it had met before.
+    """
+    if is_behind(schedule, now):
+        return with_clock(schedule, now)
+    occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
+    after = with_fired(schedule, occurrence, now)
+    NewJob(_job_values(schedule, occurrence), True, None, "return", enqueue_bytes).change(draft, now)
+    return after
 
 
 def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
@@ -61,7 +77,7 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SetSchedule(Operation):
-    """Set a cron entry. Its result is the `Schedule`. An equal one stays as it is, with the time at which it is due.
+    """Set a cron entry. Its result is the `Schedule`, due as the clock of this commit has it. An equal one stays.
 
     Attributes:
         name: unique in the queue.
@@ -113,24 +129,25 @@ class SetSchedule(Operation):
         return replace(self, headers=headers, enqueue_bytes=preparation.limits.enqueue_bytes, **checked_values)
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
-        """Set it, due at its next time from now on; if it was there and keeps its times, as it was due.
+        """Set it, due at its next time from now on. If it was there and keeps its times, it stays as due as it was.
 
         Raises:
             QueueFullError: there is no room.
         """
-        values = {name: getattr(self, name) for name in Schedule.model_fields if name != "next_at"}
+        values = {name: getattr(self, name) for name in Schedule.model_fields if name not in OF_TIME}
         values["headers"] = FrozenHeaders(self.headers or {})
         known = draft.schedules.get(self.name)
-        next_at = next_after(self.cron, self.timezone, now)
+        next_at, fired = next_after(self.cron, self.timezone, now), (passed_by(now),)
         if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
-            next_at = known.next_at if known.next_at - next_at < CLOCK_WAS_WRONG else next_at  # it may be overdue
+            if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # it may be overdue
+                next_at, fired = known.next_at, known.fired
             if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
-                return known
-        schedule = Schedule(**values, next_at=next_at)
+                return as_told(known, now)
+        schedule = Schedule(**values, next_at=next_at, fired=fired)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
         make_room(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.schedules, self.name, schedule)
-        return schedule
+        return as_told(schedule, now)
 
 
 @dataclass(frozen=True, slots=True)

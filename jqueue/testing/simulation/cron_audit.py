@@ -1,11 +1,16 @@
 """Checks cron entries from the chain of versions alone: each occurrence is enqueued once, and none is lost.
 
+No clock is believed more than another. An entry says in `fired` which occurrences are dealt with. What is added there
+must have been fired in that version, or have passed by a clock that met the entry for the first time. A process that
+dequeues fires what is due by its own clock, so one whose clock is right fires within a period, whatever others did.
+
 When an expression is due is not asked of the library that the queue uses: the few that the simulation has are due
 every so many seconds, and `CRONS` says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 from jqueue.testing.simulation.calls import Calls, Violation
@@ -15,7 +20,10 @@ from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.workload import CRONS
 
 CRON = 11
-"""The number of the rule: each occurrence of a cron entry is enqueued once, in the version that moves its next time."""
+"""The number of the rule: each occurrence of a cron entry is enqueued once, in the version that notes it as fired."""
+
+SPANS = 8
+"""The most stretches in `fired`. With as many, the occurrences between the earliest two may be given up."""
 
 LATE = 1.0
 """Seconds by which a clock may be read later than it was asked."""
@@ -60,17 +68,16 @@ class CronAudit:
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.added: dict[str, int] = {}
-        self._set_to: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._set: dict[str, list[int]] = defaultdict(list)
         self._fired: dict[str, tuple[str, Fields]] = {}
 
     def note_addition(self, job_id: str, job: Fields, after: Version) -> None:
-        """A job of a cron entry was added: no other version has added it, unless the entry was set back meanwhile."""
+        """A job of a cron entry was added: no other version has added it, unless the entry was set anew meanwhile."""
         name, occurrence = named(job_id)
         if name in self._fired:
             raise Violation(CRON, f"{name} has enqueued two jobs at once", version=after)
         first = self.added.get(job_id)
-        set_back = [index for index, due in self._set_to[name] if due <= seconds(occurrence)]
-        if first is not None and not any(first < index < after.index for index in set_back):
+        if first is not None and not any(first < index < after.index for index in self._set[name]):
             raise Violation(CRON, f"{job_id} was enqueued a second time", version=after)
         self.added[job_id] = after.index
         self._fired[name] = (occurrence, job)
@@ -92,7 +99,7 @@ class CronAudit:
                 self._check_entry(name, old, new, after)
         for job_id, job in claimed:
             for name, entry in after.schedules.items():
-                if seconds(entry["next_at"]) <= seconds(job["heartbeat_at"]):
+                if is_due(entry, seconds(job["heartbeat_at"])):
                     raise Violation(0, f"{job_id} was claimed, and {name} was due and did not fire", version=after)
 
     def _check_firing(
@@ -101,24 +108,23 @@ class CronAudit:
         if old is None or new is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
             raise Violation(CRON, f"{name} has fired, and is no entry, or another one by then", version=after)
         if _definition(old) != _definition(new):  # set to enqueue something else, when it was due already
-            self._check_entry(name, old, new, after)
-        at, now, due = seconds(occurrence), seconds(job["created_at"]), seconds(new["next_at"])
-        if not seconds(old["next_at"]) <= at <= now:
-            raise Violation(CRON, f"{name} has fired for {occurrence}, which was not due", version=after)
-        period, offset = CRONS[old["cron"]]
-        last = now - (now - offset) % period
-        if at != last:
+            self._check_entry(name, old, new, after, fires=True)
+        at, now = seconds(occurrence), seconds(job["created_at"])
+        if not is_due(old, now):
+            raise Violation(CRON, f"{name} has fired for {occurrence}, and was not due", version=after)
+        if at != _last(old, now):
             raise Violation(CRON, f"{name} has fired for {occurrence}, which was not the last one due", version=after)
-        if due != last + period:
-            raise Violation(CRON, f"{name} has fired, and is due next at {new['next_at']}", version=after)
+        self._check_record(name, old, new, after, at)
         for field in OF_THE_JOB:
             if job.get(field, UNSAID.get(field)) != new.get(field, UNSAID.get(field)):
                 raise Violation(CRON, f"{name} has fired, and the job has another {field}", version=after)
         if job.get("headers", {}).get("jqueue-scheduled-for") != occurrence:
             raise Violation(CRON, f"{name} has fired, and its job does not say for when", version=after)
 
-    def _check_entry(self, name: str, old: Fields | None, new: Fields | None, after: Version) -> None:
-        """An entry is another than before, and has not fired: somebody has set it, or its job was there already."""
+    def _check_entry(
+        self, name: str, old: Fields | None, new: Fields | None, after: Version, *, fires: bool = False
+    ) -> None:
+        """An entry is another than before: it was set, its job was there already, or a clock behind it was noted."""
         setting = [call for call in self.calls.carried("schedule", after) if call.name == name]
         removing = [call for call in self.calls.carried("unschedule", after) if call.name == name]
         if new is None:
@@ -126,20 +132,56 @@ class CronAudit:
                 raise Violation(CRON, f"{name} is gone, and nobody had asked for that", version=after)
             return
         if setting and (old is None or removing or _definition(old) != _definition(new)):
-            self._set_to[name].append((after.index, seconds(new["next_at"])))
             if not any(all(new.get(field) == value for field, value in call.given.items()) for call in setting):
                 raise Violation(CRON, f"{name} was set to what nobody had asked for", version=after)
+            if old is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
+                self._check_beginning(name, new, after)
+            elif not fires:
+                self._check_kept(name, old, new, after, may_begin=bool(removing))
             return
         if old is None or _definition(old) != _definition(new):
             raise Violation(CRON, f"{name} is another entry, and nobody had asked for that", version=after)
-        moved = seconds(old["next_at"]), seconds(new["next_at"])
-        if setting and len(setting) > 1:  # set to something else, and back
-            self._set_to[name].append((after.index, moved[1]))
-            return
-        if moved[1] <= moved[0]:
-            raise Violation(CRON, f"the next time of {name} went back", version=after)
-        if not self._was_there(name, old, moved[0], after):
-            raise Violation(CRON, f"the next time of {name} has moved, and no job was enqueued", version=after)
+        self._check_kept(name, old, new, after, may_begin=len(setting) > 1 or bool(setting and removing))
+
+    def _check_kept(self, name: str, old: Fields, new: Fields, after: Version, *, may_begin: bool) -> None:
+        """An entry keeps its times: no job was added, unless it was there already; or it begins, if it was removed."""
+        at = _last(old, after.clock)
+        skipped = is_due(old, after.clock) and covers(new, at) and self._was_there(name, old, at, after)
+        try:
+            self._check_record(name, old, new, after, at if skipped else None)
+        except Violation:
+            if not may_begin:
+                raise
+            self._check_beginning(name, new, after)
+
+    def _check_beginning(self, name: str, new: Fields, after: Version) -> None:
+        """An entry was set anew: nothing that had passed by the clock of its writer is to be fired."""
+        self._set[name].append(after.index)
+        spans = spans_of(new)
+        if len(spans) != 1 or abs(after.clock - spans[0][1]) > 1 + LATE:
+            raise Violation(CRON, f"{name} was set, and begins at another time", version=after)
+        self._check_next(name, new, after)
+
+    def _check_record(self, name: str, old: Fields, new: Fields, after: Version, fired: float | None = None) -> None:
+        """What is dealt with now was before, or was fired, or had passed by a clock that is behind all before."""
+        self._check_next(name, new, after)
+        before, now = spans_of(old), spans_of(new)
+        given_up = len(now) == SPANS
+        began = now[0][0] if now[0][0] < before[0][0] else None
+        if began is not None and abs(after.clock - began) > 1 + LATE:
+            raise Violation(CRON, f"{name} goes by a clock that nobody has", version=after)
+        known = [*before, *((at, at) for at in (fired, began) if at is not None)]
+        if fired is not None and (covers(old, fired) or not covers(new, fired)):
+            raise Violation(CRON, f"{name} was fired, and it was noted before, or is not noted", version=after)
+        counts = _count(new, now), _count(new, known)
+        if counts[0] < counts[1]:
+            raise Violation(CRON, f"{name} has forgotten what it has fired", version=after)
+        if counts[0] > counts[1] and not given_up:
+            raise Violation(CRON, f"{name} takes for fired what was not", version=after)
+
+    def _check_next(self, name: str, entry: Fields, after: Version) -> None:
+        if seconds(entry["next_at"]) != _following(entry, spans_of(entry)[-1][1]):
+            raise Violation(CRON, f"{name} is due next at {entry['next_at']}", version=after)
 
     def _was_there(self, name: str, entry: Fields, due: float, after: Version) -> bool:
         """Whether the job of an entry, or one with its unique key, was there already."""
@@ -147,25 +189,74 @@ class CronAudit:
         if key is not None and (key in after.holds or any(j.get("unique_key") == key for j in after.jobs.values())):
             return True
         known = [named(job_id) for job_id in self.added]
-        return any(of == name and seconds(occurrence) >= due for of, occurrence in known)
+        return any(of == name and seconds(occurrence) == due for of, occurrence in known)
 
     def check_calls(self, timeline: Timeline, *, calm: bool) -> None:
         """Whoever dequeues fires what is due: whatever the dequeue was for, and also if it found nothing."""
         for call in self.calls.by_verb["dequeue"]:
             if call.succeeded and call.earliest is not None:
-                self._check_fired(call, timeline.between(call.started, call.ended), call.earliest)
+                seen = timeline.between(call.started, call.ended)
+                self._check_fired(call, seen, call.earliest - LATE, call.latest)
                 long = call.ended - call.started - PATIENCE
                 if calm and call.wait and long > 0:
                     waited = timeline.between(call.started + long, call.ended)
-                    self._check_fired(call, waited[:-1] if call.result else waited, call.earliest + long)
+                    waited = waited[:-1] if call.result else waited
+                    self._check_fired(call, waited, call.earliest + long - LATE, call.latest)
 
-    def _check_fired(self, call: Call, seen: list[Version], now: float) -> None:
+    def _check_fired(self, call: Call, seen: list[Version], earliest: float, latest: float) -> None:
         if any(version.schedules for version in seen):
-            due = [{n for n, each in v.schedules.items() if seconds(each["next_at"]) < now - LATE} for v in seen]
+            due = [{name for name, e in v.schedules.items() if is_surely_due(e, earliest, latest)} for v in seen]
             if always := set.intersection(*due):
                 raise Violation(0, f"returned, and {min(always)} was due all the time", call=call)
 
 
+def spans_of(entry: Fields) -> list[tuple[float, float]]:
+    """The stretches of time whose occurrences are dealt with."""
+    return [(seconds(first), seconds(last)) for first, last in entry["fired"]]
+
+
+def is_due(entry: Fields, now: float) -> bool:
+    """True if an occurrence has passed by a clock that shows `now`, after all that are dealt with by that clock."""
+    begun = [last for first, last in spans_of(entry) if first <= now]
+    return bool(begun) and _following(entry, begun[-1]) <= now
+
+
+def is_surely_due(entry: Fields, earliest: float, latest: float) -> bool:
+    """True if an entry is due by every clock that shows a time between two."""
+    begins = [first for first, _ in spans_of(entry)]
+    return is_due(entry, earliest) and not any(earliest < first <= latest for first in begins)
+
+
+def covers(entry: Fields, at: float) -> bool:
+    """True if an occurrence is noted as dealt with."""
+    return any(first <= at <= last for first, last in spans_of(entry))
+
+
+def _following(entry: Fields, at: float) -> float:
+    """The first occurrence after a moment."""
+    period, offset = CRONS[entry["cron"]]
+    return at - (at - offset) % period + period
+
+
+def _last(entry: Fields, at: float) -> float:
+    """The last occurrence until a moment."""
+    return _following(entry, at) - CRONS[entry["cron"]][0]
+
+
+def _count(entry: Fields, spans: list[tuple[float, float]]) -> int:
+    """Number of occurrences in some stretches, each counted once."""
+    period, offset = CRONS[entry["cron"]]
+    count, through = 0, -math.inf
+    for first, last in sorted(spans):
+        begin = math.ceil((max(first, through) - offset) / period)
+        end = math.floor((last - offset) / period)
+        if first <= through and begin * period + offset == through:
+            begin += 1
+        count += max(0, end - begin + 1)
+        through = max(through, last)
+    return count
+
+
 def _definition(entry: Fields) -> Fields:
     """What was asked for, without what the queue adds."""
-    return {name: value for name, value in entry.items() if name != "next_at"}
+    return {name: value for name, value in entry.items() if name not in ("next_at", "fired")}

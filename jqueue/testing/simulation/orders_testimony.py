@@ -19,8 +19,7 @@ from jqueue.testing.simulation.chain import (
     attempt_of,
     status_of,
 )
-from jqueue.testing.simulation.cron_audit import LATE
-from jqueue.testing.simulation.held import seconds
+from jqueue.testing.simulation.cron_audit import LATE, is_due
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.punctuality import Exits
 
@@ -96,8 +95,8 @@ class OrdersTestimony:
             done = any(all(entry.get(field) == value for field, value in call.given.items()) for entry in entries)
             told = call.result.next_at.timestamp()
             if done and call.earliest is not None and told < call.earliest - LATE:
-                due = [seconds(entry["next_at"]) for entry in entries if entry]
-                if told not in due:  # an equal entry that is overdue stays so
+                overdue = any(is_due(entry, told) for entry in entries if entry)
+                if not overdue:  # an equal entry that is overdue stays so
                     raise Violation(11, f"was told that {name} is due at a time in the past", call=call)
         if not done and not any(other is not call and self._meets(other, seen) for other in others):
             raise Violation(2, "returned, and that did not hold", call=call)
@@ -105,8 +104,8 @@ class OrdersTestimony:
     def check_schedules(self, call: Call) -> None:
         """The list is that of a version that was current then."""
         if call.succeeded:
-            told = {entry.name: entry.next_at.timestamp() for entry in call.result}
-            shown = [{n: seconds(e["next_at"]) for n, e in v.schedules.items()} for v in self._during(call)]
+            told = {entry.name: entry.cron for entry in call.result}
+            shown = [{name: entry["cron"] for name, entry in v.schedules.items()} for v in self._during(call)]
             if told not in shown:
                 raise Violation(3, "showed cron entries that were not there", call=call)
 

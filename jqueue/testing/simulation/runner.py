@@ -255,7 +255,10 @@ class Simulation:
             client.process.die()
             return [self._start(loop)]
         if kind == "clock jump":
-            client.clock.skew += dice.choice([-10_000, -1, 1, 10_000])
+            jump = dice.choice([-10_000, -1, 1, 10_000, 3600])
+            client.clock.skew += jump
+            if jump == 3600:  # and somebody sees it, and sets it right
+                loop.call_later(dice.uniform(0, 20), client.clock.set_back, jump)
         else:
             client.process.pause()
             loop.call_later(dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)]), _resume, client.process)

@@ -73,6 +73,10 @@ class SimulatedClock:
     def skew(self, seconds: float) -> None:
         self._skews.append((self.monotonic(), seconds))
 
+    def set_back(self, seconds: float) -> None:
+        """Undo a jump of so many seconds."""
+        self.skew -= seconds
+
     def least_since(self, moment: float) -> float:
         """The least that it has shown since a moment, in seconds since 1970."""
         return EPOCH.timestamp() + moment + min(self._skews_since(moment))
