@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jqueue.core.blob import Blob
 from jqueue.core.engine import CommitEngine
-from jqueue.domain import order
+from jqueue.domain import occurrences, order
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JobCancelledError
 from jqueue.domain.models import JobStatus
@@ -185,7 +185,7 @@ def cron_of_others_ignored(patch):
 
 def cron_gap_taken_for_fired(patch):
     """A clock that is ahead fires, and the occurrences before are taken for fired too"""
-    fired = schedules.with_fired
+    fired = occurrences.with_fired
 
     def without_gaps(*given):
         after = fired(*given)
@@ -202,7 +202,7 @@ def cron_waits_for_the_clock_ahead(patch):
 
 def cron_remembers_the_last_only(patch):
     """A cron entry that fires forgets which occurrences were fired before"""
-    fired = schedules.with_fired
+    fired = occurrences.with_fired
 
     def short(*given):
         after = fired(*given)
@@ -213,7 +213,7 @@ def cron_remembers_the_last_only(patch):
 
 def cron_fires_on_being_met(patch):
     """A clock that is behind all that is known of a cron entry fires for an occurrence that had passed"""
-    met = schedules.with_clock
+    met = occurrences.with_clock
 
     def a_day_before(schedule, now):
         return met(schedule, now - timedelta(days=1))
