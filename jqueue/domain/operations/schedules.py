@@ -22,7 +22,7 @@ from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, 
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
 from jqueue.domain.room import make_room
-from jqueue.domain.rules import Schedule
+from jqueue.domain.rules import Schedule, Span
 
 SCHEDULED_FOR = "jqueue-scheduled-for"
 """The header that tells a job for which time it was enqueued."""
@@ -137,7 +137,8 @@ class SetSchedule(Operation):
         values = {name: getattr(self, name) for name in Schedule.model_fields if name not in OF_TIME}
         values["headers"] = FrozenHeaders(self.headers or {})
         known = draft.schedules.get(self.name)
-        next_at, fired = next_after(self.cron, self.timezone, now), (passed_by(now),)
+        next_at = next_after(self.cron, self.timezone, now)
+        fired: tuple[Span, ...] = (passed_by(now),)
         if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
             if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # it may be overdue
                 next_at, fired = known.next_at, known.fired
