@@ -26,7 +26,7 @@ from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsListing, SupportsRelease
 from jqueue.spark.globs import Pattern, has_wildcards
-from jqueue.spark.options import url_of
+from jqueue.spark.options import check_one_url, url_of, urls_of
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNS = re.compile(r"[,*?\[]")
@@ -58,10 +58,12 @@ def addresses_of(options: Mapping[str, str]) -> list[str]:
         options: as Spark hands them over: a list of URLs comes as `paths`, in JSON.
 
     Raises:
-        InvalidURLError: none is named.
+        InvalidURLError: none is named, or two options name different ones.
     """
-    lists = [json.loads(text) for name, text in options.items() if name.lower() == "paths"]
-    return [address for path in (lists[0] if lists else [url_of(options)]) for address in split(path)]
+    paths = next((json.loads(text) for name, text in options.items() if name.lower() == "paths"), [])
+    if paths:
+        check_one_url([",".join(paths), *urls_of(options).values()])
+    return [address for path in (paths or [url_of(options)]) for address in split(path)]
 
 
 def is_fleet(options: Mapping[str, str]) -> bool:

@@ -8,15 +8,18 @@ options that may hold secrets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
 
-OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
-"""What Spark puts among the options, and who needs it knows where to find it."""
+OF_SPARK = frozenset({"path", "paths", "url", "checkpointlocation", "queryname"})
+"""Options that every reader and writer accepts: the URL of the queue, and what Spark adds."""
+
+OWN_FILE = "file:/"
+"""The start of the URL that Spark makes of the path of a table."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,41 @@ def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any
 
 
 def url_of(options: Mapping[str, str]) -> str:
-    """The URL of the queue: what was given to `load`, `save` or `start`, or as the option `path`.
+    """Return the URL of the queue: the option `url`, or `path`, which is what `load`, `save` and `start` are given.
 
     Raises:
-        InvalidURLError: there is none.
+        InvalidURLError: there is none, or there are two.
     """
-    for given, text in options.items():
-        if given.lower() == "path" and text.strip():
-            return text
-    raise InvalidURLError(
-        'the URL of the queue is missing: give it to load, save or start, as in load("s3://bucket/queue.json")'
-    )
+    given = list(urls_of(options).values())
+    if not given:
+        raise InvalidURLError(
+            'the URL of the queue is missing: give it to load, save or start, as in load("s3://bucket/queue.json"), or '
+            "as the option url. A table has it only if it was created without columns"
+        )
+    check_one_url(given)
+    return given[0]
+
+
+def urls_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options `path` and `url` that are not empty, by their names in small letters."""
+    given = {name.lower(): text for name, text in options.items() if text.strip()}
+    return {name: _plain_path(given[name]) for name in ("path", "url") if name in given}
+
+
+def check_one_url(given: Collection[object]) -> None:
+    """Refuse URLs that differ from each other.
+
+    Raises:
+        InvalidURLError: they do.
+    """
+    if len({str(each) for each in given}) > 1:
+        raise InvalidURLError("the option url names another queue than the path does: give one of the two")
+
+
+def _plain_path(url: str) -> str:
+    """Return the URL with `file:///` where Spark writes `file:/`."""
+    of_spark = url.startswith(OWN_FILE) and not url.startswith(f"{OWN_FILE}/")
+    return f"file:///{url.removeprefix(OWN_FILE)}" if of_spark else url
 
 
 def in_options(text: str) -> str:

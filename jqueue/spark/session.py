@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from jqueue.domain.errors import shown
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
+
+NEEDED = (4, 2)
+"""The oldest PySpark whose data sources can do what ours does."""
+
+INSTALL = 'pip install "jqueue[spark]"'
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -22,6 +30,27 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
 }
 ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def spark_problem(version: str) -> str | None:
+    """Return what is wrong with this version of PySpark or Spark, in one line; None if it can be used."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= NEEDED:
+        return None
+    return f"jqueue needs PySpark {NEEDED[0]}.{NEEDED[1]} or newer, and this is {shown(version)}: {INSTALL}"
+
+
+def require_spark(*versions: str) -> None:
+    """Refuse to work with a PySpark or a Spark that is too old.
+
+    Args:
+        versions: of PySpark in this process, and of the session.
+
+    Raises:
+        ImportError: one of them is.
+    """
+    for problem in map(spark_problem, versions):
+        if problem is not None:
+            raise ImportError(problem)
 
 
 def java_problem() -> str | None:
@@ -67,10 +96,13 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
         settings: more of Spark's settings, by their names, or with `_` for each dot: `spark_ui_enabled="true"`.
 
     Raises:
+        ImportError: PySpark is too old.
         RuntimeError: Spark cannot run here. The message says what it needs.
     """
+    import pyspark
     from pyspark.sql import SparkSession
 
+    require_spark(pyspark.__version__)
     problem = java_problem()
     if problem is not None:
         raise RuntimeError(problem)

@@ -134,7 +134,7 @@ def test_without_pyspark_one_line_says_what_to_install(no_spark, monkeypatch, co
 
 def test_a_pyspark_that_is_too_old_is_named(no_spark, monkeypatch):
     monkeypatch.setattr(sessions, "version", lambda package: "4.1.2")
-    assert refused("snapshot", "queue.json").startswith("this needs pyspark 4.2 or newer, and 4.1.2 is installed")
+    assert refused("snapshot", "queue.json").startswith("jqueue needs PySpark 4.2 or newer, and this is '4.1.2'")
 
 
 def test_without_java_one_line_says_what_is_missing(no_spark, monkeypatch):

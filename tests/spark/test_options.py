@@ -73,6 +73,28 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(name, text, words):
     assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({"path": "queue.json"}, "queue.json"),
+        ({"url": "s3://b/k"}, "s3://b/k"),
+        ({"URL": "s3://b/k", "Path": "s3://b/k"}, "s3://b/k"),
+        ({"url": "/a/queue.json", "path": ""}, "/a/queue.json"),
+        ({"path": "file:/a/queue.json"}, "file:///a/queue.json"),
+        ({"path": "file:/a/q.json", "url": "file:///a/q.json"}, "file:///a/q.json"),
+    ],
+)
+def test_the_url_is_the_option_url_or_the_path(options, url):
+    assert url == url_of(options)
+    assert {} == take(options, KNOWN)
+
+
+def test_two_urls_that_differ_are_refused_without_being_shown():
+    with pytest.raises(InvalidURLError) as caught:
+        url_of({"url": "s3://key:secret@b/k", "path": "s3://b/other"})
+    assert "the option url names another queue than the path does: give one of the two" == str(caught.value)
+
+
 def test_a_queue_without_a_url_is_refused():
     assert "queue.json" == url_of(CaseInsensitiveDict({"path": "queue.json"}))
     for options in ({}, {"path": " "}):

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from jqueue.spark.session import interpreters
+from jqueue.spark.datasource import JQueueDataSource
+from jqueue.spark.session import interpreters, require_spark
 
 SENT = {"PYSPARK_PYTHON": "./environment/bin/python"}
 OTHER = {"PYSPARK_DRIVER_PYTHON": "python3"}
@@ -21,3 +22,20 @@ def test_all_runs_what_this_process_runs_if_nobody_says_otherwise(master):
 def test_who_says_what_executors_run_says_it_for_data_sources_too():
     assert {} == interpreters("spark://host:7077", SENT)
     assert {"PYSPARK_DRIVER_PYTHON": sys.executable} == interpreters("local[2]", SENT)
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "4.0.0.dev1", "3.5.7"])
+def test_a_pyspark_that_is_too_old_is_named_with_the_one_that_is_needed(version):
+    class Older(JQueueDataSource):
+        pyspark_version = version
+
+    wanted = f"jqueue needs PySpark 4.2 or newer, and this is '{version}': pip install \"jqueue[spark]\""
+    for refused in (lambda: Older({"path": "queue.json"}), lambda: require_spark("4.2.0", version)):
+        with pytest.raises(ImportError) as caught:
+            refused()
+        assert wanted == str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.10.1", "4.2.0.dev3", "5.0"])
+def test_a_pyspark_that_is_new_enough_is_taken(version):
+    require_spark(version)

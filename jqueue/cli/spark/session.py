@@ -20,16 +20,13 @@ from jqueue.cli.printing import refusal
 from jqueue.domain.errors import JQueueError
 from jqueue.spark.errors import one_line
 from jqueue.spark.noise import java_options, quiet_java, quiet_python
-from jqueue.spark.session import java_problem
+from jqueue.spark.session import INSTALL, java_problem, spark_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERRUPTED = 130
 """What a command exits with that was stopped by Ctrl-C."""
-
-NEEDED = (4, 2)
-INSTALL = 'pip install "jqueue[spark]"'
 
 _SIGNS = re.compile(r"[,*?\[]")
 _SETTING = re.compile(r"(spark\.[^\s=]+)=(.*)", re.DOTALL)
@@ -158,9 +155,7 @@ def _check_installed(place: Place) -> None:
         version("pyarrow")
     except PackageNotFoundError:
         raise refusal(f"this needs Spark: {INSTALL}", as_json=place.as_json) from None
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < NEEDED:
-        raise refusal(f"this needs pyspark 4.2 or newer, and {found} is installed: {INSTALL}", as_json=place.as_json)
-    problem = java_problem()
+    problem = spark_problem(found) or java_problem()
     if problem is not None:
         raise refusal(problem, as_json=place.as_json)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyspark
+
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
@@ -28,6 +30,7 @@ from jqueue.spark.batch.spark_job import do_on_spark, sizes_of
 from jqueue.spark.batch.task import BatchTask, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.errors import one_line
+from jqueue.spark.session import require_spark
 from jqueue.spark.staging import Staging, absolute, open_store
 from jqueue.sync.background import background
 from jqueue.sync.calls import Call
@@ -83,10 +86,12 @@ def run_batch(
 
     Raises:
         BatchFailedError: Spark could not finish it. Jobs that were done are acked, the others handed back unharmed.
+        ImportError: Spark is too old. No job was claimed.
         InvalidJobError: an argument is wrong, or the worker cannot be sent. No job was claimed.
         StorageError: the queue cannot be used. If it failed at the end, the claims will be stale, and the jobs done
             again.
     """
+    require_spark(pyspark.__version__, spark.version)
     names, url = names_of(worker, entrypoint), absolute(os.fspath(url))
     open_store(url)  # a store that executors cannot reach is refused
     check_integer("max_jobs", max_jobs, 1, MOST)

@@ -25,6 +25,8 @@ from typing import Any
 from pyspark.sql import types as sql
 
 from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.spark.rows import SNAPSHOT_SCHEMA
+from jqueue.spark.tables import url_in
 
 TEXTS = (sql.StringType, sql.CharType, sql.VarcharType)
 NUMBERS = (sql.FractionalType, sql.IntegralType)
@@ -53,18 +55,20 @@ class Columns:
         places: the column of each part of a job that has one, by its number.
         constants: the parts that are the same in all jobs.
         fields: names and numbers of the columns that become one JSON object; empty if there is a payload.
+        unset: names and numbers of the columns that must be null, as only the queue sets them.
     """
 
     places: Mapping[str, int]
     constants: Mapping[str, Any]
     fields: tuple[tuple[str, int], ...] = ()
+    unset: tuple[tuple[str, int], ...] = ()
 
 
 def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
     """Find out what the columns are for.
 
     Args:
-        schema: of the DataFrame.
+        schema: of the DataFrame; or of a table of SQL, whose rows have all columns of a snapshot.
         constants: what options say of all jobs, by the name of the column that would say it.
 
     Raises:
@@ -86,8 +90,9 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
             places[name] = number
     _check_choices(places, constants)
     if "payload" in places:
-        _check_no_others(others)
-        return Columns(places, constants)
+        unset = tuple(each for each in others if url_in(schema) is not None and each[0] in SNAPSHOT_SCHEMA.names)
+        _check_no_others([each for each in others if each not in unset])
+        return Columns(places, constants, unset=unset)
     if not others:
         raise InvalidJobError("there is nothing to make a payload of: add a column payload, or columns of any names")
     for name, number in others:

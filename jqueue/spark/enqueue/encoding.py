@@ -57,6 +57,8 @@ class RowEncoder:
             InvalidJobError: a row cannot be a job. The message says which row, and nothing of its payload.
             QueueFullError: these rows alone are more than the queue takes.
         """
+        for name, place in self._columns.unset:
+            self._refuse_values(name, batch.column(place))
         entrypoints = self._entrypoints(batch)
         payloads = self._payloads(batch)
         special = {name: self._values(name, batch) for name in SPECIAL}
@@ -190,6 +192,11 @@ class RowEncoder:
     def _refuse_nulls(self, name: str, column: pa.Array) -> None:
         if column.null_count:
             raise self._wrong(column.is_null().index(True).as_py(), f"{name} is null")
+
+    def _refuse_values(self, name: str, column: pa.Array) -> None:
+        if column.null_count < len(column):
+            number = column.is_valid().index(True).as_py()
+            raise self._wrong(number, f"{name} is not null, and only the queue sets it: leave it out of the INSERT")
 
     def _wrong(self, number: int, what: str) -> InvalidJobError:
         return InvalidJobError(f"row {self._rows + number} of partition {self._partition}: {in_options(what)}")

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,6 +33,7 @@ from jqueue.spark.report.columns import (
     Standing,
 )
 from jqueue.spark.report.figures import EPOCH, READ, facts_of, figures_of
+from jqueue.spark.session import require_spark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,9 +118,11 @@ def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | No
         now: what ages are measured from; aware. The machine's clock says it if nobody does.
 
     Raises:
+        ImportError: Spark is too old.
         InvalidURLError: there is no queue whose name fits, or a URL is wrong.
         StorageError: a store could not tell which queues there are.
     """
+    require_spark(pyspark.__version__, spark.version)
     if now is not None and now.tzinfo is None:
         raise InvalidJobError("now must be aware of its time zone, as in datetime.now(UTC)")
     found = queues_of(urls if isinstance(urls, str) else ",".join(urls))

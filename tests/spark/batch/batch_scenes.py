@@ -23,6 +23,7 @@ class Session:
     """
 
     sparkContext: Any = SimpleNamespace(defaultParallelism=2)
+    version = "4.2.0"
 
     def __init__(self, before=lambda number: None):
         self.before = before

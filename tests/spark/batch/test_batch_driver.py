@@ -35,6 +35,14 @@ def url(tmp_path):
     return str(tmp_path / "queue.json")
 
 
+def test_a_spark_that_is_too_old_is_refused_before_anything_is_claimed(url):
+    session = Session(lambda number: pytest.fail("Spark was asked"))
+    session.version = "4.1.4"
+    with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, and this is '4\.1\.4'"):
+        run_batch(session, url, make_worker())
+    assert not os.path.exists(url)
+
+
 # What goes well
 
 
