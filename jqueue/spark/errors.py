@@ -3,11 +3,27 @@
 What jqueue raises inside a data source reaches the program as the last line of a traceback, in the text of an exception
 of PySpark's. What Spark itself complains about stands in the first line. Here either is found. The text is all that is
 looked at, so pyspark need not be there.
+
+    try:
+        rows.write.format("jqueue").mode("append").save(url)
+    except Exception as error:
+        raise cause(error) or error
+
+    with plain_errors():  # the same for a block
+        rows.write.format("jqueue").mode("append").save(url)
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jqueue.domain import errors as domain
+from jqueue.domain.errors import JQueueError, StorageError
+
+_OURS = {name: each for name, each in vars(domain).items() if isinstance(each, type) and issubclass(each, JQueueError)}
+"""The public classes of errors, by name: the only ones that are made of a text."""
 
 _INTRODUCTION = re.compile(
     r"Traceback \(most recent call last\):\n"
@@ -79,6 +95,44 @@ _KNOWN = (
 """What Spark says so that only those who know it understand it, or with the data in it; and the same in plain words."""
 
 
+def cause(error: BaseException) -> JQueueError | None:
+    """Return the error of jqueue that made a call of Spark's fail; None if it was no error of jqueue.
+
+    It has the class and the message, and no other attributes: they stayed in the process that raised it.
+
+    Args:
+        error: what the call raised. An error of jqueue is returned as it is.
+    """
+    if isinstance(error, JQueueError):
+        return error
+    if not type(error).__module__.startswith(_SPARKS_MODULES):
+        return None
+    found = _last_raised(str(error))
+    if found is None:
+        return None
+    name, module, text = found
+    if module.partition(".")[0] != "jqueue":
+        return None
+    kind = _OURS.get(name, JQueueError)
+    return kind(text) if issubclass(kind, StorageError) else kind.__new__(kind, text)  # others are made of more
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise the errors of jqueue that calls of Spark's inside fail with. Any other error is passed on as it is.
+
+    Raises:
+        JQueueError: a call failed with it. Its `__cause__` is what Spark raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = cause(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+
+
 def one_line(error: BaseException) -> str:
     """What is wrong, in one line for people.
 
@@ -104,6 +158,12 @@ def _of_spark(text: str) -> str:
 
 def _raised_in_python(text: str) -> str | None:
     """What the last traceback in the text ends with, or what stands in its place; None if nothing was raised there."""
+    found = _last_raised(text)
+    return None if found is None else _of(*found)
+
+
+def _last_raised(text: str) -> tuple[str, str, str] | None:
+    """The class, its module and the message that the last traceback ends with; None if there is none."""
     begins = [found.end() for found in _INTRODUCTION.finditer(text)]
     if not begins:
         return None
@@ -113,7 +173,7 @@ def _raised_in_python(text: str) -> str | None:
     if match is None:
         return None
     module, _, name = match["name"].rpartition(".")
-    return _of(name, module, match["text"] or "")
+    return name, module, match["text"] or ""
 
 
 def _first(text: str) -> str:

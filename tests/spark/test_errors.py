@@ -2,8 +2,15 @@
 
 import pytest
 
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError
-from jqueue.spark.errors import one_line
+from jqueue.domain.errors import (
+    DuplicateJobError,
+    InvalidJobError,
+    InvalidURLError,
+    JQueueError,
+    QueueFullError,
+    UnknownOutcomeError,
+)
+from jqueue.spark.errors import cause, one_line, plain_errors
 
 LINE = "option maxJobs takes a whole number from 1 to 10, got '0'"
 
@@ -78,6 +85,57 @@ def raised(text, name="AnalysisException", module="pyspark.errors.exceptions.cap
 )
 def test_what_jqueue_says_is_all_that_is_said(error):
     assert LINE == one_line(error)
+
+
+PLANNED = "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: "
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("jqueue.domain.errors.InvalidJobError", InvalidJobError),
+        ("jqueue.domain.errors.QueueFullError", QueueFullError),
+        ("jqueue.domain.errors.DuplicateJobError", DuplicateJobError),
+        ("jqueue.domain.errors.UnknownOutcomeError", UnknownOutcomeError),
+        ("jqueue.spark.batch.task.BatchTaskError", JQueueError),
+        ("jqueue.domain.errors.os", JQueueError),
+    ],
+)
+def test_the_cause_is_the_error_that_jqueue_raised_with_its_message(name, kind):
+    found = cause(raised(f"{PLANNED}{TRACEBACK}{name}: {LINE}\n SQLSTATE: 38000"))
+    assert (kind, LINE) == (type(found), str(found))
+    hidden = cause(raised(f"{PLANNED}{name}: {LINE}\n SQLSTATE: 38000"))
+    assert (kind, LINE) == (type(hidden), str(hidden))
+
+
+def test_an_error_of_jqueue_is_its_own_cause():
+    error = InvalidURLError("bad URL")
+    assert error is cause(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(f"{PLANNED}{TRACEBACK}shop.InvalidJobError: {LINE}\n"),
+        raised(f"{PLANNED}{TRACEBACK}InvalidJobError: {LINE}\n"),
+        raised("[PATH_NOT_FOUND] Path does not exist: jqueue.domain.errors.InvalidJobError: no. SQLSTATE: 42K03"),
+        ValueError(f"{TRACEBACK}jqueue.domain.errors.InvalidJobError: {LINE}\n"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_another_error_has_no_cause_of_ours(error):
+    assert cause(error) is None
+
+
+def test_within_plain_errors_ours_are_raised_and_others_as_they_are():
+    of_spark = raised(f"{PLANNED}{TRACEBACK}jqueue.domain.errors.QueueFullError: {LINE}\n SQLSTATE: 38000")
+    with pytest.raises(QueueFullError, match="maxJobs") as caught, plain_errors():
+        raise of_spark
+    assert of_spark is caught.value.__cause__
+    for error in (KeyError("size"), raised("[PATH_NOT_FOUND] Path does not exist"), InvalidURLError("bad URL")):
+        with pytest.raises(type(error)) as passed, plain_errors():
+            raise error
+        assert error is passed.value
 
 
 def test_a_message_of_several_lines_becomes_one():
