@@ -27,6 +27,9 @@ from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout
 
 logger = logging.getLogger("jqueue.worker")
 
+JOB_TASK = "jqueue-job "
+"""The name of the task of a job, before the id of the job."""
+
 
 class Workshop:
     """Where the jobs of one run are done.
@@ -82,7 +85,7 @@ class Workshop:
             hands.running += 1
             if wants_context:
                 held.context = self._context(job, handler)
-            held.task = loop.create_task(self._work(held, call))
+            held.task = loop.create_task(self._work(held, call), name=f"{JOB_TASK}{job.id}")
         hands.begun.set()
 
     def stop(self, held: Held, reason: Reason) -> None:

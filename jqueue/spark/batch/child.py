@@ -26,13 +26,15 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.partition_queue import PartitionQueue
+from jqueue.spark.batch.watching import blocked_loop_told
 from jqueue.worker import Worker
 
-Word = Literal["ready", "begun", "ended", "failed", "over"]
+Word = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
 """What a message is about.
 
-`ready`: seconds after which jobs of an entrypoint should have ended; `begun`: ids of jobs; `ended`: outcomes; `failed`:
-why no more jobs are done; `over`: nothing more will come, and whether a handler wanted so.
+`ready`: seconds after which jobs of an entrypoint should have ended; `begun`: ids of jobs; `ended`: outcomes;
+`blocked`: the id of the job whose handler blocks the event loop, or null when none does any more; `failed`: why no more
+jobs are done; `over`: nothing more will come, and whether a handler wanted so.
 """
 
 LENGTH = 4
@@ -141,7 +143,8 @@ async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callab
     if errand.concurrency is not None:
         worker.concurrency = errand.concurrency
     try:
-        await worker.run(queue, drain=True, signals=False)
+        with blocked_loop_told(lambda job_id: tell("blocked", job_id)):
+            await worker.run(queue, drain=True, signals=False)
     except Exception as error:
         traceback.print_exc()
         tell("failed", str(error) if isinstance(error, JQueueError) else f"the worker failed: {_said(error)}")
@@ -167,12 +170,14 @@ def _said(error: BaseException) -> str:
 
 def _teller(writer: int) -> Callable[[Word, Any], None]:
     """What writes messages to a pipe, whole: who reads them gets them even if this process ends next."""
+    turn = threading.Lock()
 
     def tell(word: Word, about: Any) -> None:
         message = json.dumps([word, about], ensure_ascii=False, separators=(",", ":")).encode()
         left = memoryview(len(message).to_bytes(LENGTH, "big") + message)
-        while left:
-            left = left[os.write(writer, left) :]
+        with turn:
+            while left:
+                left = left[os.write(writer, left) :]
 
     return tell
 

@@ -2,7 +2,8 @@
 
 A child does all jobs, as many at a time as its worker does. When it ends before it has done them, those that it had
 begun are done again, one at a time. Of these, the one that ends a process in which nothing else has run is to blame,
-and charged; the others are done. Those that were not begun go to another child, together. Without fork (Windows) there
+and charged; the others are done. A handler that was seen to block the event loop past its timeout is to blame at once,
+and is not run again. Jobs that were not begun go to another child, together. Without fork (Windows) there
 are no children: handlers run in the task itself, and one that ends it fails it.
 """
 
@@ -61,6 +62,9 @@ def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = Non
                 begun, later = left, []
             known.update((job.id, Outcome(*job.claim, "handed_back")) for job in begun)
             begun = []
+        elif told.is_sure:
+            known.update((job.id, _killed(job, told)) for job in begun if job.id in told.overdue)
+            begun, later = [], [job for job in left if job.id not in told.overdue]
         elif one_by_one and len(told.begun) == 1:
             known.update((job.id, _killed(job, told)) for job in begun)
             begun = []

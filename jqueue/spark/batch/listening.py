@@ -60,6 +60,8 @@ class Told:
         is_stopped: whether that is for a handler that has stopped the worker.
         death: how its process ended, if before that.
         overdue: the ids of the jobs whose handlers did not stop, for which it was ended.
+        blocking: the id of the job whose handler blocks the event loop.
+        is_sure: whether the job that is overdue is to blame, and no other: it was seen to block the event loop.
         limits: seconds after which jobs of an entrypoint must have ended.
     """
 
@@ -70,6 +72,8 @@ class Told:
     is_stopped: bool = False
     death: str | None = None
     overdue: set[str] = field(default_factory=set)
+    blocking: str | None = None
+    is_sure: bool = False
     limits: dict[str, float | None] = field(default_factory=dict)
 
     @property
@@ -89,6 +93,8 @@ class Told:
             self.begun.update(about)
         elif word == "ended":
             self.outcomes.update((outcome.job_id, outcome) for outcome in map(Outcome.of_plain, about))
+        elif word == "blocked":
+            self.blocking = None if about is None else str(about)
         elif word == "failed":
             self.failure = str(about)
         elif word == "over":
@@ -152,6 +158,7 @@ class _Listener:
         self._clock = clock
         self._heard = bytearray()
         self._due: dict[str, float] = {}
+        self._blocked_until: float | None = None
         self._end_by: float | None = None
         self._code: int | None = None
         self._is_there = True
@@ -208,6 +215,9 @@ class _Listener:
     def _note(self, word: str, about: Any) -> None:
         """Note by when what has begun must have ended."""
         told = self.told
+        if word == "blocked":
+            limit = None if about is None else told.limits.get(self._entrypoints[about])
+            self._blocked_until = None if limit is None else self._clock.monotonic() + limit
         if word == "begun" and told.limits:
             now = self._clock.monotonic()
             for job_id in about:
@@ -222,13 +232,15 @@ class _Listener:
 
     def _next_look(self) -> float:
         """Seconds until there is something to see to, if nothing is heard."""
-        moments = [*self._due.values(), *([] if self._end_by is None else [self._end_by])]
+        moments = [*self._due.values(), *(each for each in (self._end_by, self._blocked_until) if each is not None)]
         return max(0.0, min([LOOK_EVERY, *(moment - self._clock.monotonic() for moment in moments)]))
 
     def _is_too_late(self) -> bool:
         """Whether it had all the time that there is. For handlers that do not stop it is ended, and heard out."""
         now = self._clock.monotonic()
         late = [job_id for job_id, due in self._due.items() if now >= due]
+        if self._blocked_until is not None and now >= self._blocked_until and self.told.blocking is not None:
+            late, self.told.is_sure, self._blocked_until = [self.told.blocking], True, None
         if late:
             logger.warning("a process of handlers is ended: %d of them did not stop in time", len(late))
             self.told.overdue.update(late)

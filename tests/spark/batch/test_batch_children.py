@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from jqueue.spark.batch.listening import Patience
 from jqueue.worker import Worker
 from tests.spark.batch.child_scenes import Diary, crash, done_by, jobs_of, make_worker, needs_fork
 
@@ -194,6 +195,33 @@ def test_a_handler_that_blocks_the_event_loop_is_ended_and_charged_and_no_other(
 
     outcomes = done_by(worker, jobs_of(b"", b"", b"slow", b"", b""))
     assert ["done", "done", "overdue", "done", "done"] == [outcome.kind for outcome in outcomes]
+
+
+def test_each_handler_that_blocks_the_event_loop_is_waited_for_once(diary):
+    worker = Worker(concurrency=10, cancel_grace=0.05)
+
+    @worker.handler("work", timeout=0.1)
+    async def work(payload: bytes) -> None:
+        await asyncio.sleep(0)
+        if payload == b"slow":
+            diary.note(payload.decode())
+            time.sleep(60)
+
+    outcomes = done_by(worker, jobs_of(*[b"", b"slow", b"", b""] * 4), Patience(late=60))
+    assert Counter(done=12, overdue=4) == Counter(outcome.kind for outcome in outcomes)
+    assert ["slow"] * 4 == diary.read()
+
+
+def test_a_handler_that_blocks_the_event_loop_for_less_than_its_timeout_is_left_alone(diary):
+    worker = Worker(concurrency=10)
+
+    @worker.handler("work", timeout=30)
+    async def work(payload: bytes) -> None:
+        diary.note(payload.decode())
+        time.sleep(0.6 if payload == b"slow" else 0)
+
+    assert ["done"] * 4 == [outcome.kind for outcome in done_by(worker, jobs_of(b"", b"slow", b"", b""))]
+    assert 4 == len(diary.read())
 
 
 def test_a_worker_that_does_not_end_is_ended_when_its_jobs_are_done():

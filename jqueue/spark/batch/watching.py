@@ -1,0 +1,71 @@
+"""Which job blocks the event loop of a process of handlers: seen by a thread, and told to the parent.
+
+A handler that does not give way to the event loop cannot be cancelled, and stops every other job of its process. From
+outside, all of them look late. The task that is running says which one is to blame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jqueue.worker.working import JOB_TASK
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks. A loop that has not moved between two of them is blocked."""
+
+
+@contextmanager
+def blocked_loop_told(tell: Callable[[str | None], object], every: float = LOOK_EVERY) -> Iterator[None]:
+    """Tell which job's handler blocks the running event loop, for as long as a block of code lasts.
+
+    A handler that keeps Python's own lock, in code of C, keeps it from the thread as well: nothing is told of it.
+
+    Args:
+        tell: called in a thread with the id of a job that begins to block the loop, and with None when it has ended.
+        every: seconds between two looks.
+    """
+    watch = _Watch(asyncio.get_running_loop(), tell, every)
+    thread = threading.Thread(target=watch.look_on, name="jqueue-loop-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        watch.over.set()
+
+
+class _Watch:
+    """What the loop and the thread know together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[str | None], object], every: float) -> None:
+        self.over = threading.Event()
+        self._loop = loop
+        self._tell = tell
+        self._every = every
+        self._moved = True
+
+    def look_on(self) -> None:
+        """Look again and again, in a thread."""
+        told: str | None = None
+        while not self.over.wait(self._every):
+            blocking = None if self._moved else self._job_on_loop()
+            if blocking != told:
+                told = blocking
+                self._tell(told)
+            if self._moved:
+                self._moved = False
+                try:
+                    self._loop.call_soon_threadsafe(self._move)
+                except RuntimeError:  # the loop is closed
+                    return
+
+    def _move(self) -> None:
+        self._moved = True
+
+    def _job_on_loop(self) -> str | None:
+        """Return the id of the job whose task is running; None if it is another task, or none."""
+        task = asyncio.current_task(self._loop)
+        name = "" if task is None else task.get_name()
+        return name.removeprefix(JOB_TASK) if name.startswith(JOB_TASK) else None
