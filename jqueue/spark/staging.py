@@ -86,9 +86,17 @@ class Staging:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
-    def name(self, write_id: str, partition: int, attempt: int) -> str:
-        """A name for what an attempt of a task stages: no other object ever has it."""
-        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}"
+    def name(self, write_id: str, partition: int, attempt: int, size: int | None = None) -> str:
+        """A name for what an attempt of a task stages: no other object ever has it.
+
+        Args:
+            write_id: of the write.
+            partition: the number of the task.
+            attempt: a number that no other attempt of the task has.
+            size: bytes that its jobs take in the queue, for `sizes_of`; None if it holds no jobs.
+        """
+        end = "" if size is None else f"-{size}"
+        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}{end}"
 
     def opened(self, storage: SupportsScratch | None = None) -> StagedObjects:
         """What is staged, for as long as a block lasts.
@@ -97,6 +105,17 @@ class Staging:
             storage: of the URL, if there is one already: a client is shared.
         """
         return StagedObjects(self, self.open_storage(self.url) if storage is None else storage)
+
+
+def sizes_of(names: Iterable[str], write_id: str) -> dict[int, int]:
+    """Return the bytes that each partition of a write has staged, by its number: those of its smallest attempt."""
+    sizes: dict[int, int] = {}
+    for name in names:
+        partition, *_, size = name.removeprefix(f"{PREFIX}{write_id}-").split("-")
+        if partition.isdigit() and size.isdigit():
+            number = int(partition)
+            sizes[number] = min(int(size), sizes.get(number, int(size)))
+    return sizes
 
 
 class StagedObjects:

@@ -137,6 +137,10 @@ def _checked(source: str, url: str, kind: Format | None, place: Place) -> tuple[
 def _told(receipt: dict[str, Any], name: str, seconds: float, transaction: tuple[str | None, int | None]) -> str:
     if receipt["repeated"]:
         app_id, version = transaction
+        if receipt["left_out"]:
+            rows = "1 row was" if receipt["left_out"] == 1 else f"{receipt['left_out']:,} rows were"
+            last = f"the queue has version {receipt['version']} of {printable(str(app_id))}"
+            return f"nothing added: {rows} not written, as {last}, which is later than {version}"
         return f"nothing added: version {version} of {printable(str(app_id))} was written before"
     added = "1 job" if receipt["added"] == 1 else f"{receipt['added']:,} jobs"
     said = f"{added} added to {name} in {seconds:.1f} s"

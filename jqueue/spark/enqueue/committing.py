@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from jqueue.adapters.system import SystemEntropy
 from jqueue.core.direct import DirectQueue
-from jqueue.core.staged import read_staged
+from jqueue.core.staged import StagedWriter, read_staged
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
@@ -27,7 +27,7 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.enqueue.columns import Columns
 from jqueue.spark.options import in_options
-from jqueue.spark.staging import StagedObjects, Staging, open_store
+from jqueue.spark.staging import StagedObjects, Staging, open_store, sizes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,12 +118,29 @@ class BulkEnqueue:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
-    def stage(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, write_id: str, app_id: str) -> TaskReport:
+    def stage(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        task: TaskAttempt,
+        write_id: str,
+        app_id: str,
+        *,
+        summing: bool = False,
+    ) -> TaskReport:
         """Encode the rows of a task and stage them.
+
+        Args:
+            batches: the rows.
+            task: which attempt of which task this is.
+            write_id: what the names of all that the write stages begin with.
+            app_id: of the transaction.
+            summing: whether what other tasks have staged counts. The write id must never have been used before, or
+                what an earlier try has left would count as well.
 
         Raises:
             InvalidJobError: a row cannot be a job. Nothing was staged.
-            QueueFullError: these rows alone are more than the queue takes. Nothing was staged.
+            QueueFullError: these rows, with those that other tasks have staged, are more than the queue takes. They
+                were not staged.
             StorageError: the store failed until the deadline.
         """
         from jqueue.spark.enqueue.encoding import RowEncoder
@@ -134,8 +151,8 @@ class BulkEnqueue:
         staged = encoder.staged
         if not staged.jobs:
             return TaskReport(None, 0, 0, write_id, app_id)
-        name = self.staging.name(write_id, task.partition, task.attempt)
-        asyncio.run(self._write(name, staged.finish()))
+        name = self.staging.name(write_id, task.partition, task.attempt, staged.bytes)
+        asyncio.run(self._write(name, staged, task.partition, write_id if summing else None))
         return TaskReport(name, staged.jobs, staged.bytes, write_id, app_id)
 
     async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
@@ -193,9 +210,13 @@ class BulkEnqueue:
             except JQueueError as error:
                 logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
 
-    async def _write(self, name: str, content: bytes) -> None:
+    async def _write(self, name: str, jobs: StagedWriter, partition: int, write_id: str | None) -> None:
         async with self.staging.opened() as staged:
-            await staged.write(name, content)
+            if write_id is not None:
+                sizes = sizes_of(await staged.of_write(write_id) or (), write_id)
+                sizes[partition] = jobs.bytes
+                self._check_room(f"the jobs of the first {len(sizes)} partitions", sum(sizes.values()))
+            await staged.write(name, jobs.finish())
 
     async def _add(
         self, queue: DirectQueue, staged: StagedObjects, names: Sequence[str], transaction: Transaction
@@ -221,10 +242,12 @@ class BulkEnqueue:
         return answer
 
     def _check_size(self, told: Sequence[TaskReport]) -> None:
-        size, most = sum(report.size for report in told), self.limits.enqueue_bytes
-        if size > most:
+        self._check_room(f"{sum(report.jobs for report in told)} jobs", sum(report.size for report in told))
+
+    def _check_room(self, what: str, size: int) -> None:
+        if size > self.limits.enqueue_bytes:
             raise QueueFullError(
-                f"{sum(report.jobs for report in told)} jobs take {size} bytes together, and the queue takes {most}: "
+                f"{what} take {size} bytes together, and the queue takes {self.limits.enqueue_bytes}: "
                 "write fewer at a time, or raise the option maxBlobBytes"
             )
 
@@ -249,9 +272,38 @@ async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
     return last is None or last < transaction.version
 
 
-def log_receipt(receipt: StagedReceipt, transaction: Transaction) -> None:
-    """Tell what became of a write."""
-    if receipt.repeated:
+def left_out(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
+    """Return the number of rows that are not in the queue, as a later version of the application is.
+
+    A repeated version counts none: its rows were added when it was first written.
+
+    Args:
+        receipt: of the write.
+        transaction: of the write.
+        rows: what the tasks were given.
+    """
+    return rows if receipt.version is not None and receipt.version > transaction.version else 0
+
+
+def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> None:
+    """Tell what became of a write.
+
+    Args:
+        receipt: of the write.
+        transaction: of the write.
+        rows: what the tasks were given.
+    """
+    missing = left_out(receipt, transaction, rows)
+    if missing:
+        logger.warning(
+            "%d rows were not written: they are of version %d of %s, and the queue has version %d. Give each write a "
+            "higher txnVersion, and each application a txnAppId of its own",
+            missing,
+            transaction.version,
+            transaction.app_id,
+            receipt.version,
+        )
+    elif receipt.repeated:
         logger.info("Version %d of %s was written before: nothing is added", transaction.version, transaction.app_id)
     elif receipt.taken:
         logger.info("%d jobs added; %d were not, as their unique keys are taken", receipt.added, receipt.taken)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
-from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, log_receipt
+from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
 from jqueue.spark.options import take
 
@@ -70,15 +70,18 @@ class StreamSink(DataSourceStreamArrowWriter):
             return  # a batch without rows stays one when it is repeated
         transaction = Transaction(report.app_id, batchId, self.keep)
         receipt = asyncio.run(self.enqueue.commit(messages, report.write_id, transaction))
-        log_receipt(receipt, transaction)
-        if receipt.repeated and receipt.version is not None and receipt.version > batchId:
+        rows = sum(found.jobs for found in messages if isinstance(found, TaskReport))
+        if left_out(receipt, transaction, rows):
             logger.warning(
-                "Batch %d of %s was left out: the queue has its batch %d. If this is another stream, or its checkpoint "
-                "is new, give it a txnAppId of its own",
+                "Batch %d of %s was left out, and its %d rows were not written: the queue has its batch %d. If this is "
+                "another stream, or its checkpoint is new, give it a txnAppId of its own",
                 batchId,
                 report.app_id,
+                rows,
                 receipt.version,
             )
+        else:
+            log_receipt(receipt, transaction, rows)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged, unless the commit had succeeded in spite of all."""

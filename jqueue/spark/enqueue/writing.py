@@ -25,7 +25,7 @@ from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
 from jqueue.spark.enqueue.columns import columns_of
-from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, log_receipt
+from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.options import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
 from jqueue.spark.staging import Staging, absolute, url_in_folder
 
@@ -103,8 +103,8 @@ class BulkWriter(DataSourceArrowWriter):
             self.transaction = Transaction(f"spark-write:{self.write_id}", 1, OWN_TRANSACTION_KEPT)
         else:
             self.transaction = Transaction(app_id, version, taken.get("txnRetention", TRANSACTION_KEPT))
-        last, self.enqueue = asyncio.run(enqueue.look(app_id))
-        self.repeated = last is not None and last >= self.transaction.version
+        self.last, self.enqueue = asyncio.run(enqueue.look(app_id))
+        self.repeated = self.last is not None and self.last >= self.transaction.version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task; none of a write that was done before."""
@@ -112,30 +112,42 @@ class BulkWriter(DataSourceArrowWriter):
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: TaskAttempt) -> TaskReport:
         """The same, as this attempt of a task."""
-        return self.enqueue.stage(() if self.repeated else batches, task, self.write_id, self.transaction.app_id)
+        app_id = self.transaction.app_id
+        if self.repeated:
+            is_late = self.last != self.transaction.version
+            rows = sum(batch.num_rows for batch in batches) if is_late else 0  # that are not in the queue
+            return TaskReport(None, rows, 0, self.write_id, app_id)
+        return self.enqueue.stage(batches, task, self.write_id, app_id, summing=True)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Add what the tasks have staged, in one commit of the queue."""
         named = self.transaction.app_id != f"spark-write:{self.write_id}"
+        rows = sum(report.jobs for report in messages if isinstance(report, TaskReport))
         if self.repeated:
-            receipt = StagedReceipt(repeated=True, version=self.transaction.version)
-        elif not named and not any(isinstance(report, TaskReport) and report.jobs for report in messages):
+            receipt = StagedReceipt(repeated=True, version=self.last)
+        elif not named and not rows:
             receipt = StagedReceipt()
         else:
             receipt = asyncio.run(self.enqueue.commit(messages, self.write_id, self.transaction))
-        log_receipt(receipt, self.transaction)
+        log_receipt(receipt, self.transaction, rows)
         if self.receipt_path is not None:
-            leave_receipt(self.receipt_path, receipt)
+            leave_receipt(self.receipt_path, receipt, left_out(receipt, self.transaction, rows))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, unless the commit had succeeded in spite of all."""
         asyncio.run(self.enqueue.abort(messages, self.write_id, self.transaction))
 
 
-def leave_receipt(path: str, receipt: StagedReceipt) -> None:
-    """Tell the program that writes what became of it: its commit runs in a process that gives nothing back."""
+def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0) -> None:
+    """Tell the program that writes what became of it: its commit runs in a process that gives nothing back.
+
+    Args:
+        path: of the file.
+        receipt: of the write.
+        missing: number of rows that were left out, as the queue has a later version.
+    """
     try:
-        Path(path).write_text(json.dumps(asdict(receipt)), encoding="utf-8")
+        Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing}), encoding="utf-8")
     except OSError as error:  # the jobs are in the queue, and it must not look as if they were not
         logger.warning("The receipt of a write could not be left: %s", type(error).__name__)
 

@@ -27,9 +27,9 @@ def sink(url, columns=PAYLOAD, overwrite=False, **options):
     return StreamSink(given, columns, overwrite)
 
 
-def stage(url, number, *texts, query=QUERY, attempt=0, **options):
+def stage(url, number, *texts, query=QUERY, attempt=0, partition=0, **options):
     """The report of a task of a batch, by the sink that was made for its tasks."""
-    running = task(0, attempt, **{QUERY_ID: query, BATCH_ID: str(number)})
+    running = task(partition, attempt, **{QUERY_ID: query, BATCH_ID: str(number)})
     return pickle.loads(pickle.dumps(sink(url, **options))).stage([payloads(*texts)], running)
 
 
@@ -70,9 +70,17 @@ def test_a_batch_that_is_far_behind_is_left_out_and_told(file, caplog):
         commit(file, number, stage(file, number, b"%d" % number))
     assert [b"5"] == texts_of(file)
     assert [
-        f"Batch 3 of spark-stream:{QUERY} was left out: the queue has its batch 5. If this is another stream, or its "
-        "checkpoint is new, give it a txnAppId of its own"
+        f"Batch 3 of spark-stream:{QUERY} was left out, and its 1 rows were not written: the queue has its batch 5. If "
+        "this is another stream, or its checkpoint is new, give it a txnAppId of its own"
     ] == caplog.messages
+
+
+def test_what_an_interrupted_try_of_a_batch_has_left_takes_no_room_from_the_next(file):
+    """The next try may have other partitions, so that theirs and its own cannot be told apart."""
+    for partition in range(3):
+        stage(file, 0, *[b"x" * 100] * 12, attempt=partition, partition=partition, maxBlobBytes="10000")
+    commit(file, 0, stage(file, 0, *[b"x" * 100] * 20, maxBlobBytes="10000"), maxBlobBytes="10000")
+    assert 20 == len(texts_of(file))
 
 
 def test_a_batch_without_rows_touches_nothing(tmp_path):

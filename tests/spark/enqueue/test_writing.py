@@ -141,7 +141,7 @@ def test_a_commit_whose_answer_is_lost_looks_and_finds_itself(file):
 
 
 def test_an_abort_that_may_not_list_removes_what_it_was_told_of(file):
-    bulk = on(writer(file), Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 2}))
+    bulk = on(writer(file), Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 4}))
     told, lost = (bulk.stage([payloads(b"a")], task(number, number)) for number in range(2))
     bulk.abort([told, None])
     assert [lost.name] == staged_at(file)

@@ -19,9 +19,29 @@ class TestTooMuch:
             bulk.stage([payloads(*[b"x" * 100] * 100)], task())
         assert [] == staged_at(file)
 
+    def test_the_first_task_for_which_there_is_no_room_stages_nothing_and_says_so(self, file):
+        bulk = writer(file, maxBlobBytes="10000")
+        rows = [b"x" * 100] * 12
+        done = [bulk.stage([payloads(*rows)], task(number, number)) for number in range(2)]
+        size = sum(report.size for report in done) * 3 // 2
+        with pytest.raises(QueueFullError) as caught:
+            bulk.stage([payloads(*rows)], task(2, 2))
+        assert (
+            f"the jobs of the first 3 partitions take {size} bytes together, and the queue takes 9000: write fewer at "
+            "a time, or raise the option maxBlobBytes" == str(caught.value)
+        )
+        assert sorted(report.name for report in done) == sorted(staged_at(file))
+
+    def test_attempts_of_one_task_count_once(self, file):
+        bulk = writer(file, maxBlobBytes="10000")
+        rows = [b"x" * 100] * 12
+        *_, last = [bulk.stage([payloads(*rows)], task(0, attempt)) for attempt in range(4)]
+        bulk.commit([last, bulk.stage([payloads(*rows)], task(1, 9))])
+        assert (24, []) == (len(jobs_of(file)), staged_at(file))
+
     def test_all_tasks_together_are_refused_before_anything_is_read_and_removed(self, file):
         bulk = writer(file, maxBlobBytes="10000")
-        store = Rough(LocalFileSystemStorage(file))
+        store = Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 3})
         on(bulk, store)
         reports = [bulk.stage([payloads(*[b"x" * 100] * 12)], task(number, number)) for number in range(3)]
         size = sum(report.size for report in reports)

@@ -30,9 +30,24 @@ def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, mo
         monkeypatch.chdir(tmp_path)
         receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
     assert [
-        {"added": 2, "taken": 1, "repeated": False, "version": None},
-        {"added": 0, "taken": 0, "repeated": True, "version": 5},
+        {"added": 2, "taken": 1, "repeated": False, "version": None, "left_out": 0},
+        {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0},
     ] == receipts
+
+
+def test_a_version_older_than_the_last_one_is_left_out_and_its_rows_are_counted_aloud(file, tmp_path, caplog):
+    caplog.set_level("WARNING", "jqueue")
+    write(file, b"a", txnAppId="nightly", txnVersion="5")
+    write(file, b"a", txnAppId="nightly", txnVersion="5")
+    assert [] == caplog.messages
+    receipt = tmp_path / "receipt.json"
+    write(file, b"b", b"c", txnAppId="nightly", txnVersion="3", receiptPath=str(receipt))
+    assert [b"a"] == texts_of(file)
+    assert {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 2} == json.loads(receipt.read_text())
+    assert [
+        "2 rows were not written: they are of version 3 of nightly, and the queue has version 5. Give each write a "
+        "higher txnVersion, and each application a txnAppId of its own"
+    ] == caplog.messages
 
 
 def test_a_receipt_that_cannot_be_left_is_no_reason_to_say_that_the_write_failed(file, tmp_path, caplog):
