@@ -60,7 +60,7 @@ def addresses_of(options: Mapping[str, str]) -> list[str]:
     Raises:
         InvalidURLError: none is named, or two options name different ones.
     """
-    paths = next((json.loads(text) for name, text in options.items() if name.lower() == "paths"), [])
+    paths: list[str] = next((json.loads(text) for name, text in options.items() if name.lower() == "paths"), [])
     if paths:
         check_one_url([",".join(paths), *urls_of(options).values()])
     return [address for path in (paths or [url_of(options)]) for address in split(path)]

@@ -364,6 +364,7 @@ def test_staged_objects_may_have_a_folder_of_their_own(tmp_path, file):
 
 def test_no_text_of_a_writer_shows_the_secrets_of_its_url():
     options = {"path": "s3://id:secret@bucket/queue.json", "stagingPath": "s3://id:secret@bucket/staging"}
+    options["entrypoint"] = "resize"
     enqueue = bulk_enqueue(options, take(options, OPTIONS), KEYED)
     assert "secret" not in repr(enqueue)
 
