@@ -44,6 +44,17 @@ async def test_what_an_operator_does_takes_in_what_others_did(tmp_path):
         assert await queue.requeue_stale(0) == 2
 
 
+async def test_a_job_that_another_program_added_is_found_beside_a_call_that_needs_no_look(tmp_path):
+    async with (
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
+        StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
+    ):
+        await queue.enqueue("work", b"1")
+        theirs = await other.enqueue("work", b"2")
+        _, found = await asyncio.gather(queue.enqueue("work", b"3"), queue.find(theirs.id))
+        assert theirs.evolve(payload=b"") == found
+
+
 async def test_only_the_last_acks_are_remembered(tmp_path, monkeypatch):
     monkeypatch.setattr(store_engine, "FINISHED_KEPT", 100)
     async with StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue:

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from jqueue.adapters.threads import in_a_thread
 from jqueue.core.blob import Sight
 from jqueue.core.engine_base import TRANSIENT, Engine
+from jqueue.core.job_store.freshness import Freshness
 from jqueue.core.job_store.outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.core.pace import Backoff
 from jqueue.core.requests import Outcome, Request, as_storage_error
@@ -66,7 +67,7 @@ class StoreEngine(Engine):
         self.store = store
         self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
         self.sweeps_in_place = store.knows_expiry
-        self._in_order = isinstance(store, ServesInOrder) and store.serves_in_order
+        self._freshness = Freshness(clock, in_order=isinstance(store, ServesInOrder) and store.serves_in_order)
         self.watched = store.watched if isinstance(store, SupportsWatching) else None
         self._version = 0
         self._looked_at: frozenset[Any] = frozenset()
@@ -99,10 +100,10 @@ class StoreEngine(Engine):
         return None if self.store.knows_expiry else self.clock.now()
 
     def _must_look(self, requests: Sequence[Request]) -> bool:
-        return self._in_order and any(request.claims_jobs for request in requests)
+        return self._freshness.is_over() and any(request.claims_jobs for request in requests)
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
-        """Nothing else says that the mirror is behind: a claim of what it shows succeeds, whatever it does not show."""
+        """See whether an outcome may be another one where the mirror is behind."""
         return any(
             not isinstance(outcome, list) or any(map(may_be_behind, request.operations, outcome))
             for request, outcome in outcomes
@@ -122,6 +123,7 @@ class StoreEngine(Engine):
             jobs, self._heard = found
             moved = self._adopt(jobs)
         self.loaded = True
+        self._freshness.read(started, len(self.draft.jobs))
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
@@ -207,6 +209,7 @@ class StoreEngine(Engine):
             StorageError: the store failed.
         """
         stages = self.draft.moved_jobs()
+        self._freshness.written(outcomes)
         life = self.life
         try:
             now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())

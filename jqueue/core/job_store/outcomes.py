@@ -10,11 +10,11 @@ from jqueue.core.engine_base import TRANSIENT
 from jqueue.core.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Dequeue, Operation, Peek, Purge, Redrive, RequeueStale
+from jqueue.domain.operations import Dequeue, Find, Operation, Peek, Purge, Redrive, RequeueStale
 from jqueue.domain.operations.moving import Arrive, Depart
 from jqueue.ports.job_store import Full, Kept, Lost
 
-_LOOKING = (Peek, Redrive, Purge, RequeueStale)
+_LOOKING = (Peek, Find, Redrive, Purge, RequeueStale)
 """They tell what there is, or what was done with all that there is."""
 
 

@@ -1,11 +1,13 @@
 """What dirq, in Python or Perl, and jqueue do on one folder: each reads what the other wrote, and heeds its locks."""
 
+import asyncio
 import os
 import random
 
 import pytest
 
 from jqueue import connect
+from jqueue.worker import Context, Worker
 
 of_both_kinds = pytest.mark.parametrize("kind", ["simple", "queue"])
 
@@ -55,6 +57,44 @@ class DirqContract:
                 assert await queue.ack_many(jobs) == []
             assert 0 == original.count()
             assert () == (await queue.read_state()).jobs
+
+    @of_both_kinds
+    async def test_what_the_original_adds_is_served_although_jobs_of_ours_are_always_ready(self, kind, ours, theirs):
+        original = theirs(kind)
+        async with ours(kind) as queue:
+            for _ in range(2):
+                await queue.enqueue("messages", b"ours")
+            await queue.nack((await queue.dequeue())[0])
+            original.add(element(kind, b"theirs"))
+            assert 3 == (await queue.stats()).depth
+            for _ in range(500):
+                [job] = await queue.dequeue()
+                if job.payload == b"theirs":
+                    break
+                await queue.nack(job, error="it failed")
+            assert b"theirs" == job.payload
+
+    @of_both_kinds
+    async def test_a_worker_whose_jobs_enqueue_others_does_those_of_the_original_too(self, kind, ours, theirs):
+        original, left = theirs(kind), {b"%d" % number for number in range(40)}
+        worker = Worker(concurrency=1)
+
+        @worker.handler("messages")
+        async def work(payload: bytes, context: Context) -> None:
+            if payload == b"first":
+                for text in sorted(left):
+                    original.add(element(kind, text))
+            left.discard(payload)
+            await context.queue.enqueue("messages", b"another")
+            if not left:
+                worker.stop()
+
+        async with ours(kind) as queue:
+            for payload in (b"first", b"another"):
+                await queue.enqueue("messages", payload)
+            async with asyncio.timeout(30):
+                await worker.run(queue)
+        assert set() == left
 
     @of_both_kinds
     async def test_neither_takes_what_the_other_has_locked(self, kind, ours, theirs):

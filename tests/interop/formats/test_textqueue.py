@@ -149,6 +149,33 @@ def reader_on(interpreter: Interpreter, path: Path) -> Iterator[Reader]:
             pipe.close()
 
 
+async def among_ours(path: Path, reader: Reader, text: str) -> None:
+    """Take turns at two jobs of ours that fail, until the message of another program is served."""
+    queue = queue_on(path)
+    for _ in range(2):
+        await queue.enqueue("queue", b"ours")
+    await queue.nack((await queue.dequeue())[0])
+    append(path, text)
+    append(path, f"{text}, too")
+    assert 4 == (await queue.stats()).depth
+    for _ in range(500):
+        [job] = await queue.dequeue()
+        if job.payload == text.encode():
+            break
+        await queue.nack(job, error="it failed")
+    assert text.encode() == job.payload
+    await queue.ack(job)
+    await queue.aclose()
+    assert ["ours", "ours", f"{text}, too"] == reader.take(9)
+
+
+def test_what_others_append_is_served_although_jobs_of_ours_are_always_ready(original, tmp_path):
+    path = tmp_path / "queue.tq"
+    path.touch()
+    with reader_on(original("textqueue-1.1"), path) as reader:
+        asyncio.run(among_ours(path, reader, "theirs"))
+
+
 async def in_turns(path: Path, reader: Reader, turns: int, seed: int) -> None:
     """They append, read and finish, and so do we: each message is finished once, and none is lost."""
     dice = random.Random(seed)

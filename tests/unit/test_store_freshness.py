@@ -1,0 +1,121 @@
+"""A queue with ready jobs of its own reads its place now and then all the same: after a time, and after some claims."""
+
+import pytest
+
+from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.core.job_store.freshness import CLAIMS, READS_APART, SECONDS, Freshness
+from jqueue.core.job_store.queue import StoreQueue
+from jqueue.testing.fake_clock import FakeClock
+
+
+class StandingClock(FakeClock):
+    """A clock on which no time passes by itself."""
+
+    def monotonic(self) -> float:
+        return self._moved
+
+
+def counting(kind):
+    """A store that counts how often it is read, and what it was asked beforehand."""
+
+    class Counting(kind):
+        scans = questions = 0
+
+        def scan(self, now):
+            self.scans += 1
+            return super().scan(now)
+
+        def has_moved(self):
+            self.questions += 1
+            return super().has_moved()
+
+    return Counting
+
+
+def text_file(path):
+    return counting(TextQueueFile)(path, fsync=False, settle=0.0)
+
+
+STORES = {
+    "simple": lambda path: counting(DirqSimple)(path, fsync=False),
+    "elements": lambda path: counting(DirqElements)(path, fsync=False),
+    "text": text_file,
+}
+
+
+@pytest.fixture(params=STORES)
+def make(request, tmp_path):
+    """A store on one and the same place, each time."""
+    return lambda: STORES[request.param](tmp_path / "queue")
+
+
+async def turn(queue):
+    """Claim a job and give it back; returns its payload."""
+    [job] = await queue.dequeue()
+    await queue.nack(job)
+    return job.payload
+
+
+async def test_a_job_of_another_program_is_served_although_own_ones_are_always_ready(make):
+    clock = StandingClock()
+    async with StoreQueue(make(), clock=clock) as queue, StoreQueue(make(), clock=clock) as other:
+        await queue.enqueue("work", b"ours")
+        await queue.enqueue("work", b"ours")
+        await turn(queue)
+        await other.enqueue("work", b"theirs")
+        served = [await turn(queue) for _ in range(CLAIMS + 3)]
+        assert b"theirs" in served
+
+
+async def test_a_job_of_another_program_is_served_in_its_turn_once_time_has_passed(make):
+    clock = StandingClock()
+    async with StoreQueue(make(), clock=clock) as queue, StoreQueue(make(), clock=clock) as other:
+        await queue.enqueue("work", b"ours")
+        await turn(queue)
+        await other.enqueue("work", b"theirs")
+        await queue.enqueue("work", b"later")
+        clock.advance(60)
+        assert [b"ours", b"theirs", b"later"] == [await turn(queue) for _ in range(3)]
+
+
+async def test_while_no_time_passes_a_place_is_read_once_in_a_hundred_claims(make):
+    store = make()
+    async with StoreQueue(store, clock=StandingClock()) as queue:
+        for _ in range(10):
+            await queue.enqueue("work", b"payload")
+        await turn(queue)
+        store.scans = store.questions = 0
+        for _ in range(2 * CLAIMS + 10):
+            await turn(queue)
+        assert 2 == store.questions
+        assert store.scans <= 2
+
+
+def test_in_a_long_queue_as_many_claims_as_jobs_fit_between_two_reads():
+    clock = StandingClock()
+    freshness = Freshness(clock, in_order=False)
+    freshness.read(clock.monotonic(), jobs=5_000)
+    freshness._claims = 4_999
+    assert not freshness.is_over()
+    freshness._claims = 5_000
+    assert freshness.is_over()
+
+
+def test_reads_take_a_tenth_of_the_time_at_the_most():
+    clock = StandingClock()
+    freshness = Freshness(clock, in_order=False)
+    started = clock.monotonic()
+    clock.advance(2)
+    freshness.read(started, jobs=1)
+    clock.advance(2 * READS_APART - 2.001)
+    assert not freshness.is_over()
+    clock.advance(0.002)
+    assert freshness.is_over()
+    freshness.read(clock.monotonic(), jobs=1)
+    clock.advance(SECONDS)
+    assert freshness.is_over()
+
+
+def test_a_place_that_serves_in_order_is_read_before_each_claim():
+    assert Freshness(StandingClock(), in_order=True).is_over()
