@@ -114,7 +114,9 @@ class DirqElements(DirqStore):
             ValueError: the headers cannot be read.
         """
         path, schema = self._disk.path(name), self._schema
-        payload = self._disk.read(f"{path}/{schema.payload}")
+        payload, legal = b"", schema.may_be_missing and os.path.exists(f"{path}/{schema.mandatory}")
+        with suppress(*((FileNotFoundError,) if legal else ())):
+            payload = self._disk.read(f"{path}/{schema.payload}")
         headers: dict[str, str] = {}
         if schema.headers is not None:
             for text in schema.strings:
@@ -143,7 +145,7 @@ class DirqElements(DirqStore):
         """What was on its way out with its lock and its payload may be somebody else's: it goes back."""
         folder, _, element = name.removesuffix(OURS).partition("/")
         path = self._disk.path(name)
-        whole = os.path.exists(self._lock_path(name)) and os.path.exists(f"{path}/{self._schema.payload}")
+        whole = os.path.exists(self._lock_path(name)) and os.path.exists(f"{path}/{self._schema.mandatory}")
         if folder == OBSOLETE and name.endswith(OURS) and whole:
             place = element.replace("-", "/", 1)
             self._disk.make_folder(place[:8])
@@ -387,10 +389,9 @@ class DirqElements(DirqStore):
 
     def _remove_all(self, path: str, *, locked: bool) -> None:
         try:
-            os.unlink(f"{path}/{self._schema.payload}")
-            if self._schema.headers is not None:
+            for piece in (self._schema.payload, self._schema.headers or self._schema.payload):
                 with suppress(FileNotFoundError):
-                    os.unlink(f"{path}/{self._schema.headers}")
+                    os.unlink(f"{path}/{piece}")
             if locked:
                 os.rmdir(f"{path}/{LOCKED}")
             os.rmdir(path)

@@ -25,7 +25,7 @@ DEAD, MOVING = "dead-", "moving-"
 LAST_SECOND = 0xFFFFFFFF
 """Names have no room for more seconds than that."""
 
-_FIELD = re.compile(r"([0-9a-zA-Z]+):(binary|string|table)(\?)?\*?")
+_FIELD = re.compile(r"([0-9a-zA-Z]+):(binary|string|table)([?*]{0,2})")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _PLAIN = {escape: sign for sign, escape in _ESCAPES.items()}
 _SIGN, _ESCAPE = re.compile(r"[\\\t\n]"), re.compile(r"\\[\\tn]")
@@ -142,6 +142,7 @@ class Schema:
         headers: the table that holds the headers; None if there is none.
         optional: whether that may be missing.
         strings: optional texts, each a header of its own name.
+        may_be_missing: True if elements without a payload are jobs whose payload is empty.
     """
 
     payload: str = "body"
@@ -149,13 +150,15 @@ class Schema:
     headers: str | None = "header"
     optional: bool = True
     strings: tuple[str, ...] = ()
+    may_be_missing: bool = False
 
     @classmethod
     def parse(cls, schema: str, payload: str, headers: str | None) -> Schema:
         """The schema of a text such as `body:binary,header:table?`.
 
         Args:
-            schema: name and kind of each piece of data; with a question mark where it may be missing.
+            schema: name and kind of each piece of data; with a question mark where it may be missing. As for dirq, a
+                star says nothing here, and one piece must be mandatory.
             payload: which of them is the payload.
             headers: which of them holds the headers; None means `header`, if there is such a table.
 
@@ -167,8 +170,10 @@ class Schema:
             found = _FIELD.fullmatch(text)
             if found is None or found[1] in fields or found[1] == "locked":
                 raise ValueError("a schema is a list of name:kind, where a kind is binary, string or table, or table?")
-            fields[found[1]] = found[2], found[3] is not None
-        kind, _ = fields.pop(payload, ("none", False))
+            fields[found[1]] = found[2], "?" in found[3]
+        if all(optional for _, optional in fields.values()):
+            raise ValueError("the schema has no mandatory piece of data: at least one must be without ?")
+        kind, may_be_missing = fields.pop(payload, ("none", False))
         if kind not in ("binary", "string"):
             raise ValueError("the schema has no binary or string of the name that the payload is said to have")
         table = fields.pop(headers or "header", None)
@@ -178,7 +183,13 @@ class Schema:
             raise ValueError("the schema asks for more than a payload and headers, which a job does not have")
         strings = tuple(name for name, (kind, _) in fields.items() if kind == "string")
         name = None if table is None else headers or "header"
-        return cls(payload, kind == "string", name, table is None or table[1], () if name is None else strings)
+        optional = table is None or table[1]
+        return cls(payload, kind == "string", name, optional, () if name is None else strings, may_be_missing)
+
+    @property
+    def mandatory(self) -> str:
+        """The piece of data that each element has."""
+        return self.headers if self.may_be_missing and self.headers is not None else self.payload
 
     def files(self, job: Job) -> dict[str, bytes]:
         """The files of an element, and what is in each.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from jqueue.adapters.formats._open_file import OpenFile
-from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told
+from jqueue.adapters.formats._text_journal import KEPT_FINISHED, Told, Unwritten
 from jqueue.adapters.formats._text_records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
 from jqueue.adapters.formats._text_view import PLACES_PER_BYTE, TextView, number_of, place_of
 from jqueue.adapters.storage._posix_files import file_status, flush, flush_folder, open_folder, write_all
@@ -66,6 +67,7 @@ class Batch:
         if new:
             self._see_to_the_file()
         view.read(self._now, locked=True)
+        self._told |= view.ended_claims()  # or a message that is queued again would still be claimed
         refusal = self._append(new) if new else None
         outcomes = [self._prepare(change, step, refusal) for change, step in zip(changes, steps, strict=True)]
         if self._wrote:
@@ -73,7 +75,12 @@ class Batch:
             self._flush()
         if self._told:
             owner = None if view.open is None else view.open.status
-            view.journal.write(self._told, durable=manner.fsync and self._claims_moved, owner=owner)
+            try:
+                view.journal.write(self._told, durable=manner.fsync and self._claims_moved, owner=owner)
+            except Unwritten as error:
+                if self._wrote:
+                    raise
+                return [error] * len(changes)
         if self._to_hide:
             for record in self._to_hide:
                 self._write_control(record, PROCESSED)
@@ -81,7 +88,8 @@ class Batch:
         if self._wrote:
             view.changed()
         if view.journal.is_long(len(view.records.alive)):
-            self._shorten_journal()
+            with suppress(Unwritten):  # a long one says the same
+                self._shorten_journal()
         return outcomes
 
     def _prepare(self, change: Change, step: Step, refusal: Exception | None) -> Outcome:

@@ -56,6 +56,10 @@ class Told(NamedTuple):
 NOTHING = Told()
 
 
+class Unwritten(OSError):
+    """The system refused a write, and the journal is as it was before."""
+
+
 class Journal:
     """The journal of one file, as far as it has been read.
 
@@ -64,6 +68,7 @@ class Journal:
 
     Attributes:
         told: what it says, by id.
+        claimed: ids of the messages that it says are claimed.
         last_order: the largest place that it gives.
     """
 
@@ -82,6 +87,7 @@ class Journal:
     def forget(self) -> None:
         """Have it read from its beginning."""
         self.told: dict[str, Told] = {}
+        self.claimed: set[str] = set()
         self.last_order = 0
         self._read = 0
         self._size = 0
@@ -136,13 +142,18 @@ class Journal:
             owner: whose a journal is that this makes: root that helps a user leaves it to the user.
 
         Raises:
+            Unwritten: nothing was written.
             OSError: the system refused; what is known has to be forgotten.
         """
         lines = b"".join(_line(job_id, told) for job_id, told in changes.items())
         if self._descriptor is None or self._status() is None:
             self.rewrite({**self.told, **changes}, owner)
             return
-        write_all(self._descriptor.number, lines)
+        try:
+            write_all(self._descriptor.number, lines)
+        except OSError as error:
+            os.ftruncate(self._descriptor.number, self._read)
+            raise Unwritten(error.errno, error.strerror, self.path) from error
         if durable:
             flush(self._descriptor.number)
         self._size = self._read = self._read + len(lines)
@@ -162,8 +173,19 @@ class Journal:
         """Have it say this, and nothing else. Only under the lock.
 
         Raises:
+            Unwritten: nothing was written.
             OSError: the system refused; what is known has to be forgotten.
         """
+        try:
+            self._write_part(told, owner)
+        except OSError as error:
+            raise Unwritten(error.errno, error.strerror, self.path) from error
+        os.rename(self._part, self.path)
+        self.forget()
+        self.refresh(locked=True)
+
+    def _write_part(self, told: Mapping[str, Told], owner: os.stat_result | None) -> None:
+        """Write what takes the place of the journal."""
         with suppress(FileNotFoundError):
             os.unlink(self._part)
         old = self._status() or owner
@@ -175,9 +197,6 @@ class Journal:
             flush(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(self._part, self.path)
-        self.forget()
-        self.refresh(locked=True)
 
     def _status(self) -> os.stat_result | None:
         try:
@@ -196,6 +215,10 @@ class Journal:
     def _set(self, job_id: str, told: Told) -> None:
         self.told.pop(job_id, None)  # the last one said is the last one in the table
         self.told[job_id] = told
+        if told.heartbeat is None:
+            self.claimed.discard(job_id)
+        else:
+            self.claimed.add(job_id)
         if told.order is not None and told.order > self.last_order:
             self.last_order = told.order
 

@@ -77,6 +77,7 @@ class Records:
         by_id: every message, and the comments that are not notes, by id.
         alive: those that are queued or have failed, by id.
         finished: the ids of those of ours that are processed.
+        commented: the ids of those of ours that are comments.
         last: the last message; None if something else comes last, or nothing.
         open_note: whether the file ends with a note whose message is missing.
     """
@@ -90,6 +91,7 @@ class Records:
         self.by_id: dict[str, Record] = {}
         self.alive: dict[str, Record] = {}
         self.finished: dict[str, Record] = {}
+        self.commented: set[str] = set()
         self.last: Record | None = None
         self.open_note = False
         self._in_order: list[Record] = []
@@ -217,6 +219,7 @@ class Records:
 
     def _identify(self, record: Record, text: bytes | None = None) -> None:
         if record.note is not None and record.control == COMMENT:
+            self.commented.add(record.note["id"])
             return
         if record.note is not None:
             record.base = record.note["id"]

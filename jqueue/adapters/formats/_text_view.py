@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 
 from jqueue.adapters.formats._open_file import OpenFile
 from jqueue.adapters.formats._text_journal import NOTHING, Journal, Told
-from jqueue.adapters.formats._text_records import FAILED, PROCESSED, QUEUED, Record, Records, created_at, plain_values
+from jqueue.adapters.formats._text_records import (
+    COMMENT,
+    FAILED,
+    PROCESSED,
+    QUEUED,
+    Record,
+    Records,
+    created_at,
+    plain_values,
+)
 from jqueue.adapters.storage._posix_files import file_status
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
@@ -181,8 +190,23 @@ class TextView:
         return settles_at is None or settles_at <= number_of(now)
 
     def told(self, record: Record) -> Told:
-        """What the journal says of a message."""
-        return self.journal.told.get(record.id, NOTHING)
+        """What holds of a message: what the journal says, unless the first byte has ended the claim."""
+        return _believed(self.journal.told.get(record.id, NOTHING), record.control)
+
+    def ended_claims(self) -> dict[str, Told]:
+        """What holds of messages, by id, that other programs have marked while the journal says they are claimed."""
+        found = {}
+        for job_id in self.journal.claimed:
+            told, control = self.journal.told[job_id], self._control(job_id)
+            if (believed := _believed(told, control)) is not told:
+                found[job_id] = believed
+        return found
+
+    def _control(self, job_id: str) -> int:
+        """The first byte of a message. One that is not in the file may come back: an editor may be writing it."""
+        if (record := self.records.by_id.get(job_id)) is not None:
+            return record.control
+        return COMMENT if job_id in self.records.commented else QUEUED
 
     def status(self, record: Record) -> JobStatus | None:
         """Where a message stands as a job; None if it is none any more."""
@@ -239,6 +263,16 @@ class TextView:
             elif told.finished or (record is not None and record.control == PROCESSED):
                 found[job_id] = told.attempt
         return found
+
+
+def _believed(told: Told, control: int) -> Told:
+    """What holds of a message with this first byte: one that ends a claim says as much as the verb that writes it."""
+    if told.heartbeat is None or control == QUEUED or (control == PROCESSED and told.hidden):
+        return told
+    if control == PROCESSED:
+        return Told(attempt=told.attempt, finished=True)
+    dead_at = told.heartbeat if control == FAILED else None
+    return told._replace(heartbeat=None, timeout=None, hidden=False, dead_at=dead_at)
 
 
 def _rebuild(path: str, journal: str, entrypoint: str, settle: float, existed: bool) -> TextView:

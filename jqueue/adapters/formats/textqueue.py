@@ -112,9 +112,17 @@ class TextQueueFile:
             if self._unflushed:
                 self._flush_again()
             self._view.read(now)
+            if self._view.ended_claims():
+                self._write_ended_claims(now)
         except OSError as error:
             raise as_storage_error(error, "read the queue file", self._file) from error
         return self._view.jobs()
+
+    def _write_ended_claims(self, now: datetime) -> None:
+        """Have the journal say which claims other programs have ended: their marks may be gone at the next look."""
+        with suppress(StorageError):  # until it does, those who saw the marks know it
+            self._change((), now)
+        self._view.read(now)
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
         """The jobs with their payloads."""
@@ -131,6 +139,9 @@ class TextQueueFile:
         if not changes:
             return []
         self._begin_anew_in_a_child()
+        return self._change(changes, now)
+
+    def _change(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         try:
             if any(change.step is Step.ADD for change in changes):
                 create_folder(self._folder)

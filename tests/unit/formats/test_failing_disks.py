@@ -1,5 +1,6 @@
 """What comes of a change whose folder cannot be brought to the disk: it is not done twice."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -122,3 +123,25 @@ async def test_a_message_is_not_confirmed_before_it_is_on_the_disk(
     failures[0] = -1
     with pytest.raises(UnknownOutcomeError):
         await queue.enqueue("work", b"3", deadline=0.5)
+
+
+async def test_a_message_cannot_be_claimed_on_a_full_disk_and_nothing_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = StoreQueue(TextQueueFile(tmp_path / "queue.tq"))
+    await queue.enqueue("work", b"1")
+    await queue.nack((await queue.dequeue())[0])
+    journal = tmp_path / ".queue.tq.jq"
+    before = journal.read_bytes()
+
+    def write_half(descriptor: int, content: bytes) -> None:
+        os.write(descriptor, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("jqueue.adapters.formats._text_journal.write_all", write_half)
+        with pytest.raises(DeadlineExceededError, match="No space left on device"):
+            await until_its_deadline(queue, queue.dequeue())
+    assert before == journal.read_bytes()
+    [job] = await queue.dequeue()
+    assert (b"1", 2) == (job.payload, job.attempt)

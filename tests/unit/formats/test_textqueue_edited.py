@@ -1,10 +1,12 @@
 """Messages that people edit in the file while a queue object knows them: they are served as they stand by then."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from jqueue import StoreQueue
+from jqueue import ClaimLostError, Job, JobStatus, StoreQueue
+from tests.file_faults import failing
 from tests.unit.formats.text_files import queue_on
 
 
@@ -53,3 +55,63 @@ async def test_a_message_that_was_given_to_others_is_theirs(path: Path, queue: S
     assert [] == await queue.dequeue("work")
     [claimed] = await queue.dequeue("other")
     assert (job.id, "other") == (claimed.id, claimed.entrypoint)
+
+
+@pytest.fixture(params=["ours", "theirs"])
+async def claimed(request: pytest.FixtureRequest, path: Path, queue: StoreQueue) -> Job:
+    """A claimed message, which we wrote or another program."""
+    if request.param == "ours":
+        await queue.enqueue("work", b"one")
+    else:
+        path.write_bytes(b"-one\n\n")
+    [job] = await queue.dequeue()
+    return job
+
+
+@pytest.mark.parametrize("who", ["its worker", "an operator"])
+@pytest.mark.parametrize("mark", [b"!", b"=", b"#"])
+async def test_a_message_marked_under_our_claim_and_queued_again_by_hand_is_served_at_once(
+    path: Path, queue: StoreQueue, claimed: Job, mark: bytes, who: str
+) -> None:
+    edit(path, b"-one", mark + b"one")
+    if who == "its worker":
+        with pytest.raises(ClaimLostError):
+            await queue.heartbeat(claimed)
+    else:
+        assert 0 == (await queue_on(path).stats()).in_progress
+    edit(path, mark + b"one", b"-one")
+    for reader in (queue_on(path), queue):
+        assert [JobStatus.QUEUED] == [job.status for job in (await reader.read_state()).jobs]
+    [again] = await queue.dequeue()
+    assert (claimed.id, b"one", 2) == (again.id, again.payload, again.attempt)
+    with pytest.raises(ClaimLostError):
+        await queue.nack(claimed)
+    await queue.ack(again)
+
+
+async def test_a_message_that_failed_by_hand_under_our_claim_is_redriven_at_once(
+    path: Path, queue: StoreQueue, claimed: Job
+) -> None:
+    edit(path, b"-one", b"!one")
+    assert 1 == await queue.redrive()
+    [again] = await queue.dequeue()
+    assert (claimed.id, 2, 1) == (again.id, again.attempt, again.failures)
+
+
+async def test_a_hidden_message_that_failed_by_hand_is_no_longer_claimed(path: Path) -> None:
+    queue = queue_on(path, hide=True)
+    await queue.enqueue("work", b"one")
+    [job] = await queue.dequeue()
+    edit(path, b"=one", b"!one")
+    assert (0, 1) == ((stats := await queue_on(path).stats()).in_progress, stats.dead)
+    edit(path, b"!one", b"-one")
+    [again] = await queue.dequeue()
+    assert (job.id, 2) == (again.id, again.attempt)
+
+
+async def test_the_end_of_a_claim_that_cannot_be_written_down_is_known_all_the_same(
+    path: Path, queue: StoreQueue, claimed: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(path, b"-one", b"!one")
+    monkeypatch.setattr("jqueue.adapters.formats._text_journal.write_all", failing(errno.ENOSPC))
+    assert (0, 1) == ((stats := await queue.stats()).in_progress, stats.dead)
