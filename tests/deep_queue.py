@@ -48,7 +48,7 @@ class LineWork:
 
     def __init__(self, monkeypatch):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0
-        read_line, encode_job, split_lines = lines.read_line, lines.encode_job, codec.split_lines
+        read_line, encode_job, splitting_lines = lines.read_line, lines.encode_job, lines.splitting_lines
         read_entry = lines.read_entry
 
         def reading(line):
@@ -66,14 +66,14 @@ class LineWork:
             return line
 
         def cutting(part):
-            found = split_lines(part)
-            self.cut += len(found)
-            return found
+            for line in splitting_lines(part):
+                self.cut += 1
+                yield line
 
         monkeypatch.setattr(codec, "read_line", reading)
         monkeypatch.setattr(blob, "read_entry", reading_packed)
         monkeypatch.setattr(blob, "encode_job", encoding)
-        monkeypatch.setattr(blob, "split_lines", cutting)
+        monkeypatch.setattr(blob, "splitting_lines", cutting)
 
     def forget(self):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0

@@ -16,16 +16,16 @@ from jqueue.core.codec import (
     join_blob,
     place_unplaced,
     reading_state,
-    split_lines,
     take_whole,
 )
-from jqueue.core.lines import encode_asides, encode_job, read_entry, set_twins_aside
-from jqueue.core.pages import SEPARATOR, Page, Pages
+from jqueue.core.lines import encode_asides, encode_job, read_entry, set_twins_aside, splitting_lines
+from jqueue.core.pages import PAGES_PER_SLICE, SEPARATOR, Page, Pages
 from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
+from jqueue.domain.places import PLACES
 
 logger = logging.getLogger("jqueue")
 
@@ -73,11 +73,14 @@ class Sight:
     def freezing(self) -> Slices[QueueState]:
         """The state as a value, in slices."""
         jobs = []
+        placed = True
         for job in self.jobs():
             jobs.append(job)
+            placed = placed and 0 < job.sequence <= PLACES
             if len(jobs) % JOBS_PER_SLICE == 0:
                 yield
-        return self.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": self.set_aside})
+        found = tuple(jobs if placed else place_unplaced(jobs))
+        return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})
 
 
 class Blob:
@@ -154,7 +157,7 @@ class Blob:
         runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
         if parsed.data:
             runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
-        ids = {run: list(run.ids) for run in runs if isinstance(run, Page)}
+        ids = {run: tuple(run.ids) for run in runs if isinstance(run, Page)}  # of a closed page, no copy
         read = yield from self._reading(parsed, runs)
         if read is None:
             state = yield from reading_state(parsed)
@@ -163,6 +166,8 @@ class Blob:
         for run in read.runs:
             for job_id in ids[run] if isinstance(run, Page) else run:
                 found[job_id] = read.jobs.get(job_id) or entries[job_id]
+                if len(found) % JOBS_PER_SLICE == 0:
+                    yield
         set_aside = (*read.set_aside, *set_twins_aside(read.twins, found, read.set_aside))
         return Sight(parsed.header, set_aside, found)
 
@@ -176,8 +181,8 @@ class Blob:
         """Read the lines between the pages that were found; None if one of their ids is in such a page too."""
         unreadable = {aside.line: aside for aside in self.draft.set_aside}
         found_pages = {run for run in runs if isinstance(run, Page)}
+        ids = [tuple(page.ids) for page in found_pages]  # of a closed page, no copy
         known = {line: job_id for job_id, line in self._trusted_lines(found_pages)}
-        settled = {job_id for page in found_pages for job_id in page.ids} if len(found_pages) < len(runs) else set()
         read = _Read([], {}, list(parsed.set_aside), [], set())
         names: dict[str, str] = {}
         count = 0
@@ -186,7 +191,7 @@ class Blob:
                 read.runs.append(run)
                 continue
             lines: dict[str, bytes] = {}
-            for line in split_lines(run):
+            for line in splitting_lines(run):
                 count += 1
                 if count % LINES_PER_SLICE == 0:
                     yield
@@ -201,14 +206,17 @@ class Blob:
                     job_id, entry = found
                     if job_id not in read.ids:
                         read.jobs[job_id] = entry
-                if job_id in settled:
-                    return None
                 if job_id in read.ids:
                     read.twins.append((job_id, line))
                 else:
                     read.ids.add(job_id)
                     lines[job_id] = line
             read.runs.append(lines)
+        for number, of_page in enumerate(ids if read.ids else (), 1):
+            if not read.ids.isdisjoint(of_page):
+                return None
+            if number % PAGES_PER_SLICE == 0:
+                yield
         return read
 
     def _take_over(self, parsed: ParsedBlob, read: _Read, size: int) -> Slices[None]:
@@ -216,11 +224,11 @@ class Blob:
         draft, pages = self.draft, self.pages
         unreadable = {aside.line for aside in draft.set_aside}
         kept = {run for run in read.runs if isinstance(run, Page)}
-        present = read.ids | {job.id for job in parsed.jobs}
+        present = {*read.ids, *(job.id for job in parsed.jobs)} if parsed.jobs else read.ids
         gone = [job_id for page in pages.without(kept) for job_id in page.ids]
         removed = [job_id for job_id in (*gone, *draft.dirty) if job_id not in present and job_id in draft.jobs]
         self._in_step = False
-        pages.replace(read.runs)
+        yield from pages.replacing(read.runs)
         draft.take_header(parsed.header)
         draft.load([], dict.fromkeys(removed))
         draft.load(parsed.jobs)

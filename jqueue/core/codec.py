@@ -15,7 +15,7 @@ What a blob says depends on its bytes alone, and on nothing that its reader has 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from jqueue.core.lines import (
+    EDGES,
     NO_MEMBER,
     SEVERAL,
+    WHITESPACE,
     dump_ascii,
     encode_asides,
     encode_job,
@@ -33,6 +35,7 @@ from jqueue.core.lines import (
     raw_line,
     read_line,
     set_twins_aside,
+    splitting_lines,
 )
 from jqueue.core.pages import SEPARATOR
 from jqueue.core.slices import LINES_PER_SLICE, Slices, exhaust
@@ -47,10 +50,6 @@ KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
 
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
 NEWLINE = ord("\n")
-WHITESPACE = b" \t\r\n\v\f"
-EDGES = WHITESPACE + b","
-"""What may stand around a line without being a part of it."""
-
 JOBS_HERE = "jobs, one on each line"
 """Stands for the jobs while a header is read: nothing else in it may be called "jobs"."""
 
@@ -101,7 +100,11 @@ class ParsedBlob:
     @property
     def lines(self) -> list[bytes]:
         """The text of each job, without the comma behind it."""
-        return split_lines(self.data[self.first : self.end]) if self.data else self.raw_lines
+        return list(self.splitting())
+
+    def splitting(self) -> Iterator[bytes]:
+        """`lines`, one after the other, as they are asked for."""
+        return splitting_lines(self.data[self.first : self.end]) if self.data else iter(self.raw_lines)
 
 
 def encode(state: QueueState) -> bytes:
@@ -195,12 +198,6 @@ def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
     return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one go: runs of lines are many megabytes
 
 
-def split_lines(part: bytes) -> list[bytes]:
-    """The lines of a part of a blob."""
-    lines = [line.strip(EDGES) for line in part.split(b"\n")]
-    return [line for line in lines if line]
-
-
 def parse_blob(data: bytes) -> ParsedBlob:
     """Take a blob apart, reading its header but, if it has our own layout, none of its jobs.
 
@@ -270,7 +267,7 @@ def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
     """The state of a blob that was taken apart, in slices."""
     jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
     twins = []
-    for number, line in enumerate(parsed.lines, 1):
+    for number, line in enumerate(parsed.splitting(), 1):
         if number % LINES_PER_SLICE == 0:
             yield
         found = read_line(line)

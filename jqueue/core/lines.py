@@ -6,11 +6,12 @@ job is set aside, with the reason, and written back as it was.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from binascii import a2b_base64, b2a_base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,10 @@ from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Timestamp
 from jqueue.domain.job_table import Packed, packed, packed_waiting
 from jqueue.domain.models import LARGEST, NO_HEADERS, Job, JobStatus, SetAside
+
+WHITESPACE = b" \t\r\n\v\f"
+EDGES = WHITESPACE + b","
+"""What may stand around a line without being a part of it."""
 
 NO_MEMBER = "the line is not a JSON member"
 SEVERAL = "the line holds more than one job"
@@ -169,6 +174,11 @@ def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | No
         return job_id.decode(), packed_waiting(names.setdefault(name, name), content, moment, int(sequence))
     except ValueError:
         return None
+
+
+def splitting_lines(part: bytes) -> Iterator[bytes]:
+    """The lines of a part of a blob, cut out one after the other, as they are asked for."""
+    return filter(None, (line.strip(EDGES) for line in io.BytesIO(part)))
 
 
 def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:

@@ -7,10 +7,16 @@ Everybody leaves a changed line in its place and adds new ones at the end, so th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Iterator
+
+from jqueue.core.slices import Slices, exhaust
 
 LINES_IN_PAGE = 256
 """The most lines of a page: half of what has to be joined anew for one change, if a queue has a million jobs."""
+
+PAGES_PER_SLICE = 8
+"""Number of pages taken over before there is a turn for others."""
 
 OPEN_PAGES = 64
 """So many pages keep their lines apart. Of the others, only the joined text is kept, and taken apart when needed."""
@@ -122,7 +128,8 @@ class Pages:
         """The text of every page, to be joined."""
         if not all(self._pages):
             self._pages = [page for page in self._pages if page]
-        self._repage_if_small()
+        if self._are_small():
+            exhaust(self._repaging())
         self.lines_joined += sum(len(page) for page in self._open if page._text is None)
         texts = [page.text for page in self._pages]
         self._close_some()
@@ -166,27 +173,50 @@ class Pages:
         Args:
             runs: in order: pages of ours as they are, and lines by job id.
         """
+        exhaust(self.replacing(runs))
+
+    def replacing(self, runs: Iterable[Page | dict[str, bytes]]) -> Slices[None]:
+        """`replace`, in slices: some pages each. Meanwhile, the pages must be left alone."""
         pages: list[Page] = []
         for run in runs:
-            pages += [run] if isinstance(run, Page) else _cut(run)
+            if isinstance(run, Page):
+                pages.append(run)
+                continue
+            for page in _cut(run):
+                pages.append(page)
+                if len(pages) % PAGES_PER_SLICE == 0:
+                    yield
         before, after = dict.fromkeys(self._pages), dict.fromkeys(pages)
-        for page in before.keys() - after.keys():
+        for number, page in enumerate(before.keys() - after.keys(), 1):
             self._open.pop(page, None)
             for job_id in page.ids:
                 del self._of[job_id]
-        for page in pages:
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        for number, page in enumerate(pages, 1):
             if page not in before:
                 self._open[page] = None
                 self._of.update(dict.fromkeys(page.ids, page))
+                self._close_some()
+            if number % PAGES_PER_SLICE == 0:
+                yield
         self._pages = pages
-        self._repage_if_small()
+        if self._are_small():
+            yield from self._repaging()
         self._close_some()
 
-    def _repage_if_small(self) -> None:
-        """Join the pages if they have become many and small."""
-        if len(self._pages) <= 8 + 4 * len(self._of) // LINES_IN_PAGE:
-            return
-        self.replace([{job_id: line for page in self._pages for job_id, line in page.lines.items()}])
+    def _are_small(self) -> bool:
+        """True if the pages have become many and small."""
+        return len(self._pages) > 8 + 4 * len(self._of) // LINES_IN_PAGE
+
+    def _repaging(self) -> Slices[None]:
+        """Join the pages that have become many and small."""
+        lines: dict[str, bytes] = {}
+        for number, page in enumerate(self._pages, 1):
+            lines.update(page.lines)
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        yield from self.replacing([lines])
 
     def _close_some(self) -> None:
         while len(self._open) > OPEN_PAGES:
@@ -203,6 +233,6 @@ def _is_whole(data: bytes, place: int, stop: int, end: int) -> bool:
 
 def _cut(lines: dict[str, bytes]) -> Iterator[Page]:
     """Lines as pages."""
-    entries = list(lines.items())
-    for first in range(0, len(entries), LINES_IN_PAGE):
-        yield Page(dict(entries[first : first + LINES_IN_PAGE]))
+    entries = iter(lines.items())
+    while some := dict(itertools.islice(entries, LINES_IN_PAGE)):
+        yield Page(some)

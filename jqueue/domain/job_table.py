@@ -78,6 +78,12 @@ def place_of(packed: Packed) -> tuple[int, int, str] | None:
     return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
 
 
+def created_at_of(packed: Packed) -> datetime:
+    """When a packed job was enqueued."""
+    created_at: datetime = packed[4]
+    return created_at
+
+
 def was_claimed(packed: Packed) -> bool:
     """Whether a packed job has ever been claimed."""
     return bool(packed[6] or packed[7])
@@ -115,6 +121,18 @@ class JobTable(MutableMapping[str, Job]):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def queued(self, entrypoint: str | None) -> list[Job]:
+        """The queued jobs of one entrypoint, or of all. Packed jobs of another kind are not unpacked."""
+        found = []
+        for job_id, entry in self.entries.items():
+            if entry.__class__ is tuple:
+                fits = entry[2] == "queued" and entrypoint in (None, entry[0])  # type: ignore[index]
+            else:
+                fits = entry.status is JobStatus.QUEUED and entrypoint in (None, entry.entrypoint)  # type: ignore[union-attr]
+            if fits:
+                found.append(unpacked(job_id, entry))
+        return found
 
     def pack(self) -> None:
         """Pack jobs that nobody has touched for a while, if there are many. Those in progress are never packed."""

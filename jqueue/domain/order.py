@@ -11,13 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.job_table import JobTable, Packed, place_of, unpacked, was_claimed
+from jqueue.domain.ended import EndedJobs
+from jqueue.domain.job_table import JobTable, Packed, created_at_of, place_of, unpacked, was_claimed
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.moving import is_moving
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
+
+FEW, MANY = 4, 4096
+"""An order of all jobs is not begun for at most so many entrypoints with so many jobs: each entrypoint is looked at."""
 
 
 class Order:
@@ -30,6 +34,7 @@ class Order:
         settings, rules, recent, schedules: see `QueueState`. Whoever changes them in place says so by `rules_changed`.
         running: how many jobs of each entrypoint are in progress.
         running_keys: how many jobs with each concurrency key are in progress.
+        ended: the jobs that wait for nothing more, dead or completed.
     """
 
     def __init__(self, jobs: JobTable) -> None:
@@ -50,12 +55,12 @@ class Order:
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
         self._expiring = LazyHeap(self._is_expiring)
-        self._retained = LazyHeap(self._is_retained)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
         self._put_off: list[str] = []
         self._through: int | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
+        self.ended = EndedJobs(self.jobs, self.settings)
 
     # What changes it
 
@@ -67,10 +72,12 @@ class Order:
         schedules: Mapping[str, Schedule],
     ) -> None:
         """What holds from now on."""
-        others, other_rules = settings != self.settings, rules is not self.rules and rules != self.rules
+        before, other_rules = self.settings, rules is not self.rules and rules != self.rules
         self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
-        if others:
+        if settings.aging != before.aging:
             self._rebuild()
+        elif settings.dead_retention != before.dead_retention:
+            self.ended.keep_by(settings)
         if other_rules:
             self.rules_changed()
 
@@ -82,8 +89,11 @@ class Order:
         """Put all jobs in order anew."""
         self._begin()
         self.running, self.running_keys = {}, {}
-        for job in self.jobs.values():
-            self._enter(job)
+        for job_id, entry in self.jobs.entries.items():
+            if entry.__class__ is tuple and (place := place_of(entry)) is not None:
+                self.waits(job_id, entry, place)
+            else:
+                self._enter(unpacked(job_id, entry))
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         """A job is another than before, and the table has it already; None if it was, or is, not there."""
@@ -96,19 +106,24 @@ class Order:
 
     def waits(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
         """A packed job that nobody knew waits for nothing but its turn, at this place: as `changed`, much faster."""
-        if self.settings.aging is not None or was_claimed(entry):
+        if was_claimed(entry):
             self.changed(None, unpacked(job_id, entry))
             return
         self._parked_ids.discard(job_id)
         _count(self._queued, place[2], 1)
-        self._push((*place, job_id))
+        if self.settings.aging is None:
+            self._push((*place, job_id))
+        else:
+            self._push((self._aged(place[0], created_at_of(entry)), *place[1:], job_id))
 
     def _leave(self, job: Job) -> None:
         if job.status is JobStatus.QUEUED:
             _count(self._queued, job.entrypoint, -1)
             if job.entrypoint not in self._queued:  # with the last one its heap goes, or names would pile up
                 self._ready.pop(job.entrypoint, None)
-        elif job.status is JobStatus.IN_PROGRESS and not is_moving(job):
+        elif job.status is not JobStatus.IN_PROGRESS:
+            self.ended.leave(job)
+        elif not is_moving(job):
             _count(self.running, job.entrypoint, -1)
         if job.concurrency_key is not None:
             self._keyed -= 1
@@ -129,8 +144,8 @@ class Order:
         elif status is JobStatus.IN_PROGRESS:
             if not is_moving(job):
                 _count(self.running, job.entrypoint, 1)
-        elif (until := self.kept_until(job)) is not None:
-            self._retained.push((until, job.id))
+        else:
+            self.ended.enter(job)
         if job.concurrency_key is not None:
             self._keyed += 1
             if status is JobStatus.IN_PROGRESS and not is_moving(job):
@@ -161,7 +176,9 @@ class Order:
         if entrypoints is not None and len(entrypoints) == 1:
             heap = self._ready.get(entrypoints[0])
             return None if heap is None or not self.is_open(entrypoints[0], now) else self._pop(heap)
-        if entrypoints is None:
+        if entrypoints is None and self._ready_all is None and self._are_many_of_few():
+            heaps = [heap for name, heap in self._ready.items() if self.is_open(name, now)]
+        elif entrypoints is None:
             heaps = [self._ready[name] for name in self.rules if name in self._ready and self.is_open(name, now)]
             if not heaps:
                 return self._pop(self._all_ready())
@@ -170,6 +187,9 @@ class Order:
             heaps = [self._ready[name] for name in entrypoints if name in self._ready and self.is_open(name, now)]
         tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
         return self._pop(min(tops)[1]) if tops else None  # no two tops are equal: they end in the id
+
+    def _are_many_of_few(self) -> bool:
+        return len(self._ready) <= FEW and sum(self._queued.values()) >= MANY
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
         """Whether the rules of an entrypoint let one more of its jobs be claimed."""
@@ -205,17 +225,9 @@ class Order:
 
         It must be moved before the next is asked for.
         """
-        for heap in (self._expiring, self._retained):
+        for heap in (self._expiring, self.ended.retained):
             if heap.entries and (top := heap.top()) is not None and top[0] <= now:
                 return self.jobs[top[-1]]
-        return None
-
-    def kept_until(self, job: Job) -> datetime | None:
-        """When a job that waits for nothing more may go; None if never."""
-        if job.status is JobStatus.COMPLETED:
-            return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
-        if job.status is JobStatus.DEAD and self.settings.dead_retention is not None:
-            return _later(job.dead_at or job.created_at, self.settings.dead_retention)
         return None
 
     # Heaps
@@ -296,7 +308,8 @@ class Order:
         """The order of all ready jobs without rules, kept from the first time that somebody asks for it."""
         if self._ready_all is None:
             heaps = [heap for name, heap in self._ready.items() if name not in self.rules]
-            self._ready_all = LazyHeap(self._is_ready, (entry for heap in heaps for entry in heap.entries))
+            entries = (entry for heap in heaps for entry in heap.entries)
+            self._ready_all = LazyHeap(self._is_ready, entries, live=lambda: sum(self._queued.values()))
         return self._ready_all
 
     def _push_ready(self, job: Job) -> None:
@@ -307,7 +320,8 @@ class Order:
         entrypoint = entry[2]
         heap = self._ready.get(entrypoint)
         if heap is None:
-            heap = self._ready[entrypoint] = LazyHeap(self._is_ready)
+            heap = LazyHeap(self._is_ready, live=lambda: self._queued.get(entrypoint, 0))
+            self._ready[entrypoint] = heap
         heap.push(entry)
         if self._ready_all is not None and entrypoint not in self.rules:
             self._ready_all.push(entry)
@@ -324,7 +338,11 @@ class Order:
         """
         if self.settings.aging is None:
             return job.priority
-        return job.priority * self.settings.aging + (job.run_at or job.created_at).timestamp()
+        return self._aged(job.priority, job.run_at or job.created_at)
+
+    def _aged(self, priority: int, since: datetime) -> float:
+        assert self.settings.aging is not None
+        return priority * self.settings.aging + since.timestamp()
 
     def _is_ready(self, entry: Entry) -> bool:
         job_id = entry[-1]
@@ -364,10 +382,6 @@ class Order:
         job = self.jobs.get(entry[-1])
         return job is not None and job.status is JobStatus.QUEUED and job.expires_at == entry[0]
 
-    def _is_retained(self, entry: Entry) -> bool:
-        job = self.jobs.get(entry[-1])
-        return job is not None and self.kept_until(job) == entry[0]
-
 
 def _count(counts: dict[str, int], name: str, change: int) -> None:
     count = counts.get(name, 0) + change
@@ -381,11 +395,4 @@ def _moment_after(timestamp: float) -> datetime:
     try:
         return datetime.fromtimestamp(timestamp, UTC) + timedelta(microseconds=1)
     except (OverflowError, ValueError, OSError):  # by hand
-        return datetime.max.replace(tzinfo=UTC)
-
-
-def _later(moment: datetime, seconds: float) -> datetime:
-    try:
-        return moment + timedelta(seconds=seconds)
-    except OverflowError:  # by hand
         return datetime.max.replace(tzinfo=UTC)

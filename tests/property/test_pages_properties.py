@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue.core import pages as pages_module
-from jqueue.core.codec import JOBS_CLOSE, split_lines
+from jqueue.core.codec import JOBS_CLOSE
+from jqueue.core.lines import splitting_lines
 from jqueue.core.pages import SEPARATOR, Page, Pages
 from tests.property.blob_machine import BlobMachine
 
@@ -21,6 +22,10 @@ steps = st.lists(
     max_size=20,
 )
 sizes = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 50))
+
+
+def cut_lines(part):
+    return list(splitting_lines(part))
 
 
 def line_of(job_id, number):
@@ -71,11 +76,11 @@ def look(pages, lines, blob, doubted):
     """What `match` finds is the blob, and nothing that is doubted."""
     data, start, end = blob
     found = pages.match(data, start, end, doubted)
-    cut = [line for run in found for line in split_lines(run.text if isinstance(run, Page) else run)]
-    assert split_lines(data[start:end]) == cut
+    cut = [line for run in found for line in cut_lines(run.text if isinstance(run, Page) else run)]
+    assert cut_lines(data[start:end]) == cut
     for page in (run for run in found if isinstance(run, Page)):
         assert not set(doubted) & set(page.ids)
-        assert [lines[job_id] for job_id in page.ids] == split_lines(page.text)
+        assert [lines[job_id] for job_id in page.ids] == cut_lines(page.text)
     return found
 
 
@@ -108,7 +113,7 @@ def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
                 found = look(pages, lines, written(theirs, number), chosen[:2])
                 if step == "adopt":
                     runs = [
-                        run if isinstance(run, Page) else {id_of(line): line for line in split_lines(run)}
+                        run if isinstance(run, Page) else {id_of(line): line for line in cut_lines(run)}
                         for run in found
                     ]
                     pages.replace(runs)
@@ -130,7 +135,7 @@ def test_pages_of_which_nothing_changed_are_all_found(present, lines_in_page, ch
         data, start, end = written(lines, 0)
         found = pages.match(data, start, end, ())
         assert list(pages) == [run for run in found if isinstance(run, Page)]
-        assert [] == [line for run in found if not isinstance(run, Page) for line in split_lines(run)]
+        assert [] == [line for run in found if not isinstance(run, Page) for line in cut_lines(run)]
         theirs = lines | {job_id: line_of(job_id, 1) for job_id in changed if job_id in lines}
         data, start, end = written(theirs, 0)
         found = [run for run in pages.match(data, start, end, ()) if isinstance(run, Page)]

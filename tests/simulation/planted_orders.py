@@ -6,6 +6,7 @@ from jqueue.core.blob import Blob
 from jqueue.core.engine import CommitEngine
 from jqueue.domain import occurrences, order
 from jqueue.domain.draft import Draft
+from jqueue.domain.ended import EndedJobs
 from jqueue.domain.errors import JobCancelledError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, dequeue, operator, schedules
@@ -114,12 +115,12 @@ def aging_ignored(patch):
 
 def dead_jobs_retire_at_once(patch):
     """Where dead jobs are kept for a time, they leave at once"""
-    kept_until = Order.kept_until
+    kept_until = EndedJobs.kept_until
 
     def hasty(self, job):
         return job.dead_at if kept_until(self, job) and job.status is JobStatus.DEAD else kept_until(self, job)
 
-    patch.setattr(Order, "kept_until", hasty)
+    patch.setattr(EndedJobs, "kept_until", hasty)
 
 
 def cron_fired_twice(patch):

@@ -71,6 +71,13 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
+def _having(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[Job]:
+    """The jobs of a status, of one entrypoint or of all. Jobs that wait are not looked at to find those that ended."""
+    if status is JobStatus.QUEUED:
+        return draft.jobs.queued(entrypoint)
+    return [job for job in draft.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
+
+
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
     """Queue dead jobs again: failures and expiry forgotten, attempts kept. Its result is how many.
@@ -111,11 +118,7 @@ class Redrive(Operation):
                 raise DuplicateJobError(job.unique_key, holder)
             self._queue(draft, job, now)
             return 1
-        dead = [
-            job
-            for job in draft.jobs.values()
-            if job.status is JobStatus.DEAD and self.entrypoint in (None, job.entrypoint)
-        ]
+        dead = _having(draft, JobStatus.DEAD, self.entrypoint)
         redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
             if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
@@ -164,10 +167,8 @@ class Purge(Operation):
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
         doomed = [
             job
-            for job in draft.jobs.values()
-            if job.status is self.status
-            and self.entrypoint in (None, job.entrypoint)
-            and (cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff)
+            for job in _having(draft, self.status, self.entrypoint)
+            if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff
         ]
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)

@@ -133,7 +133,7 @@ class AwaitResult(Operation):
             raise JobFailedError(job.id, job.error, job.error_dropped)
         if job.status is not JobStatus.COMPLETED:
             return []
-        kept_until = draft.order.kept_until(job)
+        kept_until = draft.order.ended.kept_until(job)
         if kept_until is not None and kept_until <= now:  # the next change of the queue removes it
             raise ResultNotKeptError(job.id)
         if job.result_dropped:
