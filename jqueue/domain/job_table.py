@@ -127,7 +127,7 @@ class JobTable(MutableMapping[str, Job]):
         found = []
         for job_id, entry in self.entries.items():
             if entry.__class__ is tuple:
-                fits = entry[2] == "queued" and entrypoint in (None, entry[0])  # type: ignore[index]
+                fits = entry[2] == "queued" and entrypoint in (None, entry[0])
             else:
                 fits = entry.status is JobStatus.QUEUED and entrypoint in (None, entry.entrypoint)  # type: ignore[union-attr]
             if fits:

@@ -20,9 +20,6 @@ from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 
-FEW, MANY = 4, 4096
-"""An order of all jobs is not begun for at most so many entrypoints with so many jobs: each entrypoint is looked at."""
-
 
 class Order:
     """The queued jobs of a table in the order in which they are served, and those that leave by themselves.
@@ -176,9 +173,7 @@ class Order:
         if entrypoints is not None and len(entrypoints) == 1:
             heap = self._ready.get(entrypoints[0])
             return None if heap is None or not self.is_open(entrypoints[0], now) else self._pop(heap)
-        if entrypoints is None and self._ready_all is None and self._are_many_of_few():
-            heaps = [heap for name, heap in self._ready.items() if self.is_open(name, now)]
-        elif entrypoints is None:
+        if entrypoints is None:
             heaps = [self._ready[name] for name in self.rules if name in self._ready and self.is_open(name, now)]
             if not heaps:
                 return self._pop(self._all_ready())
@@ -187,9 +182,6 @@ class Order:
             heaps = [self._ready[name] for name in entrypoints if name in self._ready and self.is_open(name, now)]
         tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
         return self._pop(min(tops)[1]) if tops else None  # no two tops are equal: they end in the id
-
-    def _are_many_of_few(self) -> bool:
-        return len(self._ready) <= FEW and sum(self._queued.values()) >= MANY
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
         """Whether the rules of an entrypoint let one more of its jobs be claimed."""

@@ -43,7 +43,7 @@ def claimed(draft, names=None, count=10, **options):
 def entries(draft):
     """How many entries there are in all heaps together."""
     order = draft.order
-    heaps = [*order._ready.values(), order._scheduled, order._expiring, order._retained]
+    heaps = [*order._ready.values(), order._scheduled, order._expiring, order.ended.retained]
     heaps += [heap for kinds in order._parked.values() for heap in kinds.values()]
     heaps += [] if order._ready_all is None else [order._ready_all]
     return sum(len(heap.entries) for heap in heaps) + len(order._later)

@@ -8,7 +8,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.pages import LINES_IN_PAGE, PAGES_PER_SLICE
 from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE
-from jqueue.domain import job_table
+from jqueue.domain import job_table, models
 from jqueue.domain.models import JobStatus
 from jqueue.domain.ready import LazyHeap
 from jqueue.testing.virtual_time import VirtualClock
@@ -26,9 +26,8 @@ async def test_orders_that_match_no_job_look_at_none_that_waits(monkeypatch, mak
 
     def counted(*given):
         unpacked.append(given)
-        return trusted_job(*given)
+        return models.trusted_job(*given)
 
-    trusted_job = job_table.trusted_job
     monkeypatch.setattr(job_table, "trusted_job", counted)
     assert 0 == await queue.purge()
     assert 0 == await queue.purge(status=JobStatus.COMPLETED)
@@ -80,7 +79,12 @@ async def test_opening_cuts_and_takes_over_some_lines_at_a_time(monkeypatch, mak
 
 def test_a_heap_whose_entries_are_all_up_to_date_is_not_cleaned_up_while_it_grows():
     looked = []
-    heap = LazyHeap(lambda entry: not looked.append(entry), live=lambda: len(heap.entries))
+
+    def is_valid(entry):
+        looked.append(entry)
+        return True
+
+    heap = LazyHeap(is_valid, live=lambda: len(heap.entries))
     for number in range(DEEP):
         heap.push((number, str(number)))
     assert [] == looked
