@@ -105,7 +105,8 @@ class Engine(ABC):
                 if must_read:
                     await self.refresh()
                     fresh, must_read = True, False
-                    if (seconds := self.turns.not_yet(self.draft.version, self.draft.commits)) is not None:
+                    order = self.pace if self.pace.interval else self.turns
+                    if (seconds := order.not_yet(self.draft.version, self.draft.commits)) is not None:
                         must_read = True
                         await rest(pending, seconds)
                 elif refusal is not None:

@@ -25,6 +25,12 @@ QUICKER, QUICKEST = 0.005, 40
 KEPT = 0.95
 """Who waited so much of the interval has kept the pace."""
 
+MOST_REFUSALS = 4
+"""Refusals in a row that lengthen the pause before the next try, each by a quarter of an interval, if others write."""
+
+AFTER_ANOTHER = 0.5
+"""Intervals to wait when a read has found another's commit: it is as old as the last look at the most."""
+
 MOST_TURNS = 8
 """A writer takes every eighth turn at the least, however many others there are."""
 
@@ -93,19 +99,22 @@ class WritePace:
         self._clock = clock
         self._entropy = entropy
         self._landed = self._changed = -math.inf
-        self._version = self._others = self._refusals = self._clean = 0
+        self._version = self._refusals = self._clean = 0
+        self._rivals: set[str] = set()
         self._if_moved = 0.0
+        self._own, self._seen, self._passed = "", 0, 0
+        self._drawn, self._due, self._contended = 0.0, -math.inf, False
 
     @property
     def shared(self) -> bool:
         """Whether others write in turn with us: what we last committed will be old when it is our turn again."""
-        return self.interval > 0.0 and self._others > 0
+        return self.interval > 0.0 and bool(self._rivals)
 
     def pause(self) -> float:
         """Seconds until it is our turn to write; none or less if it is now."""
         if not self.interval:
             return 0.0
-        turns = min(MOST_TURNS, 1 + self._others)
+        turns = min(MOST_TURNS, 1 + len(self._rivals))
         return self._landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord]) -> None:
@@ -116,9 +125,11 @@ class WritePace:
             commits: the commit table that it wrote.
         """
         version = commits[own].version
+        self._own, self._seen, self._passed, self._drawn = own, version, 0, 0.0
+        self._contended = False
         if self.interval:
-            since = [record for writer, record in commits.items() if writer != own and record.version > self._version]
-            self._others = len(since) if self._version else 0
+            since = {writer for writer, record in commits.items() if writer != own and record.version > self._version}
+            self._rivals = since if self._version else set()
             self._clean = 0 if self._refusals else min(QUICKEST, self._clean + 1)
             seen = (self.sent - self._landed) / max(1, version - self._version)
             self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._clean)))
@@ -126,6 +137,35 @@ class WritePace:
                 self.interval = 0.0
         self._landed = self._changed = self.sent
         self._version, self._refusals, self._if_moved = version, 0, 0.0
+
+    def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+        """After a read: seconds until the next one, if the write would be refused or is another's; None if it is ours.
+
+        The writer that committed longest ago is next, and the others leave it an interval. A writer that has not
+        committed yet draws its place. No writer waits twice for the same version, so an absent one is passed over.
+
+        Args:
+            version: that of the object.
+            commits: the commit table.
+        """
+        now = self._clock.monotonic()
+        if version != self._seen and any(writer != self._own for writer in commits):
+            place, self._contended = self._place(version, commits), True
+            self._passed += place < 1
+            self._seen = version
+            if place < 1 and not self._refusals and not self._rivals:  # the other commit may be old
+                return None
+            wait = self.interval * min(MOST_TURNS, place + AFTER_ANOTHER / max(1, self._passed))
+            self._due = now + min(LONGEST_INTERVAL, wait)
+        return self._due - now if now < self._due else None
+
+    def _place(self, version: int, commits: Mapping[str, CommitRecord]) -> float:
+        """Number of writers to leave a turn to: those that came between our last two commits, and not since."""
+        if self._own in commits:
+            return sum(writer in commits and commits[writer].version < self._version for writer in self._rivals)
+        if not self._drawn:
+            self._drawn = version + self._entropy.jitter(float(min(MOST_TURNS, len(commits))))
+        return max(0.0, self._drawn - version)
 
     def refused(self) -> float:
         """The last write came too soon. Returns the seconds until the next try."""
@@ -140,7 +180,9 @@ class WritePace:
             self.interval = min(LONGEST_INTERVAL, self.interval * (SLOWER if first else MUCH_SLOWER))
         now = self._clock.monotonic()
         due = self._landed + self.interval if self._landed == self._changed else now
-        return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4))
+        in_a_row = min(MOST_REFUSALS, self._refusals - 1) if self._contended else 0
+        more = self._entropy.jitter(self.interval * in_a_row / 4)
+        return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4) + more)
 
     def moved(self) -> None:
         """A read found a commit that is not our last: if a write was refused, that was in its way."""

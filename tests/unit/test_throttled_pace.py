@@ -332,6 +332,29 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, latency, 
 
 
 @in_virtual_time
+async def test_eight_writers_that_take_turns_send_few_writes_in_vain():
+    """Without `WritePace.not_yet`, 10 are refused for each that lands at first, and 2.6 later."""
+    storage = ThrottledStorage(latency=0.05)
+    queues = [open_queue(DirectQueue, storage, seed, deadline=60) for seed in range(8)]
+    for seconds, most in ((30, 7.0), (30, 0.7)):
+        storage.forget()
+        found = await asyncio.gather(*(enqueue_without_end(queue, seconds) for queue in queues))
+        print(f"{storage.landed} landed, {storage.refused} refused; commits and longest call of each: {found}")
+        assert storage.refused <= most * storage.landed
+        assert storage.landed >= 20
+        assert max(commits for commits, _ in found) <= 2 * min(commits for commits, _ in found)
+
+
+@in_virtual_time
+async def test_a_writer_that_has_gone_is_left_a_turn_at_most_once():
+    storage = ThrottledStorage(latency=0.05)
+    queue, gone = (open_queue(DirectQueue, storage, seed) for seed in range(2))
+    await asyncio.gather(enqueue_without_end(queue, 15), enqueue_without_end(gone, 15))
+    storage.forget()
+    assert (await enqueue_without_end(queue, 20))[0] >= 14
+
+
+@in_virtual_time
 async def test_one_refusal_among_many_writers_of_a_quick_store_is_soon_forgotten():
     """The others' commits, seen in the table, show that the store takes more than the refusal made believe."""
     storage = ThrottledStorage(every=0.0)
