@@ -6,11 +6,12 @@ told, and whoever waits looks now and then.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from jqueue.ports.log import logger_of
 
 try:  # as its documentation has it; what it exports besides does not say when a watch has begun
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
@@ -19,7 +20,7 @@ except ImportError:
 else:
     _installed = True
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 STEP_MILLISECONDS = 5
 """So long events are gathered, and so often it is asked whether to stop."""

@@ -8,14 +8,23 @@ import sys
 from rich.console import Console
 from rich.logging import RichHandler
 
-from jqueue.adapters.storage.names import printable
+from jqueue.domain.printable import printable
+from jqueue.ports.log import printable_lines
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"
+INDENTED = "\n    "
 
 
 class JobFormatter(logging.Formatter):
-    """Says before a message which job it is about, if its record tells: those of `ctx.logger` do."""
+    """Says before a message which job it is about, if its record tells: those of `ctx.logger` do.
+
+    Whatever a record holds, it does nothing to a terminal, and only its first line can look like one of the log.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As in logging; lines after the first are indented."""
+        return printable_lines(super().format(record)).replace("\n", INDENTED)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """As in logging."""

@@ -5,7 +5,6 @@ Reading again parses only the lines not seen before; writing encodes only the jo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
@@ -26,8 +25,9 @@ from jqueue.domain.errors import shown
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
 from jqueue.domain.places import PLACES
+from jqueue.ports.log import logger_of
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 WARNINGS = 5
 """So many lines are named in the log, when many cannot be read."""

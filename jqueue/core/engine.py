@@ -13,7 +13,6 @@ The loop around it is `jqueue.core.engine_base`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TypeVar
@@ -38,11 +37,12 @@ from jqueue.domain.errors import (
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.models import QueueState
 from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsStoreTime
 
 Answer = TypeVar("Answer")
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 
 class CommitEngine(Engine):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from types import TracebackType
@@ -22,8 +21,9 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
+from jqueue.ports.log import logger_of
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 LONGEST_INTERVAL = 60.0
 BEATS_PER_TIMEOUT = 3

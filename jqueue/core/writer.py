@@ -7,7 +7,6 @@ queues share it; they differ in how many requests go into one commit.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +23,9 @@ from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Fence, HandBack, Operation
+from jqueue.ports.log import logger_of
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 SHORTEST_POLL = 0.01
 POLL_GROWTH = 1.5

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -31,9 +30,10 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsListing, SupportsRelease, SupportsScratch, SupportsStoreTime
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 Answer = TypeVar("Answer")
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -22,9 +21,10 @@ from typing import Any, Protocol
 
 from jqueue.adapters.system import forks
 from jqueue.domain.errors import JQueueError
+from jqueue.ports.log import logger_of
 from jqueue.sync.calls import Call, CallEnded
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 LAST_SECONDS = 5.0
 """So much longer than the deadlines of its queues the end may take, whatever a store does."""

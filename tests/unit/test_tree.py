@@ -75,6 +75,11 @@ def test_no_function_is_too_long_to_be_read_at_once():
     assert {} == {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES}
 
 
+def test_every_logger_of_ours_writes_out_what_strangers_wrote():
+    raw = [_name(path) for path in _modules() if 'getLogger("jqueue' in path.read_text(encoding="utf-8")]
+    assert ["jqueue/testing/simulation/runner.py"] == raw  # it sets a level
+
+
 def test_no_file_names_a_package_registry():
     assert [] == _matches(REGISTRY)
 

@@ -7,13 +7,14 @@ it. So there is one for each loop, and a fork begins with none.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
+
+from jqueue.ports.log import logger_of
 
 try:
     import ctypes
@@ -22,7 +23,7 @@ except ImportError:  # a Python that was built without it
 
 Client = TypeVar("Client")
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 
 class _Lease(Generic[Client]):

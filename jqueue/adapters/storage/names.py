@@ -5,6 +5,7 @@ from __future__ import annotations
 from jqueue.adapters.storage._remote import RemoteStorage
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.printable import printable as printable
 from jqueue.ports.job_store import JobStorePort
 
 
@@ -21,8 +22,3 @@ def describe(storage: object) -> str:
     else:
         name = repr(storage)
     return printable(name)
-
-
-def printable(text: str) -> str:
-    """A text that does nothing to a terminal: one line, with all that cannot be printed written out."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

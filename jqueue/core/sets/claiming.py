@@ -6,7 +6,6 @@ Nothing is claimed that is not handed out, so no job loses its place, or an atte
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
+from jqueue.ports.log import logger_of
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 SLOW = 2.0
 """Seconds for which a queue that does not answer keeps the jobs of the others waiting."""

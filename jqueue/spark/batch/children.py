@@ -9,18 +9,18 @@ are no children: handlers run in the task itself, and one that ends it fails it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
+from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import Errand, work
 from jqueue.spark.batch.listening import Patience, Told, told_by_child
 from jqueue.spark.batch.outcomes import Outcome
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 
 class WorkFailed(JQueueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +13,12 @@ from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, Stor
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
 from jqueue.domain.operations import Dequeue, Operation
+from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
 from jqueue.worker.trouble import Trouble
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 DEADLINE = 60.0
 """Seconds that one call of the queue may take: it carries thousands of jobs."""

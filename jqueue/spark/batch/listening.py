@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import selectors
 import signal
@@ -18,10 +17,11 @@ from typing import Any
 from jqueue.adapters.system import SystemClock
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
+from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import LENGTH, Errand, be_child
 from jqueue.spark.batch.outcomes import Outcome
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 LOOK_EVERY = 0.5
 """Seconds between two looks whether a child is there: what it has started may hold the pipe open."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from jqueue.domain.errors import JQueueError
+from jqueue.ports.log import logger_of
 from jqueue.spark.staging import Staging
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 Progress = Callable[[int, int], object]
 """Called with the number of jobs that are done, and of all jobs."""

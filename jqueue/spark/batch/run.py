@@ -8,7 +8,6 @@ for itself. Whatever ends a batch, jobs that are known to be done are acked, and
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
 from jqueue.domain.models import Job
+from jqueue.ports.log import logger_of
 from jqueue.spark.batch.claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, finished, tell_progress, told_to
@@ -43,7 +43,7 @@ __all__ = ["BatchFailedError", "BatchReport", "run_batch"]
 
 Answer = TypeVar("Answer")
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 MOST = 1_000_000
 """More jobs would hardly fit into a queue."""

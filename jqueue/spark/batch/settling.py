@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,13 +10,14 @@ from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Kind, Outcome
 from jqueue.spark.batch.report import BatchReport
 from jqueue.worker import Worker
 from jqueue.worker.processes import ProcessDied
 from jqueue.worker.retries import Decision, HandlerTimeout, decide
 
-logger = logging.getLogger("jqueue.spark")
+logger = logger_of("jqueue.spark")
 
 End = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
 """Does operations in one commit, each for itself."""

@@ -8,7 +8,6 @@ commit that has succeeded, or of which nobody knows, so it looks before it remov
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
 from jqueue.domain.operations.jobs import OnConflict
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.enqueue.columns import Columns
 from jqueue.spark.options import in_options
@@ -32,7 +32,7 @@ from jqueue.spark.staging import StagedObjects, Staging, open_store, sizes_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 CALL_TIMEOUT = 60.0
 """Seconds that one request of a commit may take: the object may be large."""

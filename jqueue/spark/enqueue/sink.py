@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
+from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
 from jqueue.spark.options import take
@@ -25,7 +25,7 @@ from jqueue.spark.options import take
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
 """The version of a micro-batch is its number, and a query has many commits."""

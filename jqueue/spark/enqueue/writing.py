@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
+from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.options import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
@@ -32,7 +32,7 @@ from jqueue.spark.staging import Staging, absolute, url_in_folder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 RETENTION = 7 * 86400.0
 """Seconds after which a staged object is removed, whoever has left it."""

@@ -7,7 +7,6 @@ task read it for itself, each would see another version, and a job that moved be
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from pyspark.sql.types import StructType
 from jqueue.core.pages import SEPARATOR
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import JobStatus
+from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.options import INTEGER, NAMES, Kind, take
 from jqueue.spark.rows import check_schema
@@ -26,7 +26,7 @@ from jqueue.spark.snapshot.contents import read_all
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 MOST_PARTITIONS = 100_000
 PARTITIONS = 4

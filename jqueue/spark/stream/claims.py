@@ -15,7 +15,6 @@ It lives on one event loop, and is called by one query.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -24,10 +23,11 @@ from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Dequeue, Operation
 from jqueue.domain.operations.holdings import HeldBy, LastSequence
+from jqueue.ports.log import logger_of
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.stream.options import SourceOptions
 
-logger = logging.getLogger("jqueue")
+logger = logger_of("jqueue")
 
 BEATS_PER_TIMEOUT = 3
 LONGEST_BEAT = 30.0
