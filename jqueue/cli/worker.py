@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Container
+from collections.abc import Container, Coroutine
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,13 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.domain.stats import QueueStats
+from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
+from jqueue.worker.opening import name_of
+from jqueue.worker.signals import heeded, leave_at_signals
+from jqueue.worker.trouble import SILENCE, tell_silence
+
+logger = logger_of("jqueue.worker")
 
 NAMED = 5
 """So many entrypoints without a handler are named."""
@@ -54,52 +60,93 @@ def worker(
         float | None,
         typer.Option(min=0, help="Seconds for jobs to finish after SIGTERM, likewise.", show_default=False),
     ] = None,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds to try a queue that is gone or cannot be used, likewise.",
+            show_default=False,
+        ),
+    ] = None,
+    show_errors: Annotated[
+        bool, typer.Option("--show-errors", help="Log messages and tracebacks: they may quote payloads.")
+    ] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no job is ready.")] = False,
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="What to log.")] = Level.INFO,
 ) -> None:
     """Run a worker.
 
     SIGTERM or Ctrl-C stops it: it claims no more jobs, finishes those that it has within the grace period, hands the
-    others back, and exits with 0. A second signal stops it at once.
+    others back, and exits with 0. A second signal stops it at once. A queue that cannot be used ends it with 2.
     """
     log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0])
     found = find_worker(target)
     found.concurrency = concurrency or found.concurrency
     found.grace = found.grace if grace is None else grace
+    found.give_up_after = found.give_up_after if give_up_after is None else give_up_after
+    found.show_errors = found.show_errors or show_errors
     try:
         queue = connect_queue(url)
-        asyncio.run(_run(found, queue, drain=drain))
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
-    except (StorageFatalError, InvalidBlobError) as error:
-        raise refusal(f"the queue cannot be used: {error}") from None
+    if (status := asyncio.run(_run(found, queue, drain=drain))) != 0:
+        raise typer.Exit(status)
 
 
-async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> None:
-    await _look(queue, found.handlers)
-    await found.run(queue, drain=drain)
+async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> int:
+    """Run a worker until it ends, and return the status that the command exits with."""
+    status = 0
+    stopped = asyncio.Event()
+    with heeded(stopped.set):
+        try:
+            await _unless(stopped, _look(queue, found.handlers))
+            if not stopped.is_set():
+                await found.run(queue, drain=drain)
+        except (StorageFatalError, InvalidBlobError) as error:
+            status = refusal(f"{name_of(queue)} cannot be used: {error}").exit_code
+        except (JQueueError, ImportError) as error:
+            status = refusal(str(error)).exit_code
+        await _end_what_is_left(status)
+        if status == 0:
+            leave_at_signals()
+    return status
+
+
+async def _unless(stopped: asyncio.Event, look: Coroutine[Any, Any, None]) -> None:
+    """Take a look, unless the worker is stopped meanwhile."""
+    looking, stopping = asyncio.create_task(look), asyncio.create_task(stopped.wait())
+    await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if looking.done():
+        looking.result()
+
+
+async def _end_what_is_left(status: int) -> None:
+    """Have tasks end that go on after the worker; those that do not, end with this process, at once."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if left and (await asyncio.wait(left, timeout=LAST_WAIT))[1]:
-        logging.getLogger("jqueue.worker").warning("handlers go on although they were told to stop: they end now")
+        logger.warning("handlers go on although they were told to stop: they end now")
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(0)  # or they would keep the process for ever
+        os._exit(status)  # or they would keep the process for ever
 
 
 async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Say what there is; a queue that can never be used is an error now, and one that is away is waited for."""
-    logger = logging.getLogger("jqueue.worker")
     if isinstance(place_of(queue), InMemoryStorage):
         logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
+    silence = asyncio.get_running_loop().call_later(SILENCE, tell_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
     except (StorageFatalError, InvalidBlobError):
         raise
     except JQueueError as error:
-        logger.warning("the queue cannot be reached yet: %s", error)
+        logger.warning("%s cannot be reached yet, and is tried on: %s", name_of(queue), error)
         return
+    finally:
+        silence.cancel()
     if await is_absent(queue, stats):
         logger.info("there is no queue at %s yet: it is made with the first job", describe(place_of(queue)))
         return

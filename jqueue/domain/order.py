@@ -162,6 +162,10 @@ class Order:
             for heap, entry in later:
                 heap.push(entry)
 
+    def queued(self) -> dict[str, int]:
+        """Number of queued jobs of each entrypoint that has some, those included whose time has not come."""
+        return dict(self._queued)
+
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
         """The next job to claim, by rank, then by sequence; None if there is none, or all are held back.
 

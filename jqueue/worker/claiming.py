@@ -8,19 +8,19 @@ slots were free is begun anew when there are many more.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.held import Hands, Signal
 from jqueue.worker.opening import batch_size_of
-from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 POLL = 30.0
 """Seconds that a long poll waits."""
@@ -38,6 +38,7 @@ class Claimer:
         begin: starts to work on jobs.
         names: the entrypoints whose jobs can be done here.
         entropy: draws pauses.
+        health: is told how the claims go.
         claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says.
         drain: whether to end when there is nothing to claim and nothing to wait for.
     """
@@ -50,6 +51,7 @@ class Claimer:
         names: Sequence[str],
         *,
         entropy: Entropy,
+        health: Health,
         claim_timeout: float | None,
         drain: bool,
     ) -> None:
@@ -59,7 +61,7 @@ class Claimer:
         self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
         self._drain = drain
         self._most = batch_size_of(queue)
-        self._trouble = Trouble("claiming jobs", entropy)
+        self._trouble = Trouble("claiming jobs", entropy, health)
         self._more = Signal()
         self._task: asyncio.Task[Any] | None = None
         self._polled_for = 0

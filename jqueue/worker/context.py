@@ -14,9 +14,10 @@ from typing import Any
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 
 class Context:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.handlers import Handler
-from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,11 @@ class Cron:
 
 
 async def declare(
-    queue: JobQueue, handlers: Iterable[Handler[..., Any]], crons: Iterable[Cron], entropy: Entropy
+    queue: JobQueue,
+    handlers: Iterable[Handler[..., Any]],
+    crons: Iterable[Cron],
+    entropy: Entropy,
+    health: Health | None = None,
 ) -> None:
     """Set the limits and the schedules, all at once, each until it is set. Equal ones change nothing.
 
@@ -47,7 +51,7 @@ async def declare(
         InvalidJobError: the queue cannot do it, or a schedule is none.
         StorageFatalError: the queue cannot be used.
     """
-    trouble = Trouble("setting limits and schedules", entropy)
+    trouble = Trouble("setting limits and schedules", entropy, health)
     calls: list[Callable[[], Awaitable[Any]]] = []
     for handler in handlers:
         options = handler.options
@@ -107,6 +111,6 @@ async def warn_of_strangers(queue: JobQueue, names: Container[str]) -> None:
     if strangers:
         logger.warning(
             "the queue has cron entries whose jobs are not done here: %s. If no other worker does them, they pile up:"
-            " remove the entries with `unschedule`",
+            " remove each in a program, by `await queue.unschedule(name)`",
             ", ".join(strangers[:10]) + (", ..." if len(strangers) > 10 else ""),
         )

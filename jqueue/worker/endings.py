@@ -121,6 +121,14 @@ def frames_of(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__))
 
 
+def traceback_of(error: BaseException) -> str:
+    """Where an error was raised and what it says, formatted as by Python."""
+    if not isinstance(error, Elsewhere):
+        return "".join(traceback.format_exception(error)).rstrip()
+    said = "" if error.words is None else f": {error.words}"
+    return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}{said}"
+
+
 def _plain(value: Any) -> float | str | None:
     if value is None:
         return None

@@ -104,6 +104,9 @@ class Hands:
         sending: how many outcomes are on their way.
         unsent: set when there are outcomes to send.
         begun: set when jobs were claimed.
+        stuck: the jobs whose handlers go on although they were told to stop, and were given up: each with the time of
+            that, on the loop's clock.
+        stuck_changed: told when there is one more, or one less.
         quiet: set when a handler has ended or outcomes have arrived.
         nudge: tells whoever claims that there are more slots, or that nothing is left to do.
     """
@@ -116,6 +119,8 @@ class Hands:
         self.counts: Counter[Kind] = Counter()
         self.outcomes: list[Outcome] = []
         self.sending = 0
+        self.stuck: dict[Held, float] = {}
+        self.stuck_changed: Callable[[], None] = _nobody
         self.unsent = Signal()
         self.begun = Signal()
         self.quiet = Signal()
@@ -162,6 +167,16 @@ class Hands:
         """The queue knows what became of a job, or will not hear it from us."""
         self.held.discard(held)
         self.counts[kind] += 1
+
+    def is_stuck(self, held: Held, now: float) -> None:
+        """A handler goes on although it was told to stop, and keeps its slot."""
+        self.stuck[held] = now
+        self.stuck_changed()
+
+    def is_free_again(self, held: Held) -> None:
+        """A handler has ended after all."""
+        if self.stuck.pop(held, None) is not None:
+            self.stuck_changed()
 
     def look_around(self) -> None:
         """Something has ended: whoever waits for the end looks again."""

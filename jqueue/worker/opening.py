@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from jqueue.adapters.storage.names import describe
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.core.options import QueueOptions
-from jqueue.domain.errors import QueueClosedError, StorageFatalError
+from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalError
 from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
+from jqueue.ports.storage import SupportsWriteCheck
 from jqueue.worker.trouble import TROUBLE
+
+logger = logger_of("jqueue.worker")
 
 A_MOMENT = 0.001
 """Seconds; a queue that is not open says so at once."""
@@ -37,6 +42,32 @@ async def opened(queue: JobQueue, stack: AsyncExitStack, names: Sequence[str]) -
         raise
     except TROUBLE:
         return
+
+
+def name_of(queue: JobQueue) -> str:
+    """What the log calls a queue: where it is, without secrets."""
+    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
+    if place is None:
+        return "the queue"
+    known = type(place).__module__.startswith("jqueue.adapters.")
+    return f"the queue at {describe(place) if known else type(place).__name__}"
+
+
+async def check_writable(queue: JobQueue) -> None:
+    """Find out at the start what would fail at the first claim, if the store can tell.
+
+    Raises:
+        StorageFatalError: this process may not write the queue, or not create it.
+    """
+    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
+    if not isinstance(place, SupportsWriteCheck):
+        return
+    try:
+        await place.check_writable()
+    except StorageFatalError:
+        raise
+    except StorageError as error:
+        logger.warning("%s cannot be written now: %s", name_of(queue), error)
 
 
 def clock_of(queue: JobQueue) -> Clock:

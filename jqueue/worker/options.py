@@ -191,6 +191,8 @@ class WorkerSettings:
         claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says.
         cancel_grace: how long a cancelled handler gets to end before its job is given back regardless.
         settle: how long outcomes are tried to be sent at the end.
+        give_up_after: how long a worker that can do nothing goes on; None: for ever.
+        show_errors: whether messages and tracebacks of failed handlers are logged.
     """
 
     concurrency: int
@@ -198,6 +200,8 @@ class WorkerSettings:
     claim_timeout: float | None
     cancel_grace: float
     settle: float
+    give_up_after: float | None
+    show_errors: bool
 
 
 def settings_of(worker: Any) -> WorkerSettings:
@@ -215,4 +219,6 @@ def settings_of(worker: Any) -> WorkerSettings:
         claim_timeout=None if claim_timeout is None else to_seconds("claim_timeout", claim_timeout),
         cancel_grace=to_seconds("cancel_grace", worker.cancel_grace),
         settle=to_seconds("settle_timeout", worker.settle_timeout),
+        give_up_after=None if worker.give_up_after is None else to_seconds("give_up_after", worker.give_up_after),
+        show_errors=bool(worker.show_errors),
     )

@@ -6,19 +6,19 @@ It brings back which claims are lost and which jobs were cancelled, and stops th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 
 from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.held import Hands, Held
 from jqueue.worker.opening import batch_size_of
-from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.trouble import TROUBLE, Health, Trouble
 from jqueue.worker.working import Workshop
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 BEATS_PER_TIMEOUT = 3
 LONGEST_INTERVAL = 60.0
@@ -33,18 +33,25 @@ class Pulse:
         hands: the jobs held.
         workshop: stops handlers.
         entropy: draws nothing here, as each worker begins to beat at a time of its own.
+        health: is told how the heartbeats go.
         claim_timeout: what the worker asks for; None if the queue says.
     """
 
     def __init__(
-        self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy, claim_timeout: float | None
+        self,
+        queue: JobQueue,
+        hands: Hands,
+        workshop: Workshop,
+        entropy: Entropy,
+        health: Health,
+        claim_timeout: float | None,
     ) -> None:
         self._queue = queue
         self._hands = hands
         self._workshop = workshop
         self._timeout = claim_timeout
         self._most = batch_size_of(queue)
-        self._trouble = Trouble("sending heartbeats", entropy)
+        self._trouble = Trouble("sending heartbeats", entropy, health)
 
     async def run(self) -> None:
         """Beat until cancelled."""

@@ -20,6 +20,8 @@ class RunReport:
         handed_back: given back unharmed when the worker stopped.
         cancelled: stopped as somebody cancelled them.
         lost: not ours any more before their outcome was in the queue.
+        stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
+            among those above.
     """
 
     succeeded: int = 0
@@ -29,17 +31,18 @@ class RunReport:
     handed_back: int = 0
     cancelled: int = 0
     lost: int = 0
+    stuck: int = 0
 
     @property
     def total(self) -> int:
         """How many jobs in all."""
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(getattr(self, field.name) for field in fields(self) if field.name != "stuck")
 
     def __str__(self) -> str:
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
 
 
-def report_of(counts: Counter[Kind]) -> RunReport:
-    """The counts as a value."""
-    return RunReport(**{str(kind): count for kind, count in counts.items()})
+def report_of(counts: Counter[Kind], stuck: int = 0) -> RunReport:
+    """The counts as a value, with the number of handlers that go on."""
+    return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)

@@ -14,13 +14,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_strangers
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held import Hands
-from jqueue.worker.opening import clock_of, entropy_of, opened
+from jqueue.worker.opening import check_writable, clock_of, entropy_of, name_of, opened
 from jqueue.worker.options import WorkerSettings
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.pulse import Pulse
@@ -28,9 +29,11 @@ from jqueue.worker.report import RunReport, report_of
 from jqueue.worker.settling import Settler
 from jqueue.worker.signals import heeded
 from jqueue.worker.threads import Threads
+from jqueue.worker.trouble import Health
+from jqueue.worker.watching import Watch
 from jqueue.worker.working import Workshop
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 HURRIED_SETTLE = 5.0
 """Seconds in which a worker that was told to stop at once tries to tell the queue what became of its jobs."""
@@ -75,6 +78,7 @@ class Run:
         self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._hands = Hands(plan.settings.concurrency)
+        self._health = Health(name_of(queue), plan.settings.give_up_after)
         self._stopping = asyncio.Event()
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
@@ -119,11 +123,26 @@ class Run:
         if cancelled is not None and (task.cancelled() or task.exception() is None):
             raise cancelled
         if task.cancelled() and self._stopping.is_set():
-            return report_of(self._hands.counts)
+            return self._report()
         return task.result()
 
     async def _perform(self) -> RunReport:
         """Open everything, work, and end in order."""
+        plan = self._plan
+        self._health.expect_answer()
+        try:
+            await self._opened_and_closed()
+        finally:
+            trouble = self._health.close()
+        report = self._report()
+        logger.log(logging.ERROR if trouble else logging.INFO, "%s stopped: %s%s", plan.name, report, trouble)
+        return report
+
+    def _report(self) -> RunReport:
+        return report_of(self._hands.counts, len(self._hands.stuck))
+
+    async def _opened_and_closed(self) -> None:
+        """Open everything, work, and close it."""
         plan = self._plan
         if any(handler.home == "process" for handler in plan.handlers.values()):
             check_processes()
@@ -131,6 +150,7 @@ class Run:
             if self._signals:
                 self._heeds_signals = stack.enter_context(heeded(self.stop))
             await opened(self._queue, stack, tuple(plan.handlers))
+            await check_writable(self._queue)
             resources = None
             if plan.lifespan is not None:
                 resources = await stack.enter_async_context(plan.lifespan())
@@ -141,9 +161,6 @@ class Run:
                 self._phase = "working"
                 await self._work(self._workshop(resources, threads, processes))
             self._phase = "closing"
-        report = report_of(self._hands.counts)
-        logger.info("%s stopped: %s", plan.name, report)
-        return report
 
     def _workshop(self, resources: Any, threads: Threads, processes: Processes) -> Workshop:
         plan = self._plan
@@ -164,11 +181,12 @@ class Run:
             resources=resources,
             cancel_grace=self._settings.cancel_grace,
             is_real_interrupt=self._is_real_interrupt,
+            show_errors=self._settings.show_errors,
         )
 
     async def _work(self, workshop: Workshop) -> None:
         """Declare, then claim, settle and beat side by side, until stopped or drained; then end in order."""
-        plan, queue, hands = self._plan, self._queue, self._hands
+        plan, queue, hands, health = self._plan, self._queue, self._hands, self._health
         entropy = entropy_of(queue)
         claimer = Claimer(
             queue,
@@ -176,15 +194,17 @@ class Run:
             workshop.begin,
             tuple(plan.handlers),
             entropy=entropy,
+            health=health,
             claim_timeout=self._settings.claim_timeout,
             drain=self._drain,
         )
         claiming = self._task(self._claim(claimer), "claims")
-        settler = Settler(queue, hands, workshop, entropy)
+        settler = Settler(queue, hands, workshop, entropy, health)
         settling = self._task(settler.run(), "outcomes")
-        others = [settling]
+        watch = Watch(queue, hands, health, None if self._drain else plan.handlers)
+        others = [settling, self._task(watch.run(), "watch")]
         if queue.capabilities.heartbeat:
-            pulse = Pulse(queue, hands, workshop, entropy, self._settings.claim_timeout)
+            pulse = Pulse(queue, hands, workshop, entropy, health, self._settings.claim_timeout)
             others.append(self._task(pulse.run(), "heartbeats"))
         logger.info(
             "%s started: %d jobs at a time of %s", plan.name, self._settings.concurrency, ", ".join(plan.handlers)
@@ -206,7 +226,7 @@ class Run:
     async def _claim(self, claimer: Claimer) -> None:
         """Claim, once what the handlers declare is set."""
         plan = self._plan
-        await declare(self._queue, plan.handlers.values(), plan.crons, entropy_of(self._queue))
+        await declare(self._queue, plan.handlers.values(), plan.crons, entropy_of(self._queue), self._health)
         await warn_of_strangers(self._queue, plan.handlers)
         await claimer.run()
 
@@ -218,10 +238,11 @@ class Run:
         """
         stopped = asyncio.create_task(self._stopping.wait(), name="jqueue-worker-stop")
         try:
-            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            waited_for: list[asyncio.Future[Any]] = [stopped, self._health.hopeless, *tasks]
+            done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
-        for task in tasks:
+        for task in [self._health.hopeless, *tasks]:
             if task in done:
                 self._hurried = task.exception() is not None
                 task.result()

@@ -6,7 +6,6 @@ At most one lot is under way. What comes meanwhile makes the next, so that a slo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from jqueue.domain.errors import (
@@ -20,13 +19,14 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
+from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.held import Hands, Held, Outcome
 from jqueue.worker.opening import batch_size_of
-from jqueue.worker.trouble import TROUBLE, Trouble
+from jqueue.worker.trouble import TROUBLE, Health, Trouble
 from jqueue.worker.working import Workshop
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
 
 MOST_TOGETHER = 1000
 """So many outcomes go into one call at the most, or fewer if the queue takes no more."""
@@ -43,14 +43,15 @@ class Settler:
         hands: where the outcomes are.
         workshop: decides again what becomes of a job whose outcome was refused.
         entropy: draws pauses.
+        health: is told how the outcomes go.
     """
 
-    def __init__(self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy) -> None:
+    def __init__(self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy, health: Health) -> None:
         self._queue = queue
         self._hands = hands
         self._workshop = workshop
         self._most = min(MOST_TOGETHER, batch_size_of(queue))
-        self._trouble = Trouble("telling it how jobs ended", entropy)
+        self._trouble = Trouble("telling it how jobs ended", entropy, health)
         self._apart: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -42,6 +45,26 @@ def heeded(stop: Callable[[], None]) -> Iterator[bool]:
         while not _stops and _before:
             number, handler = _before.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def leave_at_signals() -> None:
+    """From now on, have a signal end this program at once, with the status 0: its work is done.
+
+    The system's own answer to SIGTERM would make a failure of an end that only took long.
+    """
+    for number in SIGNALS:
+        if number in _before:
+            _before[number] = _leave  # what is there after the last block
+        else:
+            signal.signal(number, _leave)
+    # At its very end, the interpreter puts the system's answers back, except where a signal is ignored.
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in SIGNALS])
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    with suppress(Exception):  # the signal may have come while it is written to
+        sys.stdout.flush()
+    os._exit(0)
 
 
 def _heed(number: int, frame: FrameType | None) -> None:

@@ -67,6 +67,10 @@ class Worker:
         lifespan: an async context manager for what all handlers share; what it yields is `ctx.resources`.
         cancel_grace: how long a handler that was told to stop gets to end, until its job is given back regardless.
         settle_timeout: how long a worker that ends tries to tell the queue what became of its last jobs.
+        give_up_after: how long a worker goes on that can do nothing, as its queue is gone, replaced, corrupt or
+            refused, or all slots are taken by handlers that do not stop; then `run` raises. None: for ever. A store
+            that does not answer is waited for regardless.
+        show_errors: log the message and the traceback of each failure. They may quote the payload.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class Worker:
         lifespan: Lifespan | None = None,
         cancel_grace: Duration = 5,
         settle_timeout: Duration = 30,
+        give_up_after: Duration | None = 300,
+        show_errors: bool = False,
     ) -> None:
         self.concurrency = concurrency
         self.grace = grace
@@ -86,6 +92,8 @@ class Worker:
         self.name = name or "worker"
         self.cancel_grace = cancel_grace
         self.settle_timeout = settle_timeout
+        self.give_up_after = give_up_after
+        self.show_errors = show_errors
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
         self._middlewares: list[Middleware] = []
@@ -198,7 +206,8 @@ class Worker:
         Raises:
             RuntimeError: it runs already, or has no handlers.
             InvalidJobError: a setting is wrong, or the queue has no place for what a handler declares.
-            StorageFatalError: the queue cannot be used, and never could since the start.
+            StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
+            JQueueError: for `give_up_after`, all slots were taken by handlers that do not stop.
             QueueClosedError: somebody closed the queue meanwhile.
         """
         if self._run is not None and not self._run.is_over:

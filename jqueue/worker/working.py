@@ -15,17 +15,32 @@ from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.context import Context
-from jqueue.worker.endings import check_awaited, frames_of
+from jqueue.worker.endings import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held import Hands, Held, Outcome, Reason
-from jqueue.worker.payloads import json_value
+from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
-from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, decide, is_spent
+from jqueue.worker.retries import (
+    CANCELLED,
+    HAND_BACK,
+    Decision,
+    Discard,
+    HandlerTimeout,
+    Retry,
+    Snooze,
+    decide,
+    is_spent,
+    told,
+)
 
-logger = logging.getLogger("jqueue.worker")
+logger = logger_of("jqueue.worker")
+
+MEANT = (Retry, Discard, PayloadError, ResultError)
+"""Errors whose words say all: where they were raised tells nothing."""
 
 JOB_TASK = "jqueue-job "
 """The name of the task of a job, before the id of the job."""
@@ -43,6 +58,7 @@ class Workshop:
         resources: what the lifespan yielded.
         cancel_grace: seconds that a handler gets to end when it is told to stop.
         is_real_interrupt: whether a KeyboardInterrupt can be one of the terminal's.
+        show_errors: whether messages and tracebacks of errors are logged.
     """
 
     def __init__(
@@ -56,6 +72,7 @@ class Workshop:
         resources: Any,
         cancel_grace: float,
         is_real_interrupt: Callable[[], bool],
+        show_errors: bool = False,
     ) -> None:
         self.cancel_grace = cancel_grace
         self._queue = queue
@@ -65,6 +82,7 @@ class Workshop:
         self._entropy = entropy
         self._resources = resources
         self._is_real_interrupt = is_real_interrupt
+        self._show_errors = show_errors
         self._loop = asyncio.get_running_loop()
         self._runner = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities
@@ -121,6 +139,7 @@ class Workshop:
             job.attempt,
         )
         self._hands.running -= 1
+        self._hands.is_stuck(held, self._loop.time())
         self._conclude(held, self._stopped(held, None))
 
     def refuse(self, held: Held, error: JQueueError, *, uncertain: bool) -> None:
@@ -232,6 +251,7 @@ class Workshop:
 
     def _end_late(self, held: Held) -> None:
         """A handler ended whose job is not its own any more."""
+        self._hands.is_free_again(held)
         if not held.decided:
             held.decided = held.sent = True
             self._hands.running -= 1
@@ -253,8 +273,12 @@ class Workshop:
     def fail(self, held: Held, error: BaseException) -> None:
         """Report that the work on a job failed."""
         self._conclude(held, self._decide(held, error))
-        if error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
-            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames_of(error))
+        if self._show_errors and not isinstance(error, Snooze):
+            text = told(error) if isinstance(error, MEANT) else traceback_of(error)
+            logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text))
+        elif error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
+            frames = Lines(frames_of(error))
+            logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames)
 
     def _decide(self, held: Held, error: BaseException) -> Decision:
         options = held.handler.options

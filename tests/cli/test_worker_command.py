@@ -1,8 +1,11 @@
 """`jqueue worker`: as a user runs it, in a process of its own."""
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.cli.app import app
+from jqueue.cli.log import PLAIN, JobFormatter
 
 SECONDS = 30
 
@@ -257,3 +261,82 @@ def test_a_queue_that_cannot_be_used_is_one_clear_line(folder, start):
     assert 1 == errors.count("\n"), errors
     assert "cannot be used" in errors
     assert "this is no queue" == (folder / "queue.json").read_text()
+
+
+def test_the_log_shows_what_a_handler_said_if_asked_for(folder, start):
+    enqueue(folder, "fails", b"")
+    process = start("program:worker", "queue.json", "--drain", "--show-errors")
+    _, errors = process.communicate(timeout=SECONDS)
+    [first] = [line for line in errors.splitlines() if "Traceback (most recent call last):" in line]
+    assert "(fails): Traceback" in first
+    assert "    ZeroDivisionError: division by zero" in errors.splitlines()  # no line of the log begins so
+
+
+@pytest.mark.parametrize("fate", ["gone", "replaced", "corrupt"])
+def test_a_queue_that_comes_to_harm_ends_the_worker_after_a_while(folder, start, fate):
+    enqueue(folder, "slow", b"0.01")
+    process = start("program:worker", "queue.json", "--give-up-after", "0.5")
+    assert "began\n" == process.stdout.readline()
+    path = folder / "queue.json"
+    if fate == "gone":
+        path.unlink()
+    elif fate == "replaced":
+        asyncio.run(DirectQueue(LocalFileSystemStorage(folder / "other.json")).enqueue("note", b"x"))
+        (folder / "other.json").replace(path)
+    else:
+        path.write_text("this is no queue")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 2 == process.returncode, errors
+    said = {"gone": "was there, and is gone", "replaced": "another queue (", "corrupt": "the queue's object"}[fate]
+    lines = [line for line in errors.splitlines() if f"the queue at {path} cannot be used" in line]
+    assert " ERROR " in lines[0], errors
+    assert (
+        f"jqueue: the queue at {path} cannot be used: "
+        == lines[-1][: len(f"jqueue: the queue at {path} cannot be used: ")]
+    )
+    assert said in lines[-1]
+
+
+def test_three_signals_in_a_row_still_end_it_with_0(folder, start):
+    enqueue(folder, "stubborn", b"x")
+    process = start("program:worker", "queue.json")
+    assert "began\n" == process.stdout.readline()
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+    [job] = state(folder).queued_jobs()
+    assert (1, 0) == (job.attempt, job.failures)
+
+
+@pytest.fixture
+def black_hole():
+    """The URL of an endpoint that takes connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_store_that_does_not_answer_is_named_within_seconds_and_the_worker_can_be_stopped(
+    start, black_hole, monkeypatch
+):
+    pytest.importorskip("aioboto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    process = start("program:worker", f"s3://bucket/q.json?endpoint_url={black_hole}&region_name=us-east-1")
+    line = process.stderr.readline()
+    assert "s3://bucket/q.json" in line
+    assert "has not answered within 2 s" in line
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+
+
+def test_lines_of_the_log_do_nothing_to_a_terminal_and_cannot_be_forged():
+    evil = "one\x1b[2J\a\n2026-01-01 00:00:00,000 INFO jqueue.worker: forged"
+    formatter = JobFormatter(PLAIN)
+    record = logging.LogRecord("program", logging.INFO, __file__, 1, "got %s", (evil,), None)
+    first, second = formatter.format(record).split("\n")
+    assert "got one\\x1b[2J\\x07" in first
+    assert second == "    2026-01-01 00:00:00,000 INFO jqueue.worker: forged"

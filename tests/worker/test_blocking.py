@@ -91,7 +91,7 @@ def test_a_sync_handler_that_blocks_does_not_keep_the_worker_from_ending():
             async with working(worker, queue) as task:
                 await asyncio.to_thread(begun.wait)
                 worker.stop()
-                assert RunReport(handed_back=1) == await task
+                assert RunReport(handed_back=1, stuck=1) == await task
             job = await only_job(queue)
             assert (QUEUED, 0) == (job.status, job.failures)
 
@@ -125,7 +125,7 @@ def test_a_sync_handler_that_blocks_does_not_keep_the_program_from_exiting():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30, check=False
     )
-    assert (0, "1 handed back\n") == (done.returncode, done.stdout)
+    assert (0, "1 handed back, 1 stuck\n") == (done.returncode, done.stdout)
     assert "Traceback" not in done.stderr
 
 

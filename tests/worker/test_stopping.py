@@ -99,7 +99,7 @@ async def test_a_second_stop_does_not_wait_for_a_handler_that_ignores_cancellati
             before = now()
             worker.stop()
             worker.stop()
-            assert RunReport(handed_back=1) == await task
+            assert RunReport(handed_back=1, stuck=1) == await task
             assert now() - before < 0.1
         assert 0 == (await only_job(queue)).failures
         over.set()
@@ -125,7 +125,7 @@ async def test_a_handler_that_ignores_cancellation_at_the_end_is_given_a_while_a
             await until(lambda: begun)
             before = now()
             worker.stop()
-            assert RunReport(handed_back=1) == await task
+            assert RunReport(handed_back=1, stuck=1) == await task
             assert 15 <= now() - before < 15.1
         over.set()
         await asyncio.sleep(1)

@@ -7,7 +7,7 @@ from jqueue.domain.operations.base import Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, JobReference, Nack
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.jobs import Enqueue, NewJob, OnConflict, new_job
-from jqueue.domain.operations.looking import Find, Peek
+from jqueue.domain.operations.looking import CountQueued, Find, Peek
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import SetSchedule, Unschedule
@@ -20,6 +20,7 @@ __all__ = [
     "AwaitResult",
     "Cancel",
     "Configure",
+    "CountQueued",
     "Dequeue",
     "Enqueue",
     "EnqueueStaged",

@@ -1,4 +1,4 @@
-"""Looking at jobs without claiming them: which ones a dequeue would give, and how one stands.
+"""Looking at jobs without claiming them: which ones a dequeue would give, how one stands, how many wait.
 
 Who chooses among several queues has to know what each of them has before it claims from one.
 """
@@ -44,6 +44,15 @@ class Peek(Operation):
         ids = [job.id for job in self.dequeue.claim(draft, now)]
         draft.rollback(savepoint)
         return [draft.jobs[job_id].evolve(payload=b"") for job_id in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class CountQueued(Operation):
+    """Count the jobs that wait. Its result is how many of each entrypoint are queued, ready or not."""
+
+    def change(self, draft: Draft, now: datetime) -> dict[str, int]:
+        """Nothing is changed."""
+        return draft.order.queued()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""What a worker tells while it works, though no call fails: handlers that keep their slots, jobs that nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.operations import CountQueued
+from jqueue.ports.log import logger_of
+from jqueue.ports.queue import JobQueue
+from jqueue.worker.held import Hands
+from jqueue.worker.trouble import Health, stuck_everywhere
+
+logger = logger_of("jqueue.worker")
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks."""
+
+TELL_AGAIN = 60
+"""Looks after which an entrypoint without a handler is named again."""
+
+NAMED = 10
+"""Number of handlers or entrypoints that are named in one look."""
+
+
+class Watch:
+    """Looks around each minute.
+
+    Args:
+        queue: whose jobs.
+        hands: the jobs of the worker.
+        health: is told when all slots are taken by handlers that do not stop.
+        handled: the entrypoints that have handlers here; None: jobs of others are not looked for.
+    """
+
+    def __init__(self, queue: JobQueue, hands: Hands, health: Health, handled: Container[str] | None) -> None:
+        self._queue = queue
+        self._hands = hands
+        self._health = health
+        self._handled = handled
+        self._waiting: set[str] = set()
+        self._told: dict[str, int] = {}
+        self._looks = 0
+        hands.stuck_changed = self._count_stuck
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self._looks += 1
+            self._tell_stuck()
+            if self._handled is not None:
+                await self._tell_unhandled(self._handled)
+
+    def _count_stuck(self) -> None:
+        if len(self._hands.stuck) >= self._hands.concurrency:
+            self._health.useless("slots", stuck_everywhere(self._hands.concurrency))
+        else:
+            self._health.useful("slots")
+
+    def _tell_stuck(self) -> None:
+        """Name the handlers that were told to stop and go on: the oldest first."""
+        hands, now = self._hands, asyncio.get_running_loop().time()
+        for held, since in list(hands.stuck.items())[:NAMED]:
+            logger.warning(
+                "job %s (%s, attempt %d): its handler still goes on, %.0f s after its job was given back;"
+                " %d of %d slots are taken so",
+                held.job.id,
+                held.job.entrypoint,
+                held.job.attempt,
+                now - since,
+                len(hands.stuck),
+                hands.concurrency,
+            )
+
+    async def _tell_unhandled(self, handled: Container[str]) -> None:
+        """Name the entrypoints without a handler here whose jobs have waited since the last look, now and then."""
+        try:
+            [found] = await self._queue.apply_each(CountQueued())
+        except JQueueError:  # trouble is told by whoever claims
+            return
+        if not isinstance(found, dict):  # a queue that cannot tell
+            return
+        others = {name: count for name, count in found.items() if name not in handled}
+        due = [name for name in sorted(others) if name in self._waiting and self._is_due(name)]
+        self._waiting = set(others)
+        self._told = {name: look for name, look in self._told.items() if name in others}
+        if not due:
+            return
+        self._told.update(dict.fromkeys(due, self._looks))
+        more = f" and {len(due) - NAMED} more" if len(due) > NAMED else ""
+        logger.warning(
+            "jobs wait that this worker has no handler for: %s%s. If no other worker does them, they wait for ever",
+            ", ".join(f"{name} ({others[name]})" for name in due[:NAMED]),
+            more,
+        )
+
+    def _is_due(self, name: str) -> bool:
+        look = self._told.get(name)
+        return look is None or self._looks - look >= TELL_AGAIN

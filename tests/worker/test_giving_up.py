@@ -1,0 +1,299 @@
+"""A worker that can do nothing says so each minute, and ends after a while; what it leaves undone, it names."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from jqueue import InvalidBlobError, JQueueError, StorageError, StorageFatalError, UnknownOutcomeError
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Discard, RunReport, Worker
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import CountingStorage, broker, direct, working
+
+GONE = StorageFatalError("the queue's object was there, and is gone")
+
+
+@pytest.fixture(autouse=True)
+def log(caplog):
+    """The lines of the worker from a level on: `log()`, `log("ERROR")`."""
+    caplog.set_level(logging.INFO, "jqueue.worker")
+
+    def lines(level="INFO"):
+        records = [record for record in caplog.records if record.name == "jqueue.worker"]
+        return [record.getMessage() for record in records if record.levelno >= getattr(logging, level)]
+
+    return lines
+
+
+def idle(**options):
+    worker = Worker(**options)
+
+    @worker.handler("work")
+    async def work() -> None: ...
+
+    return worker
+
+
+def failing(queue, verb, error, *, until=None):
+    """Have a verb of a queue that is in use raise an error, from now on until some moment."""
+    real = getattr(queue, verb)
+
+    async def call(*args, **options):
+        if until is None or now() < until:
+            raise error
+        return await real(*args, **options)
+
+    setattr(queue, verb, call)
+
+
+@in_virtual_time
+async def test_a_queue_that_cannot_be_used_is_an_error_each_minute_and_then_the_end(log):
+    worker = idle(give_up_after=300)
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            failing(queue, "dequeue", GONE)
+            began = now()
+            with pytest.raises(StorageFatalError, match="and is gone"):
+                await task
+    assert 300 <= now() - began < 340  # a long poll may have gone on for a while
+    *each_minute, giving_up = log("ERROR")
+    assert 5 <= len(each_minute) <= 6
+    first = "the queue at memory cannot be used: claiming jobs fails, and is tried again: " + str(GONE)
+    assert first == each_minute[0]
+    assert "the queue at memory cannot be used for 6" in each_minute[1]
+    assert "the worker gives up after 300 s in which it could do nothing" == giving_up
+
+
+@in_virtual_time
+async def test_an_unknown_outcome_of_a_queue_that_cannot_be_used_is_no_silence_of_its_store(log):
+    worker = idle(give_up_after=300)
+    async with broker() as queue, working(worker, queue) as task:
+        await asyncio.sleep(1)
+        failing(queue, "dequeue", UnknownOutcomeError("it was sent", GONE))
+        with pytest.raises(StorageFatalError, match="and is gone"):
+            await task
+    assert f"the queue at memory cannot be used: claiming jobs fails, and is tried again: {GONE}" == log("ERROR")[0]
+
+
+@in_virtual_time
+async def test_a_queue_that_can_be_used_again_in_time_does_not_end_the_worker():
+    worker = idle(give_up_after=300)
+    async with broker() as queue, working(worker, queue):
+        await asyncio.sleep(1)
+        failing(queue, "dequeue", GONE, until=now() + 280)
+        await asyncio.sleep(320)
+        failing(queue, "dequeue", GONE, until=now() + 280)
+        await asyncio.sleep(320)
+        await queue.enqueue("work", b"")
+        await until_state_is_empty(queue)
+
+
+async def until_state_is_empty(queue):
+    while (await queue.read_state()).jobs:
+        await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_without_an_end_a_worker_never_gives_up(log):
+    worker = idle(give_up_after=None)
+    async with broker() as queue, working(worker, queue) as task:
+        await asyncio.sleep(1)
+        failing(queue, "dequeue", GONE)
+        await asyncio.sleep(3600)
+        assert not task.done()
+        worker.stop()
+        await task
+    assert 50 <= len(log("ERROR")) <= 62
+    assert f"worker stopped: no jobs; in the end, claiming jobs failed: {GONE}" == log("ERROR")[-1]
+
+
+@in_virtual_time
+async def test_a_store_that_does_not_answer_is_waited_for_and_told_of_each_minute(log):
+    worker = idle(give_up_after=300)
+    async with broker() as queue, working(worker, queue):
+        await asyncio.sleep(1)
+        failing(queue, "dequeue", StorageError("connection refused"), until=now() + 3600)
+        await asyncio.sleep(3700)
+    assert [] == log("ERROR")
+    assert 50 <= len(log("WARNING")) <= 61
+    assert all("the queue at memory does not answer" in line for line in log("WARNING"))
+
+
+@in_virtual_time
+async def test_outcomes_that_the_queue_cannot_take_end_the_worker_though_claims_are_answered():
+    worker = idle(give_up_after=300)
+    async with broker() as queue:
+        failing(queue, "apply_each", InvalidBlobError("it is corrupt"))
+        await queue.enqueue("work", b"")
+        with pytest.raises(InvalidBlobError):
+            await worker.run(queue, signals=False)
+
+
+@in_virtual_time
+async def test_a_store_that_is_silent_at_the_start_is_told_of_within_seconds(log):
+    worker = idle()
+    async with working(worker, direct(CountingStorage(latency=600))):
+        await asyncio.sleep(2.5)
+        assert ["the queue at CountingStorage has not answered within 2 s, and is tried on"] == log("WARNING")
+
+
+@in_virtual_time
+async def test_a_queue_that_may_not_be_written_is_refused_at_the_start():
+    class ReadOnly(CountingStorage):
+        async def check_writable(self):
+            raise StorageFatalError("q.json: read-only file system")
+
+    with pytest.raises(StorageFatalError, match="read-only"):
+        await idle().run(direct(ReadOnly()), signals=False)
+
+
+def stubborn(slots, **options):
+    """A worker with a handler that goes on for so long whatever it is told, and where it waits."""
+    worker, over = Worker(concurrency=slots, cancel_grace=1, **options), asyncio.Event()
+
+    @worker.handler("work", timeout=10, max_attempts=1)
+    async def work() -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    return worker, over
+
+
+@in_virtual_time
+async def test_a_handler_that_does_not_stop_is_named_each_minute_and_counted_in_the_end(log):
+    worker, over = stubborn(2)
+    async with broker() as queue:
+        job = await queue.enqueue("work", b"")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(301)
+            worker.stop()
+            assert RunReport(dead=1, stuck=1) == await task
+        over.set()
+    lines = [line for line in log("WARNING") if "still goes on" in line]
+    about = f"job {job.id} (work, attempt 1): its handler still goes on, 49 s after its job was given back;"
+    assert f"{about} 1 of 2 slots are taken so" == lines[0]
+    assert 5 == len(lines)
+    assert "worker stopped: 1 dead, 1 stuck" == log()[-1]
+
+
+@in_virtual_time
+async def test_a_handler_that_stops_after_all_is_named_no_more(log):
+    worker, over = stubborn(2)
+    async with broker() as queue, working(worker, queue):
+        await queue.enqueue("work", b"")
+        await asyncio.sleep(70)
+        over.set()
+        await asyncio.sleep(200)
+    assert 1 == len([line for line in log("WARNING") if "still goes on" in line])
+
+
+@in_virtual_time
+async def test_a_worker_whose_slots_are_all_taken_by_such_handlers_gives_up():
+    worker, over = stubborn(2, give_up_after=300)
+    async with broker() as queue:
+        await queue.enqueue("work", b"")
+        await queue.enqueue("work", b"", delay=100)
+        with pytest.raises(JQueueError, match="all 2 slots of the worker are taken"):
+            await worker.run(queue, signals=False)
+        assert 410 <= now() < 430
+        over.set()
+
+
+@in_virtual_time
+async def test_jobs_without_a_handler_are_named_while_the_worker_runs_once_an_hour_and_cost_no_write(log):
+    worker, storage = idle(), CountingStorage()
+    async with broker(storage) as queue, working(worker, queue):
+        await asyncio.sleep(90)
+        assert [] == log("WARNING")
+        for _ in range(3):
+            await queue.enqueue("others", b"")
+        writes = storage.writes
+        await asyncio.sleep(7100)
+        assert writes == storage.writes
+    line = "jobs wait that this worker has no handler for: others (3). If no other worker does them, they wait for ever"
+    assert [line] * 2 == log("WARNING")
+
+
+@in_virtual_time
+async def test_jobs_that_another_worker_does_within_a_minute_are_not_named(log):
+    worker = idle()
+    async with broker() as queue, working(worker, queue):
+        for _ in range(5):
+            await queue.enqueue("others", b"", job_id=f"at {now()}")
+            await asyncio.sleep(50)
+            await queue.ack_many(await queue.dequeue("others", batch_size=9))
+            await asyncio.sleep(10)
+    assert [] == log("WARNING")
+
+
+@in_virtual_time
+@pytest.mark.parametrize("shows", [True, False])
+async def test_messages_and_tracebacks_of_errors_are_logged_if_asked_for(log, shows):
+    worker = Worker(show_errors=shows)
+
+    @worker.handler("fails", max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("no\x1b\nsuch card")
+
+    @worker.handler("discards")
+    async def discards() -> None:
+        raise Discard("never")
+
+    async with broker() as queue:
+        job = await queue.enqueue("fails", b"")
+        other = await queue.enqueue("discards", b"")
+        await worker.run(queue, drain=True, signals=False)
+    about = f"job {job.id} (fails): ", f"job {other.id} (discards): "
+    shown = [line for line in log("WARNING") if line.startswith(about)]
+    if not shows:
+        assert [] == [line for line in log() if "such card" in line]
+        return
+    traceback, reason = shown[0].splitlines(), shown[1]
+    assert f"job {job.id} (fails): Traceback (most recent call last):" == traceback[0]
+    assert ["ValueError: no\\x1b", "such card"] == traceback[-2:]
+    assert f"job {other.id} (discards): Discard: never" == reason
+
+
+EVIL = "x\x1b[31m\a\n2026 INFO forged\u202e"
+WRITTEN_OUT = "x\\x1b[31m\\x07\\n2026 INFO forged\\u202e"
+
+
+async def written_by_hand(storage):
+    """Put what no verb would accept where a queue says EVIL."""
+    content, etag = await storage.read()
+    await storage.write(content.replace(b'"EVIL"', json.dumps(EVIL).encode()), etag)
+
+
+@in_virtual_time
+async def test_nothing_from_a_queue_forges_a_line_of_the_log_or_reaches_a_terminal_raw(log):
+    worker = Worker()
+
+    @worker.handler("work", max_attempts=1)
+    async def work() -> None:
+        raise ValueError(EVIL)
+
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue = direct(storage)
+    await queue.enqueue("work", b"", job_id="EVIL")
+    await queue.enqueue("EVIL", b"")
+    await queue.schedule("EVIL", "0 3 * * *", "others")
+    await written_by_hand(storage)
+    async with broker(storage) as queue:
+        failing(queue, "nack", StorageError(EVIL))
+        failing(queue, "apply_each", StorageError(EVIL), until=500)
+        async with working(worker, queue):
+            await asyncio.sleep(600)
+    lines = log()
+    assert any(f"cron entries whose jobs are not done here: {WRITTEN_OUT}." in line for line in lines)
+    assert any(line.startswith(f"job {WRITTEN_OUT} (work, attempt 1) failed") for line in lines)
+    assert any(f"no handler for: {WRITTEN_OUT} (1)." in line for line in lines)
+    assert any(line.endswith(f"is tried again: {WRITTEN_OUT}") for line in lines)
+    assert [] == [line for line in lines if not line.isprintable()]
