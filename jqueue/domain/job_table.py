@@ -78,9 +78,9 @@ def place_of(packed: Packed) -> tuple[int, int, str] | None:
     return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
 
 
-def created_at_of(packed: Packed) -> datetime:
-    """When a packed job was enqueued."""
-    created_at: datetime = packed[4]
+def created_at_of(entry: Job | Packed) -> datetime:
+    """When a job was enqueued, packed or not."""
+    created_at: datetime = entry[4] if entry.__class__ is tuple else entry.created_at  # type: ignore[union-attr]
     return created_at
 
 
@@ -122,15 +122,15 @@ class JobTable(MutableMapping[str, Job]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def queued(self, entrypoint: str | None) -> list[Job]:
-        """The queued jobs of one entrypoint, or of all. Packed jobs of another kind are not unpacked."""
+    def queued(self, entrypoint: str | None, before: datetime | None) -> list[Job]:
+        """The queued jobs of one entrypoint, or of all, created before a moment. Other packed jobs are not unpacked."""
         found = []
         for job_id, entry in self.entries.items():
             if entry.__class__ is tuple:
                 fits = entry[2] == "queued" and entrypoint in (None, entry[0])
             else:
                 fits = entry.status is JobStatus.QUEUED and entrypoint in (None, entry.entrypoint)  # type: ignore[union-attr]
-            if fits:
+            if fits and (before is None or created_at_of(entry) < before):
                 found.append(unpacked(job_id, entry))
         return found
 

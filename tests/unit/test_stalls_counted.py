@@ -33,6 +33,7 @@ async def test_orders_that_match_no_job_look_at_none_that_waits(monkeypatch, mak
     assert 0 == await queue.purge(status=JobStatus.COMPLETED)
     assert 0 == await queue.purge(entrypoint="another", older_than=timedelta(days=1))
     assert 0 == await queue.purge(status=JobStatus.QUEUED, entrypoint="another")
+    assert 0 == await queue.purge(status=JobStatus.QUEUED, older_than=timedelta(days=1))
     assert 0 == await queue.redrive()
     assert 0 == await queue.redrive(entrypoint="another")
     assert 0 == await queue.requeue_stale(60)

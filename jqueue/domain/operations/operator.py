@@ -71,10 +71,13 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
-def _having(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[Job]:
-    """The jobs of a status, of one entrypoint or of all. Jobs that wait are not looked at to find those that ended."""
+def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: datetime | None = None) -> list[Job]:
+    """The jobs of a status, of one entrypoint or of all; queued ones created before a moment.
+
+    Jobs that wait are not looked at to find those that ended.
+    """
     if status is JobStatus.QUEUED:
-        return draft.jobs.queued(entrypoint)
+        return draft.jobs.queued(entrypoint, before)
     return [job for job in draft.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
 
 
@@ -167,7 +170,7 @@ class Purge(Operation):
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
         doomed = [
             job
-            for job in _having(draft, self.status, self.entrypoint)
+            for job in _having(draft, self.status, self.entrypoint, cutoff)
             if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff
         ]
         for job in doomed:
