@@ -1,6 +1,6 @@
 """The data pipeline on Spark, from end to end, on the files of a folder.
 
-    make pipeline                                  # this repository's own files
+    make pipeline                                  # the files of Python's standard library
     make pipeline ARGS="/usr/share/doc --out out"  # any folder; what is made is kept in out/
 
 One job for each file is enqueued by Spark, in one commit. Most are done by a worker's handlers on Spark's executors:
@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -41,8 +42,7 @@ except ImportError:
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"__pycache__", "build", "dist", "node_modules", "site-packages"}
+LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "site-packages"}
 MOST_FILES = 50_000  # of one commit, and of one batch
 SHARE_STREAMED = 4  # one in so many is left for the streaming query
 BATCHES = 3  # into which that query cuts them
@@ -241,7 +241,8 @@ def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> lis
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The data pipeline on Spark, on the files of a folder.")
-    parser.add_argument("folder", type=Path, nargs="?", default=ROOT, help="default: this repository's own files")
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    parser.add_argument("folder", type=Path, nargs="?", default=stdlib, help="default: Python's standard library")
     parser.add_argument(
         "--out",
         type=Path,

@@ -54,6 +54,7 @@ def migrate(
         bool,
         typer.Option("--lossy", help="Move also jobs that lose what DEST has no place for: a priority, a delay."),
     ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the folder of DEST if it is missing.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Move the jobs of one queue to another: order, delays, attempts, errors and dead jobs included.
@@ -63,7 +64,7 @@ def migrate(
     Exits with 0 if all jobs have moved, 1 if some stay, 2 if it cannot be done.
     """
     try:
-        opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue)
+        opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue, create=create)
     except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
         raise refusal(str(error), as_json=as_json) from None
     try:

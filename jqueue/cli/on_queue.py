@@ -18,7 +18,7 @@ from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.job_store.queue import StoreQueue
-from jqueue.domain.errors import JobNotFoundError, JQueueError
+from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.job_store import JobStorePort
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
@@ -34,6 +34,7 @@ URL = Annotated[
         metavar="URL", help="The queue's: s3://bucket/q.json, vsqs:///folder, or a path.", show_default=False
     ),
 ]
+Create = Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 
 
@@ -79,6 +80,9 @@ def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: 
     """
     try:
         queue = connect_queue(url, DirectQueue)
+    except MissingFolderError as error:
+        missing = f"there is no queue: the folder {error.folder!r} does not exist; correct the path"
+        raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
         raise refusal(str(error), as_json=as_json) from None
     try:

@@ -15,7 +15,7 @@ import typer
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe, printable
 from jqueue.cli.log import log_to_stderr
-from jqueue.cli.on_queue import URL, is_absent, place_of
+from jqueue.cli.on_queue import URL, Create, is_absent, place_of
 from jqueue.cli.printing import refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
@@ -72,6 +72,7 @@ def worker(
         bool, typer.Option("--show-errors", help="Log messages and tracebacks: they may quote payloads.")
     ] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Stop when no job is ready.")] = False,
+    create: Create = False,
     log_level: Annotated[Level, typer.Option(case_sensitive=False, help="What to log.")] = Level.INFO,
 ) -> None:
     """Run a worker.
@@ -86,7 +87,7 @@ def worker(
     found.give_up_after = found.give_up_after if give_up_after is None else give_up_after
     found.show_errors = found.show_errors or show_errors
     try:
-        queue = connect_queue(url)
+        queue = connect_queue(url, create=create)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
     if (status := asyncio.run(_run(found, queue, drain=drain))) != 0:

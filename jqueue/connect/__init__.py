@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from jqueue.connect.address import EXAMPLES, take_apart, wrong
@@ -35,12 +36,16 @@ _ALIASES = {
 
 
 @overload
-def connect(url: str | os.PathLike[str], **settings: Any) -> Any: ...
+def connect(url: str | os.PathLike[str], *, create: bool = False, **settings: Any) -> Any: ...
 @overload
-def connect(url: str | os.PathLike[str], kind: Callable[..., Queue], **settings: Any) -> Queue: ...
+def connect(
+    url: str | os.PathLike[str], kind: Callable[..., Queue], *, create: bool = False, **settings: Any
+) -> Queue: ...
 
 
-def connect(url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, **settings: Any) -> Any:
+def connect(
+    url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, *, create: bool = False, **settings: Any
+) -> Any:
     """A storage for a URL, or a queue on it. Nothing is sent before it is used.
 
     Args:
@@ -48,18 +53,20 @@ def connect(url: str | os.PathLike[str], kind: Callable[..., Any] | None = None,
             options of the storage behind it as `?name=value&name=value`; or a bare path, which is taken as it is. Or
             the folder or file of an older queue, which is always a queue: `vsqs:///folder`.
         kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
+        create: True if the folder of a file or of an older queue may be missing: the first job creates it.
         settings: settings of the queue.
 
     Returns:
         What `kind` makes of the storage; without it, the storage, or a `StoreQueue` on the format of an older queue.
 
     Raises:
+        MissingFolderError: the folder of the file, or of the older queue, does not exist.
         InvalidURLError: the URL is wrong. The message shows a right one. Or it is that of an older queue, and `kind`
             is a queue that keeps all its jobs in one object.
         ImportError: the extra for that store is not installed. The message says which.
         TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
     """
-    found = _found(url)
+    found = _found(url, create)
     if isinstance(found, JobStorePort):
         if kind is not None and kind is not StoreQueue:
             raise InvalidURLError(
@@ -75,37 +82,50 @@ def connect(url: str | os.PathLike[str], kind: Callable[..., Any] | None = None,
 
 
 @overload
-def connect_queue(url: str | os.PathLike[str], **settings: Any) -> BrokerQueue | StoreQueue: ...
+def connect_queue(
+    url: str | os.PathLike[str], *, create: bool = False, **settings: Any
+) -> BrokerQueue | StoreQueue: ...
 @overload
-def connect_queue(url: str | os.PathLike[str], kind: Callable[..., Queue], **settings: Any) -> Queue | StoreQueue: ...
+def connect_queue(
+    url: str | os.PathLike[str], kind: Callable[..., Queue], *, create: bool = False, **settings: Any
+) -> Queue | StoreQueue: ...
 
 
-def connect_queue(url: str | os.PathLike[str], kind: Callable[..., Any] = BrokerQueue, **settings: Any) -> Any:
+def connect_queue(
+    url: str | os.PathLike[str], kind: Callable[..., Any] = BrokerQueue, *, create: bool = False, **settings: Any
+) -> Any:
     """A queue for any URL: that of the format, where an older queue is named, and else one of a class.
 
     Args:
         url: see `connect`.
         kind: the class of a queue on a storage.
+        create: see `connect`.
         settings: settings of the queue.
 
     Raises:
+        MissingFolderError: the folder of the file, or of the older queue, does not exist.
         InvalidURLError: the URL is wrong. The message shows a right one.
         ImportError: the extra for that store is not installed. The message says which.
         TypeError: the URL is neither text nor a path.
     """
-    found = _found(url)
+    found = _found(url, create)
     return StoreQueue(found, **settings) if isinstance(found, JobStorePort) else kind(found, **settings)
 
 
-def connect_storage(url: str | os.PathLike[str]) -> ObjectStoragePort:
+def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> ObjectStoragePort:
     """The storage for a URL, for what needs a whole queue in one object.
 
+    Args:
+        url: see `connect`.
+        create: see `connect`.
+
     Raises:
+        MissingFolderError: the folder of the file does not exist.
         InvalidURLError: the URL is wrong, or it is that of an older queue.
         ImportError: the extra for that store is not installed. The message says which.
         TypeError: the URL is neither text nor a path.
     """
-    found = _found(url)
+    found = _found(url, create)
     if isinstance(found, JobStorePort):
         raise InvalidURLError(
             "this URL names a queue in a format of its own, and this is only for queues that are one object of a "
@@ -114,10 +134,10 @@ def connect_storage(url: str | os.PathLike[str]) -> ObjectStoragePort:
     return found
 
 
-def _found(url: str | os.PathLike[str]) -> ObjectStoragePort | JobStorePort:
+def _found(url: str | os.PathLike[str], create: bool) -> ObjectStoragePort | JobStorePort:
     match = _SCHEME.match(url) if isinstance(url, str) else None
     if match is None:
-        return bare_path(url)
+        return bare_path(url, create=create)
     scheme = match[1].lower()
     if scheme in _ALIASES:
         raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
@@ -129,4 +149,4 @@ def _found(url: str | os.PathLike[str]) -> ObjectStoragePort | JobStorePort:
         )
     if match[2] is None:
         raise wrong(scheme, "has no // behind its scheme")
-    return build(take_apart(scheme, match.string, match.end()))
+    return build(replace(take_apart(scheme, match.string, match.end()), create=create))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.errors import InvalidURLError, MissingFolderError
 
 Given = TypeVar("Given")
 Value = TypeVar("Value")
@@ -49,6 +50,7 @@ class Address:
         place: the bucket or container.
         name: the object in it; bytes that are not UTF-8 are surrogates, as in the names of files.
         options: what stands behind the question mark.
+        create: True if a folder that is missing is to be created.
     """
 
     scheme: str
@@ -57,6 +59,7 @@ class Address:
     options: Mapping[str, str]
     user: str | None = None
     secret: str | None = None
+    create: bool = False
 
     def take(self, **known: Kind) -> dict[str, Any]:
         """The options, converted.
@@ -76,6 +79,17 @@ class Address:
             if taken[option] is None:
                 raise wrong(self.scheme, f"has a wrong value for {option}, which takes {known[option].words}")
         return taken
+
+
+def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
+    """Refuse the path of a queue in a folder that does not exist: it is misspelled more often than new.
+
+    Raises:
+        MissingFolderError: there is no such folder, and nobody asked to create it.
+    """
+    folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+    if not create and not os.path.exists(folder):  # a file in its place is refused by the store, in its own words
+        raise MissingFolderError(folder)
 
 
 def take_apart(scheme: str, url: str, begin: int) -> Address:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from jqueue.connect.address import DURATION, TEXT, YES_OR_NO, Address, Kind, check_nobody, or_none, wrong
+from jqueue.connect.address import DURATION, TEXT, YES_OR_NO, Address, Kind, check_folder, check_nobody, or_none, wrong
 from jqueue.ports.job_store import JobStorePort
 
 
+def _taken(address: Address, **known: Kind) -> tuple[str, dict[str, Any]]:
+    """The path in a URL of three slashes, in a folder that exists or may be created, and the options."""
+    path = _path(address)
+    options = address.take(**known, create=YES_OR_NO)
+    check_folder(path.rstrip("/"), create=options.pop("create", address.create))
+    return path, options
+
+
 def _path(address: Address) -> str:
-    """The path in a URL of three slashes."""
     check_nobody(address)
     if address.place not in ("", "localhost"):
         raise wrong(address.scheme, "has two slashes where three belong: its path begins with the third")
@@ -34,8 +42,8 @@ def _count(text: str) -> int:
 
 
 def _vsqs(address: Address) -> JobStorePort:
-    path = _path(address)
-    options = address.take(
+    path, options = _taken(
+        address,
         entrypoint=TEXT,
         unit=Kind("us or ms", partial(_one_of, "us", "ms")),
         capacity=Kind("a number of messages above 0", _count),
@@ -68,8 +76,8 @@ _DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": _
 
 
 def _dirq(address: Address) -> JobStorePort:
-    path = _path(address)
-    options = address.take(
+    path, options = _taken(
+        address,
         kind=Kind("simple or queue", partial(_one_of, "simple", "queue")),
         entrypoint=TEXT,
         umask=Kind("a umask in octal, such as 077", _umask),
@@ -98,8 +106,8 @@ def _dirq(address: Address) -> JobStorePort:
 
 
 def _textq(address: Address) -> JobStorePort:
-    path = _path(address)
-    options = address.take(
+    path, options = _taken(
+        address,
         entrypoint=TEXT,
         fsync=YES_OR_NO,
         hide=YES_OR_NO,

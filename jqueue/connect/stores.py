@@ -17,9 +17,11 @@ from jqueue.connect.address import (
     ENDPOINT,
     EXAMPLES,
     TEXT,
+    YES_OR_NO,
     Address,
     Kind,
     addressing_style,
+    check_folder,
     check_nobody,
     check_object,
     etag_style,
@@ -33,8 +35,8 @@ from jqueue.ports.storage import ObjectStoragePort
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
 
-def bare_path(path: str | os.PathLike[str]) -> ObjectStoragePort:
-    """A storage for a path, which is taken as it is."""
+def bare_path(path: str | os.PathLike[str], *, create: bool) -> ObjectStoragePort:
+    """A storage for a path, which is taken as it is. `create` says whether its folder may be missing."""
     if isinstance(path, str) and not path.strip():
         raise InvalidURLError(f"the URL of a queue is empty: it should look like {EXAMPLES['s3']}, or be a path")
     if isinstance(path, str) and "://" in path:
@@ -42,6 +44,7 @@ def bare_path(path: str | os.PathLike[str]) -> ObjectStoragePort:
     storage = _in_a_file(path)
     if storage is None:
         raise InvalidURLError(f"the path names no file: it should look like queue.json, or like {EXAMPLES['s3']}")
+    check_folder(path, create=create)
     return storage
 
 
@@ -132,9 +135,12 @@ def _file(address: Address) -> ObjectStoragePort:
     check_nobody(address)
     if address.place not in ("", "localhost"):
         raise wrong("file", "has two slashes where three belong: its path begins with the third")
-    storage = _in_a_file(f"/{address.name}", **address.take(lock_timeout=DURATION, mode=_MODE))
+    options = address.take(lock_timeout=DURATION, mode=_MODE, create=YES_OR_NO)
+    create = options.pop("create", address.create)
+    storage = _in_a_file(f"/{address.name}", **options)
     if storage is None:
         raise wrong("file", "names no file")
+    check_folder(f"/{address.name}", create=create)
     return storage
 
 

@@ -43,6 +43,21 @@ class InvalidURLError(JQueueError, ValueError):
     """The URL of a queue is wrong. The message says what about it, and shows a right one, but nothing of it."""
 
 
+class MissingFolderError(InvalidURLError):
+    """The URL or path names a file in a folder that does not exist. The message names the folder, and what to do.
+
+    Attributes:
+        folder: its path.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"the folder {folder!r} does not exist: correct the path, or create the folder. The first job creates "
+            "it if that is asked for, by create=True in Python, ?create=true in a URL, or --create on the command line"
+        )
+        self.folder = folder
+
+
 class QueueFullError(JQueueError):
     """The blob, or the buffer before it, has no room for another job. Nothing changed."""
 

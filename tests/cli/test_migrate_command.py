@@ -73,6 +73,15 @@ def text(*arguments, status=0):
     return " ".join(shown.split())
 
 
+def test_a_folder_of_the_destination_that_is_not_there_has_to_be_asked_for(source, tmp_path):
+    filled(source)
+    dest = tmp_path / "new" / "dest.json"
+    assert f"the folder '{dest.parent}' does not exist" in jqueue(source, str(dest), "--lossy", status=2).stderr
+    assert not dest.parent.exists()
+    jqueue(source, str(dest), "--lossy", "--create", status=1)
+    assert dest.exists()
+
+
 def test_a_dry_run_says_what_would_be_and_writes_nothing(source, dest, tmp_path):
     filled(source)
     before = (tmp_path / "source.json").read_bytes()

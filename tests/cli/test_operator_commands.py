@@ -309,7 +309,7 @@ def test_an_entrypoint_needs_a_name(path, queue, command):
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
 def test_a_queue_that_is_not_there_is_told_and_not_made(tmp_path, command):
-    missing = tmp_path / "folder" / "queue.json"
+    missing = tmp_path / "queue.json"
     name, *more = command
     result = jqueue(name, missing, *more)
     assert (2, "") == (result.exit_code, result.stdout)
@@ -317,6 +317,17 @@ def test_a_queue_that_is_not_there_is_told_and_not_made(tmp_path, command):
     as_json = jqueue(name, missing, *more, "--json")
     assert (2, "") == (as_json.exit_code, as_json.stderr)
     assert ["error"] == list(json.loads(as_json.stdout))
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
+@pytest.mark.parametrize("url", ["{}/misspelled/queue.json", "file://{}/misspelled/queue.json?lock_timeout=3"])
+def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path, command, url):
+    name, *more = command
+    result = jqueue(name, url.format(tmp_path), *more)
+    assert (2, "") == (result.exit_code, result.stdout)
+    said = f"there is no queue: the folder '{tmp_path}/misspelled' does not exist; correct the path"
+    assert f"jqueue: {said}\n" == result.stderr
     assert [] == list(tmp_path.iterdir())
 
 

@@ -217,6 +217,16 @@ def test_a_queue_that_is_not_there_yet_is_told(folder, start):
     assert f"there is no queue at {folder / 'queue.json'} yet: it is made with the first job" in errors
 
 
+def test_a_folder_that_is_not_there_yet_has_to_be_asked_for(folder, start):
+    process = start("program:worker", "new/queue.json", "--drain")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 2 == process.returncode
+    assert f"jqueue: the folder '{folder / 'new'}' does not exist: correct the path, or create the folder" in errors
+    process = start("program:worker", "new/queue.json", "--drain", "--create")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert 0 == process.returncode, errors
+
+
 def test_a_queue_in_memory_is_warned_of(start):
     process = start("program:worker", "memory://", "--drain")
     _, errors = process.communicate(timeout=SECONDS)

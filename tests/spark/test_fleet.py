@@ -15,7 +15,7 @@ from tests.object_stores import BUCKET
 
 def put(url, content=b"{}"):
     async def write():
-        async with DirectQueue(connect(url)) as queue:
+        async with DirectQueue(connect(url, create=True)) as queue:
             await queue.storage.write(content, None)
 
     asyncio.run(write())

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe, printable
 from jqueue.adapters.system import SystemClock
-from jqueue.cli.on_queue import URL, AsJSON
+from jqueue.cli.on_queue import URL, AsJSON, Create
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
@@ -73,6 +74,7 @@ def enqueue(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of Spark's reader of files: sep=;", show_default=False),
     ] = None,
+    create: Create = False,
     master: Master = "local[*]",
     conf: Conf = None,
     spark_log: Log = SparkLog.OFF,
@@ -94,7 +96,7 @@ def enqueue(
     reading = pairs("--read-option", read_option, as_json)
     _check_transaction(txn_app_id, txn_version, as_json)
     place = Place(master, tuple(conf or ()), spark_log, as_json)
-    name, found = _checked(source, url, kind, place)
+    name, found = _checked(source, url, kind, place, create)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(place) as session:
         receipt_path = Path(folder) / "receipt.json"
         with tasks_shown(session, "enqueuing"):
@@ -115,12 +117,14 @@ def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -
         raise refusal(what, as_json=as_json)
 
 
-def _checked(source: str, url: str, kind: Format | None, place: Place) -> tuple[str, str]:
+def _checked(source: str, url: str, kind: Format | None, place: Place, create: bool) -> tuple[str, str]:
     """The name of the queue and the format of the file: what is wrong with them is seen before Spark starts."""
     as_json = place.as_json
     try:
-        storage = connect_storage(url)
-    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+        storage = connect_storage(url, create=create)
+        if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
+            storage.path.parent.mkdir(parents=True, exist_ok=True)
+    except (ValueError, ImportError, OSError, JQueueError) as error:  # of errors about a URL, no message holds secrets
         raise refusal(str(error), as_json=as_json) from None
     if isinstance(storage, InMemoryStorage):
         raise refusal("a queue in memory is one process's alone: name a file or a store", as_json=as_json)
