@@ -66,7 +66,8 @@ class Failure(NamedTuple):
     Attributes:
         queue: where they are.
         entrypoint: of the jobs.
-        error: the class of the exception; "stale claim" if their worker was not heard of any more; "other" if the
+        error: the class of the exception; "timeout" if their handler ran for longer than
+            it may; "stale claim" if their worker was not heard of any more; "other" if the
             text does not tell a class.
         jobs: how many.
         dead: of them, given up.

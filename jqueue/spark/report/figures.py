@@ -24,7 +24,10 @@ READ = (
 )
 """The columns of a snapshot that are looked at, besides `queue`."""
 
-STALE_CLAIM, OTHER = "stale claim", "other"
+STALE_CLAIM, TIMEOUT, OTHER = "stale claim", "timeout", "other"
+
+TIMED_OUT = r"^timed out after \d"
+"""How the error begins that a worker stores for a handler that ran for longer than it may."""
 
 ERROR_CLASS = r"^(\p{Lu}[\p{L}\p{N}_]{0,99}|[\p{Ll}_][\p{L}\p{N}_]{0,94}[Ee]rror): "
 """How a stored error begins that is a class and its message. A lower-case word is one only if it ends as errors do:
@@ -138,7 +141,8 @@ def _bucket(value: Column, bounds: Sequence[float]) -> Column:
 
 def _error_class(error: Column) -> Column:
     found = F.regexp_extract(error, ERROR_CLASS, 1)
-    named = F.when(error == STALE_ERROR, STALE_CLAIM).when(found != "", found).otherwise(OTHER)
+    named = F.when(error == STALE_ERROR, STALE_CLAIM)
+    named = named.when(error.rlike(TIMED_OUT), TIMEOUT).when(found != "", found).otherwise(OTHER)
     return F.when(error.isNotNull(), named)
 
 

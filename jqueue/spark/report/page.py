@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from jqueue._version import __version__
 from jqueue.adapters.storage.names import printable
@@ -76,7 +76,13 @@ def _notes(report: Report) -> list[str]:
     if not total.jobs:
         notes.append("There are no jobs.")
     if total.dead:
-        notes.append(f"{counted(total.dead, 'job is', 'jobs are')} dead{_most_deadly(report.failures)}.")
+        whose = _most_often(report.failures, "dead")
+        notes.append(f"{counted(total.dead, 'job is', 'jobs are')} dead{whose}.")
+    waiting = sum(each.waiting for each in report.failures)
+    if waiting:
+        whose = _most_often(report.failures, "waiting")
+        told = counted(waiting, "job has failed and is", "jobs have failed and are")
+        notes.append(f"{told} waiting for another try, or in it{whose}.")
     if total.stale:
         notes.append(
             f"{counted(total.stale, 'claim looks', 'claims look')} stale: no heartbeat for longer than the claim "
@@ -87,9 +93,10 @@ def _notes(report: Report) -> list[str]:
     return notes
 
 
-def _most_deadly(failures: Sequence[Failure]) -> str:
-    worst = max(plots.by_class(failures), key=lambda each: each.dead, default=None)
-    if worst is None or not worst.dead:
+def _most_often(failures: Sequence[Failure], what: Literal["dead", "waiting"]) -> str:
+    """Return which class of errors most of the dead or waiting jobs have."""
+    worst = max(plots.by_class(failures), key=lambda each: getattr(each, what), default=None)
+    if worst is None or not getattr(worst, what):
         return ""
     error = "an error of no known class" if worst.error == OTHER else worst.error
-    return f", most often because of {error} ({number(worst.dead)})"
+    return f", most often because of {error} ({number(getattr(worst, what))})"

@@ -6,7 +6,7 @@ Lengths and places are shares of a hundred, so that a plot fits any screen, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jqueue.spark.report.columns import Failure, Share, Standing
@@ -14,6 +14,9 @@ from jqueue.spark.report.words import duration, number
 
 MOST_BARS = 15
 """So many entrypoints are in a plot: those that have most to show."""
+
+UNEVEN = 10
+"""Bars are logarithmic if the longest stands for more than so many times the jobs of the shortest."""
 
 STATES = (
     ("ready", "ready"),
@@ -99,32 +102,54 @@ def label(each: Standing, short: Mapping[str, str]) -> str:
 def standing_bars(standings: Iterable[Standing], short: Mapping[str, str]) -> tuple[Bar, ...]:
     """The jobs of each entrypoint, by state; the largest first."""
     rows = sorted(standings, key=lambda each: each.jobs, reverse=True)[:MOST_BARS]
-    whole = max((each.jobs for each in rows), default=0)
-    bars = []
-    for each in rows:
-        start, pieces = 0.0, []
-        for field, _ in STATES:
-            length = 100 * getattr(each, field) / whole
-            if length:
-                pieces.append(Piece(round(start, 3), round(length, 3), field))
-            start += length
-        bars.append(Bar(label(each, short), tuple(pieces), number(each.jobs)))
-    return tuple(bars)
+    place = scale_of(each.jobs for each in rows)
+    return tuple(
+        Bar(
+            label(each, short),
+            _pieces([(getattr(each, field), field) for field, _ in STATES], place(each.jobs)),
+            number(each.jobs),
+        )
+        for each in rows
+    )
+
+
+def scale_of(counts: Iterable[int]) -> Callable[[int], float]:
+    """Return the length of the bar of a count, as a share of a hundred.
+
+    It is linear, unless the smallest count is less than a tenth of the largest: then it is logarithmic, from half a job
+    on, so that a queue of five jobs is seen beside one of a million.
+    """
+    kept = [count for count in counts if count]
+    if is_uneven(kept):
+        return lambda count: 100 * math.log(2 * count) / math.log(2 * max(kept)) if count else 0.0
+    return lambda count: 100 * count / max(kept) if count else 0.0
+
+
+def is_uneven(counts: Iterable[int]) -> bool:
+    """Return True if linear bars would hide the smallest of the counts beside the largest."""
+    kept = [count for count in counts if count]
+    return bool(kept) and UNEVEN * min(kept) < max(kept)
+
+
+def _pieces(counts: Iterable[tuple[int, str]], length: float) -> tuple[Piece, ...]:
+    """The parts of a bar of this length, each in proportion to its count."""
+    kept = [(count, kind) for count, kind in counts if count]
+    whole, start, pieces = sum(count for count, _ in kept), 0.0, []
+    for count, kind in kept:
+        share = length * count / whole
+        pieces.append(Piece(round(start, 3), round(share, 3), kind))
+        start += share
+    return tuple(pieces)
 
 
 def failure_bars(failures: Iterable[Failure]) -> tuple[Bar, ...]:
     """The classes of errors, each over all entrypoints, and what became of the jobs; the most frequent first."""
     rows = by_class(failures)[:MOST_BARS]
-    whole = max((each.jobs for each in rows), default=0)
+    place = scale_of(each.jobs for each in rows)
     bars = []
     for each in rows:
-        start, pieces = 0.0, []
-        for count, kind in ((each.dead, "dead"), (each.waiting, "ready"), (each.completed, "completed")):
-            length = 100 * count / whole
-            if length:
-                pieces.append(Piece(round(start, 3), round(length, 3), kind))
-            start += length
-        bars.append(Bar(each.error, tuple(pieces), number(each.jobs)))
+        counts = [(each.dead, "dead"), (each.waiting, "ready"), (each.completed, "completed")]
+        bars.append(Bar(each.error, _pieces(counts, place(each.jobs)), number(each.jobs)))
     return tuple(bars)
 
 

@@ -109,7 +109,9 @@ class _Telling:
 
         legend = tuple((field, words) for field, words in plots.STATES if getattr(total, field))
         more = len(self.report.standings) - plots.MOST_BARS
-        note = f"{counted(more, 'entrypoint')} with fewer jobs: in the table only." if more > 0 else ""
+        kept = sorted((each.jobs for each in self.report.standings), reverse=True)[: plots.MOST_BARS]
+        left_out = f"{counted(more, 'entrypoint')} with fewer jobs: in the table only." if more > 0 else ""
+        note = " ".join(filter(None, (_scale_note(kept), left_out)))
         told = _told("Bar chart of jobs by entrypoint", ((bar.name, bar.value) for bar in bars))
         tables = [self._table("Entrypoints", columns, self.report.standings, cells)]
         if len(self.short) > 1:
@@ -184,6 +186,7 @@ class _Telling:
         title = "Jobs by the class of their last error"
         bars = plots.failure_bars(self.report.failures)
         told = _told(f"Bar chart of {title[0].lower()}{title[1:]}", ((bar.name, bar.value) for bar in bars))
+        note = _scale_note([each.jobs for each in plots.by_class(self.report.failures)[: plots.MOST_BARS]])
         legend = (("dead", "dead"), ("ready", "waiting or in progress"), ("completed", "finished after all"))
         names = ("error", "entrypoint", "queue") if len(self.short) > 1 else ("error", "entrypoint")
         rows = [
@@ -197,8 +200,9 @@ class _Telling:
         return Section(
             "What failed",
             "The class of the last error of each job; what it says beyond that is not in this report. Texts that name "
-            "no class are other, and a stale claim is a worker that was not heard of any more.",
-            (Plot("bars", title, bars, told, legend),),
+            "no class are other. A timeout is a handler that ran for longer than it may. A stale claim is a worker "
+            "that was not heard of any more.",
+            (Plot("bars", title, bars, told, legend, note),),
             (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
         )
 
@@ -229,6 +233,13 @@ def _histogram(title: str, shares: Sequence[Share], bounds: Sequence[float], nam
     if not columns:
         return ()
     return (Plot("columns", title, columns, _told("Histogram", ((each.name, each.value) for each in columns))),)
+
+
+def _scale_note(counts: Sequence[int]) -> str:
+    """Return what a reader must know of the lengths of bars; nothing if they are linear."""
+    if not plots.is_uneven(counts):
+        return ""
+    return "The lengths of the bars are logarithmic; within a bar, the parts are in proportion."
 
 
 def _told(what: str, values: Iterable[tuple[str, str]]) -> str:

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from jqueue.spark.report.plots import MARKS, MOST_BARS, Times, ranges
+from jqueue.spark.report.columns import Standing
+from jqueue.spark.report.plots import MARKS, MOST_BARS, Times, ranges, scale_of, standing_bars
 from jqueue.spark.report.sections import MOST_ROWS, OPEN_ROWS
 from tests.spark.report.plain_report import NAMES, Line, plain_report, some_lines
 
@@ -117,6 +118,33 @@ def test_the_figures_are_those_of_the_report(tmp_path):
     assert "451" not in "".join(text for _, text in page.texts)
     widths = [each["width"] for each in page.named("rect") if each.get("class") in ("ready", "dead")]
     assert ["99.838%", "0.162%", "100.0%"] == widths
+
+
+def test_jobs_that_failed_and_wait_for_another_try_are_named_beside_the_dead(tmp_path):
+    lines = [Line("q", "mail", attempt=1, error="timed out after 3 s")] * 3
+    page = page_of(plain_report([*lines, Line("q", "mail", attempt=1, error="ValueError: 451")]), tmp_path)
+    assert [
+        "4 jobs have failed and are waiting for another try, or in it, most often because of timeout (3)."
+    ] == page.text_of("li")[:1]
+
+
+def test_a_small_count_is_seen_beside_a_large_one():
+    place = scale_of([1_000_000, 500, 5, 1, 0])
+    lengths = [place(count) for count in (1_000_000, 500, 5, 1, 0)]
+    assert sorted(lengths, reverse=True) == lengths
+    assert (100, 0) == (lengths[0], lengths[-1])
+    assert lengths[-2] > 4
+
+
+def test_counts_of_one_magnitude_have_bars_in_proportion():
+    assert [100, 50, 10] == [scale_of([200, 100, 20])(count) for count in (200, 100, 20)]
+
+
+def test_the_parts_of_a_bar_are_in_proportion_whatever_its_scale():
+    standings = (Standing("q", "a", jobs=1000, ready=1000), Standing("q", "b", jobs=10, ready=5, dead=5))
+    _, small = standing_bars(standings, {"q": "q"})
+    ready, dead = small.pieces
+    assert ready.length == dead.length > 10
 
 
 def test_queues_without_jobs_are_named(tmp_path):
