@@ -362,6 +362,8 @@ PLANTED = [
     Planted(orders.cron_fires_on_being_met, {11}, 100, MODERN),
     Planted(orders.result_lost_with_its_ack, {12}, 100, MODERN),
     Planted(orders.result_of_another_ack, {12}, 100, MODERN),
+    Planted(orders.reserve_not_kept, {12}, 50, MODERN),
+    Planted(orders.result_dropped_in_silence, {12}, 50, MODERN),
     Planted(orders.result_told_too_early, {2, 3, 12}, 500, MODERN),
     Planted(orders.stopped_job_queued_again, {1}, 500, MODERN),
     Planted(orders.holder_not_told_to_stop, {3}, 200, MODERN),

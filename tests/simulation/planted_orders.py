@@ -9,7 +9,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.ended import EndedJobs
 from jqueue.domain.errors import JobCancelledError
 from jqueue.domain.models import JobStatus
-from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, dequeue, operator, schedules
+from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, claims, dequeue, operator, schedules
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import NewJob
 from jqueue.domain.order import Order
@@ -246,6 +246,24 @@ def result_of_another_ack(patch):
         change(Ack(self.job) if again else self, draft, now)
 
     patch.setattr(Ack, "change", once)
+
+
+def reserve_not_kept(patch):
+    """A result is kept, however large it makes the queue"""
+    patch.setattr(claims, "take_reserve", lambda draft, size, blob_bytes: True)
+
+
+def result_dropped_in_silence(patch):
+    """A result for which there is no room is dropped, and nothing says so"""
+    change = Ack.change
+
+    def silent(self, draft, now):
+        dropped = change(self, draft, now)
+        job = draft.jobs.get(self.job.job_id)
+        if dropped and job is not None:
+            draft.jobs.entries[job.id] = job.evolve(result_dropped=0)
+
+    patch.setattr(Ack, "change", silent)
 
 
 def result_told_too_early(patch):

@@ -33,7 +33,7 @@ def test_every_fault_fires_and_everything_happens():
     assert {kind.name for kind in FaultKind} == set(report.faults)
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
     assert events <= set(report.events)
-    assert {"cron entry fired", "result kept", "result gone"} <= set(report.events)
+    assert {"cron entry fired", "result kept", "result dropped", "result gone"} <= set(report.events)
     staged = {"transaction landed", "transaction repeated", "claimed with a holder", "claim gone on with"}
     assert staged <= set(report.events)
     assert report.recognised > 50

@@ -97,7 +97,8 @@ async def test_the_limit_of_the_queue_is_that_of_its_results():
     queue = DirectQueue(InMemoryStorage())
     await queue.configure(blob_bytes=50_000)
     await queue.enqueue("t", b"", keep_result=60)
-    assert [60_002] == await queue.apply(Ack(*await queue.dequeue(), "x" * 60_000))
+    [job] = await queue.dequeue()
+    assert [60_002] == await queue.apply(Ack(job, "x" * 60_000))
 
 
 async def test_a_worker_logs_a_result_and_an_error_for_which_there_was_no_room(caplog):

@@ -22,7 +22,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, JobReference, Nack, OnConflict, Operation
 from jqueue.testing.simulation.applications import DRAWN, STAGED
-from jqueue.testing.simulation.workload import DEADLINE, Actor
+from jqueue.testing.simulation.workload import BLOB_BYTES, DEADLINE, OVERSIZED, Actor
 
 CLAIM_TIMEOUTS = (6.0, 30.0)
 LOST = (ClaimLostError, JobNotFoundError)
@@ -237,8 +237,14 @@ class Consumer(Actor):
                 return
 
     def _results(self, jobs: list[Job]) -> dict[Claim, Any]:
-        """What an ack of each job is to say: nothing else says the same."""
-        return {job.claim: {"by": self.moment, "said": [self.world.tag(), job.attempt]} for job in jobs}
+        """What an ack of each job is to say: nothing else says the same. Some are larger than the queue may become."""
+        results: dict[Claim, Any] = {}
+        for job in jobs:
+            tag = self.world.tag()
+            results[job.claim] = {"by": self.moment, "said": [tag, job.attempt]}
+            if tag % OVERSIZED == 0:
+                results[job.claim]["all"] = "x" * BLOB_BYTES
+        return results
 
     async def _end_each(self, jobs: list[Job]) -> None:
         """What became of many jobs, in one commit, as a worker sends it: most are done, some have failed."""

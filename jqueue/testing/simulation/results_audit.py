@@ -5,8 +5,10 @@ A result is kept in the very version in which its ack landed, says what that ack
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from jqueue.domain.errors import JobFailedError, ResultNotKeptError, ResultTimeoutError
 from jqueue.domain.models import Claim
@@ -14,6 +16,7 @@ from jqueue.testing.simulation.calls import Calls, Violation, may_carry
 from jqueue.testing.simulation.chain import COMPLETED, DEAD, Fields, Timeline, Version, attempt_of, status_of
 from jqueue.testing.simulation.held import seconds
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.workload import BLOB_BYTES
 
 RESULT = 12
 """The number of the rule: a result is kept with its ack, for as long as was asked, and told as it was said."""
@@ -26,7 +29,8 @@ LOOKS_EVERY = 5.0
 
 LATE = 2.5
 ENDS_WITH_IT = {
-    *("status", "payload", "heartbeat_at", "claim_timeout", "cancel_requested", "result", "finished_at", "holder"),
+    *("status", "payload", "heartbeat_at", "claim_timeout", "cancel_requested", "finished_at", "holder"),
+    *("result", "result_dropped"),
 }
 
 
@@ -52,8 +56,7 @@ class ResultsAudit:
         said = [call.results.get(claim) for call in acks if may_carry(after, call)]
         if not said:
             raise Violation(5, f"{claim} finished its job, and its holder had not acked it", version=after)
-        if new.get("result") not in said:
-            raise Violation(RESULT, f"the result of {claim} is not what its ack said", version=after)
+        self._check_result(claim, new, said, after)
         changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
         if changed - ENDS_WITH_IT or attempt_of(new) != attempt_of(old):
             raise Violation(RESULT, f"{', '.join(sorted(changed - ENDS_WITH_IT))} changed with an ack", version=after)
@@ -61,6 +64,20 @@ class ResultsAudit:
             raise Violation(RESULT, f"{claim} was acked, and what is kept is not only a result", version=after)
         if abs(seconds(new["finished_at"]) - after.clock) > CLOCK:
             raise Violation(RESULT, f"{claim} was acked, and finished at another time", version=after)
+
+    def _check_result(self, claim: Claim, job: Fields, said: list[Any], after: Version) -> None:
+        """It is what the ack said; or only its size, if there was no room for it."""
+        if not job.get("result_dropped"):
+            if job.get("result") not in said:
+                raise Violation(RESULT, f"the result of {claim} is not what its ack said", version=after)
+            if size_of(job.get("result")) > BLOB_BYTES:
+                raise Violation(RESULT, f"the result of {claim} is larger than the queue may become", version=after)
+            return
+        self.seen["result dropped"] += 1
+        if job.get("result") is not None or job["result_dropped"] not in map(size_of, said):
+            raise Violation(RESULT, f"of the result of {claim}, something else was dropped", version=after)
+        if job["result_dropped"] < BLOB_BYTES:
+            raise Violation(RESULT, f"the result of {claim} was dropped, and there was room for it", version=after)
 
     def check_hold(self, job_id: str, job: Fields, after: Version) -> None:
         """An acked job keeps its unique key for as long as was asked."""
@@ -119,14 +136,16 @@ class ResultsAudit:
             seen = timeline.between(call.started, call.ended)
             jobs = [version.jobs.get(job_id, {}) for version in seen]
             kept = [job for job in jobs if status_of(job) == COMPLETED]
-            if call.succeeded and call.result not in [job.get("result") for job in kept]:
+            told = [job.get("result") for job in kept if not job.get("result_dropped")]
+            if call.succeeded and call.result not in told:
                 raise Violation(RESULT, f"was told a result of {job_id} that is not the one kept", call=call)
             if isinstance(call.error, JobFailedError) and not any(status_of(job) == DEAD for job in jobs):
                 raise Violation(3, f"{job_id} was called dead, and was not", call=call)
             if isinstance(call.error, ResultNotKeptError) and job_id not in finished:
                 raise Violation(3, f"{job_id} was called finished, and nobody had acked it", call=call)
             over = any(seconds(job["finished_at"]) + job["keep_result"] <= call.latest for job in kept)
-            if isinstance(call.error, ResultNotKeptError) and len(kept) == len(jobs) and not over:
+            dropped = any(job.get("result_dropped") for job in kept)
+            if isinstance(call.error, ResultNotKeptError) and len(kept) == len(jobs) and not (over or dropped):
                 raise Violation(RESULT, f"the result of {job_id} was there all the time, and not told", call=call)
             if isinstance(call.error, ResultTimeoutError) and len(kept) == len(jobs):
                 raise Violation(RESULT, f"{job_id} was finished all the time, and waited for", call=call)
@@ -139,3 +158,8 @@ class ResultsAudit:
         told = call.succeeded or isinstance(call.error, ResultTimeoutError)
         if done and told and call.ended > max(done[0], call.started) + LOOKS_EVERY + LATE:
             raise Violation(0, f"waited, although {job_id} had finished", call=call)
+
+
+def size_of(result: object) -> int:
+    """Bytes of a result as JSON."""
+    return len(json.dumps(result).encode())

@@ -31,6 +31,7 @@ from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import Call, is_of_the_store
 from jqueue.testing.simulation.orders_testimony import OrdersTestimony, is_there
 from jqueue.testing.simulation.punctuality import Exits
+from jqueue.testing.simulation.results_audit import size_of
 from jqueue.testing.simulation.staged_audit import VERBS
 from jqueue.testing.simulation.workload import DEADLINE
 
@@ -273,7 +274,7 @@ class Testimony:
         for claim, outcome in zip(call.claims, call.result, strict=True):
             if isinstance(outcome, JobNotFoundError):
                 self._check_lost(call, outcome)
-            elif outcome is not None:
+            elif outcome is not None and (claim not in call.results or outcome != size_of(call.results[claim])):
                 raise Violation(8, f"{claim} got {outcome!r}", call=call)
             elif claim in call.results:
                 self._check_acked(call, claim)

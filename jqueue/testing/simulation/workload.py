@@ -14,6 +14,7 @@ from typing import Any
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.limits import Limits
 from jqueue.testing.simulation.applications import Applications
 from jqueue.testing.simulation.history import NEVER, Call, History
 from jqueue.testing.simulation.loop import SimulatedProcess
@@ -23,6 +24,12 @@ from jqueue.testing.virtual_time import EPOCH
 
 ENTRYPOINTS = ("a", "b")
 DEADLINE, CALL_TIMEOUT = 12.0, 3.0
+BLOB_BYTES = 400_000
+"""The size limit of the queue: more than its jobs ever take, and less than an oversized result."""
+
+OVERSIZED = 12
+"""Every twelfth result, about, is larger than the queue may become."""
+
 CRONS = {
     "*/2 * * * * *": (2, 0),
     "*/5 * * * * *": (5, 0),
@@ -158,6 +165,7 @@ class Client:
             "call_timeout": CALL_TIMEOUT,
             "poll_interval": dice.choice([1.0, 5.0]),
             "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
+            "limits": Limits(blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES),
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
