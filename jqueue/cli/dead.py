@@ -48,7 +48,7 @@ def _as_values(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "entrypoint": job.entrypoint,
-        "attempts": job.attempt,
+        "attempts": job.tries,
         "failures": job.failures,
         "max_attempts": job.max_attempts,
         "created_at": instant(job.created_at),
@@ -64,7 +64,7 @@ def _table(found: Sequence[Job]) -> Table:
         about = Text(printable(job.id), "bold")
         if job.error:
             about.append(f"\n{_cut(job.error)}", "not bold")
-        made.add_row(about, Text(printable(job.entrypoint)), str(job.attempt), moment(job.dead_at))
+        made.add_row(about, Text(printable(job.entrypoint)), str(job.tries), moment(job.dead_at))
     return made
 
 

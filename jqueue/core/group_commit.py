@@ -45,8 +45,13 @@ class GroupCommitLoop(BlobQueue):
         return f"{type(self).__name__}(storage={self.storage!r}, stale_timeout={timeout!r})"
 
     async def start(self) -> None:
-        """Take calls."""
-        self._writer.open()
+        """Take calls.
+
+        Raises:
+            RuntimeError: it was started before, and has not been stopped.
+        """
+        if not self._writer.open():
+            raise RuntimeError(f"this {type(self).__name__} was started before: call stop() first, or start it once")
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
         """Take no more calls, finish those under way, hand back what nobody took, and close the storage.

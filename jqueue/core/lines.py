@@ -55,6 +55,7 @@ def _quoted_time(moment: datetime) -> str:
 _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = (
     ("priority", 0, int.__repr__),
     ("attempt", 0, int.__repr__),
+    ("attempts_before", 0, int.__repr__),
     ("failures", 0, int.__repr__),
     ("max_attempts", None, int.__repr__),
     ("run_at", None, _quoted_time),

@@ -174,10 +174,12 @@ class Writer:
                 task.cancel()
                 await asyncio.wait([task], timeout=1.0)
 
-    def open(self) -> None:
-        """Take calls (again)."""
+    def open(self) -> bool:
+        """Take calls (again). False if it took them before, in this process and on this event loop."""
+        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
         self._come_home()
         self.closed = None
+        return not begun
 
     async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
         """The results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""

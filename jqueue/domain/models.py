@@ -105,7 +105,8 @@ class Job(BaseModel):
         created_at: when it was enqueued.
         heartbeat_at: when its claim was last confirmed; None unless in progress.
         sequence: its place among jobs of the same priority.
-        attempt: how often it has been claimed. It never shrinks.
+        attempt: the fencing token: one more at each claim. It never shrinks. See `tries`.
+        attempts_before: attempts that earlier jobs with its id may have had, and claims by a move; its own begin above.
         failures: claims not (yet) handed back unharmed; what `max_attempts` is compared with.
         max_attempts: after so many failures it is dead; None means never.
         run_at: not to be claimed before; None means at once.
@@ -139,6 +140,7 @@ class Job(BaseModel):
     heartbeat_at: Timestamp | None = None
     sequence: Count = 0
     attempt: Count = 0
+    attempts_before: Count = 0
     failures: Count = 0
     max_attempts: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     run_at: Timestamp | None = None
@@ -168,6 +170,11 @@ class Job(BaseModel):
     def claim(self) -> Claim:
         """The claim that this value of the job stands for."""
         return Claim(self.id, self.attempt)
+
+    @property
+    def tries(self) -> int:
+        """How often this job has been claimed by those who work on it; the first claim is 1."""
+        return max(0, self.attempt - self.attempts_before)
 
     def with_status(self, status: JobStatus) -> Job:
         """The same job with another status."""

@@ -57,7 +57,7 @@ class Context:
     @property
     def attempt(self) -> int:
         """How often the job has been claimed, this time included."""
-        return self.job.attempt
+        return self.job.tries
 
     @property
     def claim(self) -> Claim:
@@ -85,7 +85,7 @@ class Context:
         """A logger whose records have `job_id`, `entrypoint` and `attempt`."""
         if self._logger is None:
             job = self.job
-            about = {"job_id": job.id, "entrypoint": job.entrypoint, "attempt": job.attempt}
+            about = {"job_id": job.id, "entrypoint": job.entrypoint, "attempt": job.tries}
             self._logger = logging.LoggerAdapter(logger, about)
         return self._logger
 
@@ -128,4 +128,4 @@ class Context:
             self._event.set()
 
     def __repr__(self) -> str:
-        return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.attempt})"
+        return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.tries})"

@@ -110,7 +110,7 @@ class Pulse:
         if held.decided or held.reason == "lost":
             return
         job = held.job
-        logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.attempt, why)
+        logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why)
         self._workshop.lose(held)
 
     def _shortest_timeout(self) -> float:

@@ -209,7 +209,7 @@ class Settler:
                     "job %s (%s, attempt %d) is not ours any more: another worker has it, or it is gone",
                     held.job.id,
                     held.job.entrypoint,
-                    held.job.attempt,
+                    held.job.tries,
                 )
             self._hands.settle(held, outcome.kind if outcome.uncertain else "lost")
         elif isinstance(outcome.operation, Ack):

@@ -136,7 +136,7 @@ class Workshop:
             " slot stays taken until the handler ends",
             job.id,
             job.entrypoint,
-            job.attempt,
+            job.tries,
         )
         self._hands.running -= 1
         self._hands.is_stuck(held, self._loop.time())
@@ -291,7 +291,7 @@ class Workshop:
             "job %s (%s, attempt %d) failed: %s; %s",
             job.id,
             job.entrypoint,
-            job.attempt,
+            job.tries,
             type(error).__name__,
             "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
         )

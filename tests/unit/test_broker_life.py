@@ -88,6 +88,18 @@ async def test_it_can_be_entered_again(storage):
     assert [b"first", b"second"] == await payloads(storage)
 
 
+@pytest.mark.parametrize("kind", [GroupCommitLoop, BrokerQueue])
+@in_virtual_time
+async def test_what_was_started_cannot_be_started_again_before_it_is_stopped(kind, storage):
+    queue = kind(storage)
+    for _ in range(2):
+        await queue.start()
+        with pytest.raises(RuntimeError, match="was started before"):
+            await queue.start()
+        await queue.enqueue("work", b"payload")
+        await queue.stop()
+
+
 @in_virtual_time
 async def test_leaving_twice_is_leaving_once(storage):
     queue = GroupCommitLoop(storage)

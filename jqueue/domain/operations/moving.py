@@ -57,6 +57,7 @@ class Take(Operation):
         taken = job.evolve(
             status=JobStatus.IN_PROGRESS,
             attempt=job.attempt + 1,
+            attempts_before=job.attempts_before + 1,
             heartbeat_at=now,
             claim_timeout=HOLD,
             holder=self.holder,
@@ -153,14 +154,19 @@ class Arrive(Operation):
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
 
     def _add(self, draft: Draft, now: datetime) -> Job:
+        raised = max(0, draft.attempt_floor - self.job.attempt)
         job = self.job.evolve(
-            sequence=draft.next_sequence(), attempt=max(self.job.attempt, draft.attempt_floor), **NO_CLAIM
+            sequence=draft.next_sequence(),
+            attempt=self.job.attempt + raised,
+            attempts_before=self.job.attempts_before + raised,
+            **NO_CLAIM,
         )
         if job.concurrency_key is not None:
             draft.require(LIMITS)
         if self.held and job.status is JobStatus.QUEUED:
             claim = {"heartbeat_at": now, "claim_timeout": HOLD, "holder": self.holder}
-            job = job.evolve(status=JobStatus.IN_PROGRESS, attempt=job.attempt + 1, **claim)
+            counts = {"attempt": job.attempt + 1, "attempts_before": job.attempts_before + 1}
+            job = job.evolve(status=JobStatus.IN_PROGRESS, **counts, **claim)
         draft.move(None, Verb.ARRIVE, job, job.status)
         return job
 
