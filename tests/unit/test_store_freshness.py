@@ -1,5 +1,7 @@
 """A queue with ready jobs of its own reads its place now and then all the same: after a time, and after some claims."""
 
+from typing import Any
+
 import pytest
 
 from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
@@ -16,31 +18,33 @@ class StandingClock(FakeClock):
         return self._moved
 
 
-def counting(kind):
+class Counting:
     """A store that counts how often it is read, and what it was asked beforehand."""
 
-    class Counting(kind):
-        scans = questions = 0
+    scans = questions = 0
 
-        def scan(self, now):
-            self.scans += 1
-            return super().scan(now)
+    def scan(self: Any, now: Any) -> Any:
+        self.scans += 1
+        return super().scan(now)  # type: ignore[misc]
 
-        def has_moved(self):
-            self.questions += 1
-            return super().has_moved()
-
-    return Counting
+    def has_moved(self: Any) -> Any:
+        self.questions += 1
+        return super().has_moved()  # type: ignore[misc]
 
 
-def text_file(path):
-    return counting(TextQueueFile)(path, fsync=False, settle=0.0)
+class CountingSimple(Counting, DirqSimple): ...
+
+
+class CountingElements(Counting, DirqElements): ...
+
+
+class CountingText(Counting, TextQueueFile): ...
 
 
 STORES = {
-    "simple": lambda path: counting(DirqSimple)(path, fsync=False),
-    "elements": lambda path: counting(DirqElements)(path, fsync=False),
-    "text": text_file,
+    "simple": lambda path: CountingSimple(path, fsync=False),
+    "elements": lambda path: CountingElements(path, fsync=False),
+    "text": lambda path: CountingText(path, fsync=False, settle=0.0),
 }
 
 
