@@ -6,12 +6,12 @@ import re
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from jqueue._version import __version__
 from jqueue.cli.cancel import cancel
 from jqueue.cli.dead import dead
 from jqueue.cli.doctor import doctor
+from jqueue.cli.help import Command, CommandGroup
 from jqueue.cli.migrate import migrate
 from jqueue.cli.pause import pause
 from jqueue.cli.purge import purge
@@ -24,7 +24,7 @@ from jqueue.cli.worker import worker
 _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
 
 
-class Commands(TyperGroup):
+class Commands(CommandGroup):
     """The commands. What it says about wrong arguments shows no URL, which may hold a secret."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -52,7 +52,7 @@ class _HidingURLs:
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume, migrate):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(spark)
 
 

@@ -28,6 +28,9 @@ def dead(
     """List dead jobs, the latest last: those that used up their attempts, or were given up.
 
     It only reads. No payload is shown. `jqueue redrive` queues them again, `jqueue purge` removes them.
+
+    With --json, `max_attempts` is the job's own limit, or null if it has none. `given_up_by` is "limit" if the job
+    used up that limit, and "worker" if its worker gave it up: at the limit of its handler, or at once.
     """
 
     async def look(opened: Opened) -> tuple[str, list[Job]]:
@@ -51,10 +54,15 @@ def _as_values(job: Job) -> dict[str, Any]:
         "attempts": job.tries,
         "failures": job.failures,
         "max_attempts": job.max_attempts,
+        "given_up_by": "limit" if _used_up(job) else "worker",
         "created_at": instant(job.created_at),
         "dead_at": instant(job.dead_at),
         "error": job.error,
     }
+
+
+def _used_up(job: Job) -> bool:
+    return job.max_attempts is not None and job.failures >= job.max_attempts
 
 
 def _table(found: Sequence[Job]) -> Table:

@@ -26,6 +26,7 @@ from jqueue.core.migration.mover import MigrationReport
 from jqueue.core.migration.mover import migrate as move
 from jqueue.core.migration.plan import Tally
 from jqueue.core.same_place import is_same_place
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, StorageError
 
 Queue = DirectQueue | StoreQueue
@@ -165,7 +166,7 @@ def _show(report: MigrationReport, source: str, dest: str) -> None:
     if report.results:
         show(f"{jobs(report.results)} finished, left at SOURCE as the results are kept there")
     if report.unreadable:
-        show(f"{report.unreadable} lines of SOURCE cannot be read as jobs, and stay there")
+        show(f"{counted(report.unreadable, 'line')} of SOURCE cannot be read as jobs, and stay there")
     if report.keys_held:
         show(f"unique keys of finished jobs, {report.keys_held}, are remembered at SOURCE alone")
     if report.rules_taken:

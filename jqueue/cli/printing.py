@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue.adapters.storage.names import printable
+from jqueue.domain.counting import counted
 
 UNUSABLE = 2
 """What a command exits with that could not do what it was asked for."""
@@ -55,8 +56,8 @@ def count(number: int) -> Text:
 
 
 def jobs(number: int) -> str:
-    """So many jobs, in words."""
-    return "1 job" if number == 1 else f"{number} jobs"
+    """A number of jobs, in words."""
+    return counted(number, "job")
 
 
 def length(duration: timedelta | float) -> str:

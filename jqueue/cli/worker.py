@@ -16,7 +16,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe, printable
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, Create, is_absent, place_of
-from jqueue.cli.printing import refusal
+from jqueue.cli.printing import jobs, refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -58,7 +58,7 @@ def worker(
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds for jobs to finish after SIGTERM, likewise.", show_default=False),
+        typer.Option(min=0, help="Seconds for jobs to finish after SIGTERM, not the worker's.", show_default=False),
     ] = None,
     give_up_after: Annotated[
         float | None,
@@ -151,7 +151,7 @@ async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     if await is_absent(queue, stats):
         logger.info("there is no queue at %s yet: it is made with the first job", describe(place_of(queue)))
         return
-    counts = f"{stats.depth} jobs ready, {stats.scheduled} scheduled, {stats.dead} dead"
+    counts = f"{jobs(stats.depth)} ready, {stats.scheduled} scheduled, {stats.dead} dead"
     logger.info("the queue has %s%s", counts, _unhandled(stats, handled))
 
 

@@ -20,6 +20,7 @@ from jqueue.core.codec import (
 from jqueue.core.lines import encode_asides, encode_job, read_entry, set_twins_aside, splitting_lines
 from jqueue.core.pages import PAGES_PER_SLICE, SEPARATOR, Page, Pages
 from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
+from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job_table import Packed, unpacked
@@ -267,4 +268,4 @@ class Blob:
         for aside in found[:WARNINGS]:
             logger.warning("job %s cannot be read and was set aside: %s", shown(aside.key), aside.reason)
         if len(found) > WARNINGS:
-            logger.warning("and %d more lines cannot be read and were set aside", len(found) - WARNINGS)
+            logger.warning("and %s cannot be read: set aside", counted(len(found) - WARNINGS, "more line"))

@@ -29,8 +29,8 @@ class BlobQueue(QueueVerbs):
     ) -> None:
         if not isinstance(storage, ObjectStoragePort):
             raise InvalidJobError(
-                f"a queue needs a storage, got {type(storage).__name__}: for a file, LocalFileSystemStorage(path); for "
-                "anything else, an object with the methods read and write"
+                f"a queue needs a storage, got {type(storage).__name__}: for a URL or a path, write "
+                f"`connect(url, {type(self).__name__})`; a storage of your own has the methods read and write"
             )
         options.check()
         self.storage = storage

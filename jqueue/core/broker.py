@@ -6,8 +6,10 @@ from types import TracebackType
 from typing import Self
 
 from jqueue.core.group_commit import GroupCommitLoop
+from jqueue.core.options import lists_queue_options
 
 
+@lists_queue_options
 class BrokerQueue(GroupCommitLoop):
     """A queue that puts every call in flight into one commit.
 
@@ -15,6 +17,10 @@ class BrokerQueue(GroupCommitLoop):
             await queue.enqueue("resize", image)
 
     Leaving the block finishes what was called, hands back what nobody took, and ends by the deadline.
+
+    Args:
+        storage: where the queue is; `connect(url, BrokerQueue)` makes it from a URL.
+        options: by name, as below.
     """
 
     _how_to_start = "use it as `async with BrokerQueue(...) as queue:`"

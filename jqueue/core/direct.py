@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.options import QueueOptions
+from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import UsableAtOnce
 from jqueue.domain.limits import check_integer
 from jqueue.ports.storage import ObjectStoragePort
 
 
+@lists_queue_options
 class DirectQueue(BlobQueue, UsableAtOnce):
     """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
 
@@ -21,9 +22,10 @@ class DirectQueue(BlobQueue, UsableAtOnce):
     Args:
         storage: where the queue is.
         max_retries: after so many lost races in one call, CASConflictError; by default, only the deadline ends it.
-        options: see `QueueOptions`: stale_timeout, deadline, limits and the others, by name.
+        options: by name, as below.
     """
 
+    @takes_queue_options
     def __init__(self, storage: ObjectStoragePort, max_retries: int | None = None, **options: Any) -> None:
         if max_retries is not None:
             check_integer("max_retries", max_retries, 0, 2**31)

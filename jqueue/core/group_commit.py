@@ -6,15 +6,18 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.options import QueueOptions
+from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.storage import ObjectStoragePort
 
 BATCH_LIMIT = 10_000
 """The most calls in one commit."""
 
 
+@names_its_options
+@lists_queue_options
 class GroupCommitLoop(BlobQueue):
     """The queue under `BrokerQueue`, started and stopped by hand.
 
@@ -24,9 +27,10 @@ class GroupCommitLoop(BlobQueue):
     Args:
         storage: where the queue is.
         stale_timeout: how long a claim made here lasts without a heartbeat; it is kept with the claim.
-        options: see `QueueOptions`: deadline, limits and the others, by name.
+        options: by name, as below.
     """
 
+    @takes_queue_options
     def __init__(
         self, storage: ObjectStoragePort, stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT, **options: Any
     ) -> None:

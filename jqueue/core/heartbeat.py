@@ -21,6 +21,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -38,6 +39,7 @@ class HasHeartbeat(Protocol):
         ...
 
 
+@names_its_options
 class HeartbeatManager:
     """Beats for one job or for many, from entering the block to leaving it.
 

@@ -35,6 +35,7 @@ from jqueue.domain.operations import (
     Unchanged,
     Unschedule,
 )
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 
@@ -42,6 +43,7 @@ A_MOMENT = 0.01
 """Seconds by which a timer may be early."""
 
 
+@names_its_options
 class OperatorVerbs(QueueBase):
     """The verbs for those who keep a queue in order. `QueueVerbs` has the others, and says what holds for all."""
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.limits import Limits, check_integer
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.option_names import check_names, plainly_refusing
 from jqueue.ports.clock import Clock, Entropy
+
+Made = TypeVar("Made")
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 
 @dataclass(kw_only=True)
@@ -17,14 +25,14 @@ class QueueOptions:
     """Settings of a queue object. Durations are timedeltas or seconds.
 
     Attributes:
-        stale_timeout: how long a claim made here lasts without a heartbeat; it is kept with the claim.
-        deadline: how long a call may take, unless it says otherwise.
-        call_timeout: how long one call to the store may take.
-        poll_interval: the longest time between two looks at the store while somebody waits for jobs.
-        max_pending: how many calls may wait for the store; more wait for room until their deadline.
-        limits: how large things may be.
-        clock: where the time comes from, if the store doesn't tell it.
-        entropy: where ids and jitter come from.
+        stale_timeout: Time after which a claim without a heartbeat is stale. It is kept with the claim.
+        deadline: Longest time for a call that gives no `deadline` of its own.
+        call_timeout: Longest time for one request to the store.
+        poll_interval: Longest time between two looks at the store while a dequeue waits for jobs.
+        max_pending: Number of calls that may wait for the store. Further calls wait for room until their deadline.
+        limits: Largest sizes that the queue accepts: `Limits(...)`.
+        clock: Source of the time if the store does not tell it.
+        entropy: Source of ids and jitter.
     """
 
     stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT
@@ -45,3 +53,32 @@ class QueueOptions:
         for name in ("stale_timeout", "deadline", "call_timeout", "poll_interval"):
             to_seconds(name, getattr(self, name))
         check_integer("max_pending", self.max_pending, 1, 2**31)
+
+
+def takes_queue_options(constructor: Constructor) -> Constructor:
+    """Have an `__init__` that ends in `**options` refuse names that no option has, and show the options in its help."""
+    own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]
+    named = {each.name for each in own}
+    options = [each for each in _parameters(QueueOptions) if each.name not in named]
+    known = [each.name for each in (*own, *options) if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)][1:]
+    construct = plainly_refusing(constructor)
+
+    @functools.wraps(constructor)
+    def checked(self: Any, *given: Any, **options: Any) -> None:
+        check_names(type(self).__name__, options, known)
+        construct(self, *given, **options)
+
+    checked.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    return cast(Constructor, checked)
+
+
+def lists_queue_options(kind: type[Made]) -> type[Made]:
+    """Class decorator: the docstring ends in what each option means."""
+    if kind.__doc__ and QueueOptions.__doc__:  # not with python -OO
+        _, _, listed = inspect.cleandoc(QueueOptions.__doc__).partition("Attributes:\n")
+        kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\nOptions:\n{listed}"
+    return kind
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())

@@ -87,7 +87,7 @@ class StagedWriter:
         self,
         job_id: str,
         entrypoint: str,
-        payload: bytes,
+        payload: bytes = b"",
         priority: int = 0,
         *,
         delay: Duration | None = None,

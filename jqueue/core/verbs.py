@@ -21,9 +21,11 @@ from jqueue.domain.operations import (
     Operation,
     new_job,
 )
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities
 
 
+@names_its_options
 class QueueVerbs(OperatorVerbs):
     """The verbs of every queue on one blob. The queues add when they can be used, and how much goes into a commit.
 
@@ -42,7 +44,7 @@ class QueueVerbs(OperatorVerbs):
     async def enqueue(
         self,
         entrypoint: str,
-        payload: bytes,
+        payload: bytes = b"",
         priority: int = 0,
         *,
         job_id: str | None = None,
@@ -63,7 +65,7 @@ class QueueVerbs(OperatorVerbs):
 
         Args:
             entrypoint: the name of what handles it.
-            payload: bytes-like; text is refused.
+            payload: bytes-like; text is refused. Empty by default.
             priority: lower is served first; 32 bits.
             job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
             delay: not to be claimed before so long from now.

@@ -29,10 +29,7 @@ def check_cron(expression: object, timezone: object) -> None:
     try:
         _zone(timezone)
     except (OSError, ValueError, LookupError):
-        raise InvalidJobError(
-            f"no time zone is called {shown(timezone)} here; they are called like Europe/Berlin or UTC "
-            "(where the system knows none, install the package tzdata)"
-        ) from None
+        raise InvalidJobError(_no_such_zone(timezone)) from None
     try:
         next(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)))
     except (CronSimError, StopIteration, OverflowError, ValueError):
@@ -92,6 +89,14 @@ def _times_after(expression: str, timezone: str, moment: datetime) -> Iterator[d
                 yield found
     except (CronSimError, OverflowError, ValueError):
         return
+
+
+def _no_such_zone(name: str) -> str:
+    try:
+        _zone("UTC")
+    except LookupError:
+        return "there are no time zones here, neither of the system nor in the package tzdata: pip install tzdata"
+    return f"no time zone is called {shown(name)}: write one such as Europe/Berlin or UTC"
 
 
 @lru_cache(maxsize=64)

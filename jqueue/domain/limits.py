@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
@@ -55,6 +56,7 @@ _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a queue accepts. Every figure can be set; each must be positive.
@@ -123,8 +125,7 @@ def check_payload(value: object, limits: Limits) -> bytes:
         InvalidJobError: it is not. The payload itself is not shown.
     """
     if not isinstance(value, bytes | bytearray | memoryview):
-        hint = "; encode it first, as in text.encode()" if isinstance(value, str) else ""
-        raise InvalidJobError(f"payload must be bytes, bytearray or memoryview, got {type(value).__name__}{hint}")
+        raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_how_to_encode(value)}")
     payload = bytes(value)
     if len(payload) > limits.payload_bytes:
         raise InvalidJobError(
@@ -132,6 +133,14 @@ def check_payload(value: object, limits: Limits) -> bytes:
             "Store the data elsewhere and enqueue its address, or set Limits(payload_bytes=...)"
         )
     return payload
+
+
+def _how_to_encode(value: object) -> str:
+    """What to write for a payload that is not bytes."""
+    if value is None:
+        return "leave the payload out if the job has none"
+    plain = "text.encode()" if isinstance(value, str) else "json.dumps(value).encode()"
+    return f"write {plain}, or let its handler encode it, as in `await handler.enqueue(queue, value)`"
 
 
 def check_integer(what: str, value: object, low: int, high: int) -> int:

@@ -162,7 +162,7 @@ class Job(BaseModel):
     holder: str | None = None
 
     @classmethod
-    def new(cls, entrypoint: str, payload: bytes, priority: int = 0) -> Self:
+    def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
         """A queued job with an id of its own, created now."""
         return cls(entrypoint=entrypoint, payload=payload, priority=priority)
 

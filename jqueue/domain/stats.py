@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jqueue.domain.counting import counted
 from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 
@@ -103,15 +104,15 @@ class Census:
         if taken > WARN_SHARE * most:
             warnings.append(f"the blob is {taken / most:.0%} full: {taken} of {most} bytes")
         if set_aside:
-            warnings.append(f"{len(set_aside)} lines cannot be read as jobs: {set_aside[0].reason}, …")
+            warnings.append(f"{counted(len(set_aside), 'line')} cannot be read as jobs: {set_aside[0].reason}, …")
         results, errors = (
             sum(tally.results_dropped for tally in tallies),
             sum(tally.errors_dropped for tally in tallies),
         )
         if results or errors:
             warnings.append(
-                f"there was no room for {results} results, nor for all of {errors} errors: keep results and dead jobs "
-                "for a shorter time, or raise configure(blob_bytes=...)"
+                f"there was no room for {counted(results, 'result')}, nor for all of {counted(errors, 'error')}: "
+                "keep results and dead jobs for a shorter time, or raise configure(blob_bytes=...)"
             )
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
         return QueueStats(

@@ -130,7 +130,7 @@ class JobQueue(Protocol):
     async def enqueue(
         self,
         entrypoint: str,
-        payload: bytes,
+        payload: bytes = b"",
         priority: int = 0,
         *,
         job_id: str | None = None,

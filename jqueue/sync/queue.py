@@ -16,11 +16,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from jqueue.adapters.system import forks
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
+from jqueue.core.options import lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.sync import background
@@ -75,6 +77,8 @@ def _claimed_among(results: list[Any]) -> list[Job]:
     return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
 
 
+@names_its_options
+@lists_queue_options
 class SyncQueue:
     """A queue whose verbs block: for programs without an event loop.
 
@@ -91,7 +95,7 @@ class SyncQueue:
 
     Args:
         target: the URL or the path of a queue, a storage, or an async queue that nobody has entered.
-        settings: settings of the `BrokerQueue`; none with an async queue, which has its own.
+        settings: options of the `BrokerQueue`, as below; none with an async queue, which has its own.
 
     Raises:
         InvalidURLError: the URL is wrong.
@@ -99,6 +103,7 @@ class SyncQueue:
         TypeError: there is no such setting.
     """
 
+    @takes_queue_options
     def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:
         self._queue: JobQueue = _queue_on(target, settings)
         self._closed = False

@@ -10,6 +10,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.options import (
     OF_AN_ENQUEUE,
@@ -46,6 +47,7 @@ Home = Literal["loop", "thread", "process"]
 """Where a function runs."""
 
 
+@names_its_options
 class Handler(Generic[P, R_co]):
     """A decorated function. Calling it calls the function.
 
@@ -94,9 +96,14 @@ class Handler(Generic[P, R_co]):
 
         Raises:
             InvalidJobError: the payload is not what the handler takes, or an option is wrong.
-            TypeError: there is no such option.
+            TypeError: there is no such option, or the first argument is not a queue.
         """
         self._check_names("enqueue", payload, options, OF_AN_ENQUEUE)
+        if not hasattr(queue, "enqueue"):
+            raise TypeError(
+                f"enqueue of the handler {self.entrypoint!r} takes the queue first, got {type(queue).__name__}: "
+                "`connect(url, BrokerQueue)` makes a queue"
+            )
         deadline = options.pop("deadline", None)
         data = self.encode(payload)
         return await queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)

@@ -30,7 +30,9 @@ async def opened(queue: JobQueue, stack: AsyncExitStack, names: Sequence[str]) -
         StorageFatalError: it cannot be used.
     """
     if not hasattr(queue, "dequeue"):
-        raise TypeError(f"a worker runs on a queue, got {type(queue).__name__}: for a URL, jqueue.connect(url)")
+        raise TypeError(
+            f"a worker runs on a queue, got {type(queue).__name__}: `connect(url, BrokerQueue)` makes a queue"
+        )
     manager: Any = queue
     if not hasattr(manager, "__aenter__"):
         return

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
+from jqueue.domain import option_names
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.domain.operations import OnConflict
+from jqueue.domain.option_names import names_its_options
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
@@ -27,6 +28,7 @@ MOST = 10_000
 """The largest concurrency: as many jobs as one dequeue may claim."""
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most so many claims within any span of so many seconds.
@@ -100,21 +102,12 @@ ELSEWHERE = {
 
 
 def check_names(verb: str, given: Collection[str], known: Collection[str], more: str = "") -> None:
-    """Check that there are such options.
-
-    Args:
-        verb: what they were given to, for the error.
-        given: their names.
-        known: the names that there are.
-        more: what else is to be said of it.
+    """Check that there are such options: see `jqueue.domain.option_names`. Names of other systems are known, too.
 
     Raises:
         TypeError: there is no such option; the message says what to write.
     """
-    for name in given:
-        if name not in known:
-            there_are = ", ".join(known)
-            raise TypeError(f"{verb}: there is no option {name!r}{_advice(name, known)} (there are {there_are}){more}")
+    option_names.check_names(verb, given, known, more, _advice)
 
 
 def _advice(name: str, known: Collection[str]) -> str:
@@ -127,8 +120,7 @@ def _advice(name: str, known: Collection[str]) -> str:
         return f': {ours!r} is said of the handler, as in @worker.handler("name", {ours}=...)'
     if ours in OF_AN_ENQUEUE:
         return f": {ours!r} is said of a job, as in enqueue(queue, payload, {ours}=...)"
-    close = difflib.get_close_matches(name, known, 1)
-    return f": did you mean {close[0]!r}?" if close else ""
+    return option_names.closest(name, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from jqueue.adapters.system import SystemClock
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.worker.context import Context
@@ -132,7 +133,9 @@ class Processes:
         if self._breaks[job.id] <= FORGIVEN:
             return PoolBroke("the processes of handlers ended unexpectedly")
         times = self._breaks.pop(job.id)
-        return ProcessDied(f"all processes of handlers ended, {times} times in a row, as this job was in their hands")
+        return ProcessDied(
+            f"all processes of handlers ended, {counted(times, 'time')} in a row, as this job was in their hands"
+        )
 
 
 def _how_it_ended(code: int) -> str:

@@ -15,12 +15,14 @@ from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
+from jqueue.domain.option_names import names_its_options
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
 Kind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """What became of a job in this worker's hands."""
 
 
+@names_its_options
 class Retry(Exception):
     """Raised by a handler: try it again. Counts as a failure.
 
@@ -38,6 +40,7 @@ class Retry(Exception):
         return self.reason or "the handler asked for another try"
 
 
+@names_its_options
 class Discard(Exception):
     """Raised by a handler: this job will never work. It is dead at once.
 
@@ -78,6 +81,7 @@ class Backoff(Protocol):
         ...
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Exponential:
     """Twice as long after each failure, up to a cap; the wait itself is drawn evenly from zero to that.

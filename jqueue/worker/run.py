@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jqueue.domain.counting import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
@@ -207,7 +208,10 @@ class Run:
             pulse = Pulse(queue, hands, workshop, entropy, health, self._settings.claim_timeout)
             others.append(self._task(pulse.run(), "heartbeats"))
         logger.info(
-            "%s started: %d jobs at a time of %s", plan.name, self._settings.concurrency, ", ".join(plan.handlers)
+            "%s started: %s at a time of %s",
+            plan.name,
+            counted(self._settings.concurrency, "job"),
+            ", ".join(plan.handlers),
         )
         try:
             await self._until_stopped([claiming, *others])
@@ -275,10 +279,9 @@ class Run:
             await self._wait_until(lambda: hands.is_idle or settling.done(), min(settle, HURRIED_SETTLE))
         if not hands.is_idle:
             logger.error(
-                "%s ends, and the queue does not know what became of %d jobs: they will be claimed again when their"
-                " claims are stale",
+                "%s ends, and the queue does not know what became of %s: claimed again when stale",
                 self._plan.name,
-                len(hands.held),
+                counted(len(hands.held), "job"),
             )
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
@@ -87,7 +88,7 @@ class Health:
         self._fatal.pop(what, None)
         if failures:
             self._troubles.pop(what, None)
-            logger.info("%s answers again: %s, after %d failures", self._name, what, failures)
+            logger.info("%s answers again: %s, after %s", self._name, what, counted(failures, "failure"))
 
     def useless(self, why: str, error: Exception) -> None:
         """The worker can do nothing; unless that ends in time, it gives up with this error."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Nack
@@ -97,7 +98,8 @@ class Workshop:
             hands.held.add(held)
             if job.failures > 1 and is_spent(job, handler.options.max_attempts):
                 held.ended = True
-                error = f"it was claimed {job.failures} times: its workers ended without saying what became of it"
+                times = counted(job.failures, "time")
+                error = f"it was claimed {times}: its workers ended without saying what became of it"
                 self._conclude(held, Decision("dead", error=error, dead=True))
                 continue
             hands.running += 1

@@ -130,7 +130,7 @@ def test_stats_warn_of_lines_that_cannot_be_read(path, queue):
     queue.enqueue("mail", b"", job_id="one")
     path.write_text(path.read_text().replace('"entrypoint": "mail"', '"entrypoint": 5'))
     assert values("stats", path)["warnings"]
-    assert "warning: 1 lines cannot be read as jobs" in text("stats", path)
+    assert "warning: 1 line cannot be read as jobs" in text("stats", path)
 
 
 def test_names_that_do_something_to_a_terminal_are_written_out(path, queue):
@@ -164,6 +164,14 @@ def test_dead_jobs_are_listed_with_what_they_died_of(path):
     assert "…" in shown
     assert len(LONG) > len(shown) - shown.index("mail-1")
     assert "2 jobs dead" in shown
+
+
+def test_a_dead_job_says_which_limit_applied(path, queue):
+    for job_id, most in (("own", 1), ("of-its-handler", None)):
+        queue.enqueue("mail", job_id=job_id, max_attempts=most)
+        queue.nack(queue.dequeue()[0].claim, dead=most is None)
+    found = {job["id"]: (job["max_attempts"], job["given_up_by"]) for job in values("dead", path)["dead"]}
+    assert {"own": (1, "limit"), "of-its-handler": (None, "worker")} == found
 
 
 def test_dead_jobs_of_one_entrypoint(path):

@@ -111,7 +111,7 @@ class PlainQueue(DirectQueue):
         """Refuse what is asked for, each by the capability that it needs."""
         self.capabilities.require(*(name for name, value in asked.items() if value))
 
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         self._require(
             priority=priority,
             delay=options.get("delay") or options.get("run_at"),

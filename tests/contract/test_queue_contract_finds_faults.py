@@ -22,7 +22,7 @@ from tests.virtual_world import in_virtual_time
 class LastInFirstOut(DirectQueue):
     before = 0
 
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         LastInFirstOut.before += 1
         return await super().enqueue(entrypoint, payload, priority - LastInFirstOut.before, **options)
 
@@ -30,7 +30,7 @@ class LastInFirstOut(DirectQueue):
 class TakesNoNotice(DirectQueue):
     """Of the options that it is given."""
 
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         return await super().enqueue(entrypoint, payload)
 
 
@@ -39,13 +39,13 @@ class TakesNoNoticeAndSaysSo(TakesNoNotice):
 
 
 class TakesText(DirectQueue):
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         payload = payload.encode() if isinstance(payload, str) else payload
         return await super().enqueue(entrypoint, payload, priority, **options)
 
 
 class TellsPayloads(DirectQueue):
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         try:
             return await super().enqueue(entrypoint, payload, priority, **options)
         except InvalidJobError as error:
@@ -53,7 +53,7 @@ class TellsPayloads(DirectQueue):
 
 
 class LogsPayloads(DirectQueue):
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         logging.getLogger("somewhere").debug("enqueueing %r", payload)
         return await super().enqueue(entrypoint, payload, priority, **options)
 
@@ -168,7 +168,7 @@ class StopsAtLimits(DirectQueue):
 class KeysOfEntrypoints(DirectQueue):
     """A concurrency key holds for one entrypoint alone."""
 
-    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_key=None, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, *, concurrency_key=None, **options):
         key = concurrency_key and f"{concurrency_key}/{entrypoint}"
         return await super().enqueue(entrypoint, payload, priority, concurrency_key=key, **options)
 
@@ -176,7 +176,7 @@ class KeysOfEntrypoints(DirectQueue):
 class OneKey(DirectQueue):
     """Any concurrency key is the same."""
 
-    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_key=None, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, *, concurrency_key=None, **options):
         key = concurrency_key and "the one"
         return await super().enqueue(entrypoint, payload, priority, concurrency_key=key, **options)
 
@@ -184,7 +184,7 @@ class OneKey(DirectQueue):
 class KeysWithoutLimits(DirectQueue):
     """Of a key, one job at a time, whatever they say."""
 
-    async def enqueue(self, entrypoint, payload, priority=0, *, concurrency_limit=None, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, *, concurrency_limit=None, **options):
         return await super().enqueue(entrypoint, payload, priority, **options)
 
 
@@ -251,7 +251,7 @@ class KeepsResultsApart(DirectQueue):
 
 
 class KeepsResultsForEver(DirectQueue):
-    async def enqueue(self, entrypoint, payload, priority=0, *, keep_result=None, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, *, keep_result=None, **options):
         keep_result = None if keep_result is None else 10**9
         return await super().enqueue(entrypoint, payload, priority, keep_result=keep_result, **options)
 

@@ -20,7 +20,7 @@ from tests.contract.test_queue_contract import without_waiting
 class WithAHome(QueueSet):
     """A set whose first queue gets the jobs of a test."""
 
-    async def enqueue(self, entrypoint, payload, priority=0, **options):
+    async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         self.capabilities.require(*["limits"] if options.get("concurrency_key") else [])
         return await self.queues[0].enqueue(entrypoint, payload, priority, **options)
 

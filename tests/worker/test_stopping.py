@@ -368,7 +368,7 @@ def test_a_worker_without_handlers_is_an_error():
 
 def test_what_is_no_queue_is_an_error():
     worker, *_ = sleeper(1)
-    with pytest.raises(TypeError, match=r"jqueue.connect\(url\)"):
+    with pytest.raises(TypeError, match=r"`connect\(url, BrokerQueue\)`"):
         asyncio.run(worker.run("s3://bucket/queue.json"))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from jqueue.adapters.storage._client import Client, SharedClient
 from jqueue.adapters.storage._listing import Told, check_prefix
+from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.storage._store_clock import StoreClock
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
@@ -25,6 +26,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.storage import Listed
 
 Answer = TypeVar("Answer")
@@ -54,7 +56,7 @@ ERRORS: dict[Meaning, type[JQueueError]] = {
 """What the others are, if a call has no other use for them: `StorageError`."""
 
 
-class RemoteStorage(ABC, Generic[Client]):
+class RemoteStorage(NoQueue, ABC, Generic[Client]):
     """One object in a store across a network, as `jqueue.ports.storage` wants it.
 
     Args:
@@ -66,6 +68,9 @@ class RemoteStorage(ABC, Generic[Client]):
     """
 
     listed_at_once = 1000
+
+    def __init_subclass__(cls) -> None:
+        names_its_options(cls)
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url

@@ -20,6 +20,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
+from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.storage._posix_files import (
     PRIVATE,
     as_storage_error,
@@ -40,13 +41,15 @@ from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.adapters.threads import in_a_thread
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import Listed
 
 _READS_WITHOUT_LOCK = 8
 
 
-class LocalFileSystemStorage:
+@names_its_options
+class LocalFileSystemStorage(NoQueue):
     """One object in a local file. It may be shared by threads, event loops and forks, and it may be pickled.
 
     A new file and its sidecar `<name>.lock` have mode 0600, or the one that is given. A write keeps the mode and the

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from jqueue.adapters.storage._listing import check_prefix
+from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.system import SystemClock
 from jqueue.domain.errors import CASConflictError
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed
 
 
+@names_its_options
 @dataclass(eq=False)
-class InMemoryStorage:
+class InMemoryStorage(NoQueue):
     """One object in memory. The etag is a counter of writes, as text.
 
     Args:

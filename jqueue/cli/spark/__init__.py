@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import typer
 
+from jqueue.cli.help import Command, CommandGroup
 from jqueue.cli.spark.enqueue import enqueue
 from jqueue.cli.spark.report import report
 from jqueue.cli.spark.run import run
 from jqueue.cli.spark.snapshot import snapshot
 
 spark = typer.Typer(
-    name="spark", no_args_is_help=True, help=r'Bulk work with Spark; needs pip install "jqueue\[spark]" and Java.'
+    name="spark",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help=r'Bulk work with Spark; needs pip install "jqueue\[spark]" and Java.',
 )
 for command in (enqueue, run, snapshot, report):
-    spark.command()(command)
+    spark.command(cls=Command)(command)

@@ -15,7 +15,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe, printable
 from jqueue.adapters.system import SystemClock
 from jqueue.cli.on_queue import URL, AsJSON, Create
-from jqueue.cli.printing import refusal, show_json
+from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
@@ -146,6 +146,6 @@ def _told(receipt: dict[str, Any], name: str, seconds: float, transaction: tuple
             last = f"the queue has version {receipt['version']} of {printable(str(app_id))}"
             return f"nothing added: {rows} not written, as {last}, which is later than {version}"
         return f"nothing added: version {version} of {printable(str(app_id))} was written before"
-    added = "1 job" if receipt["added"] == 1 else f"{receipt['added']:,} jobs"
+    added = jobs(receipt["added"])
     said = f"{added} added to {name} in {seconds:.1f} s"
     return f"{said}; {receipt['taken']:,} left out, as their unique keys are taken" if receipt["taken"] else said

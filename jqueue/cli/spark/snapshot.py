@@ -15,7 +15,7 @@ from rich.text import Text
 from jqueue.adapters.storage.names import printable
 from jqueue.adapters.system import SystemClock
 from jqueue.cli.on_queue import AsJSON
-from jqueue.cli.printing import count, instant, length, refusal, show, show_json, table
+from jqueue.cli.printing import count, instant, jobs, length, refusal, show, show_json, table
 from jqueue.cli.spark.files import format_of
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
@@ -54,7 +54,7 @@ def snapshot(
     ] = None,
     entrypoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only jobs of this entrypoint; likewise.", show_default=False),
+        typer.Option(metavar="NAME", help="Only jobs of this entrypoint; may be repeated.", show_default=False),
     ] = None,
     rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="How many jobs to list without OUT.")] = 20,
     mode: Annotated[Mode, typer.Option(help="What to do if OUT is there.")] = Mode.ERROR,
@@ -87,7 +87,7 @@ def snapshot(
         if as_json:
             show_json({"out": out, "jobs": written})
         else:
-            typer.echo(f"{'1 job' if written == 1 else f'{written:,} jobs'} written to {printable(out)}")
+            typer.echo(f"{jobs(written)} written to {printable(out)}")
     elif as_json:
         show_json(_as_values(*seen))
     else:

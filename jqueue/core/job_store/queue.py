@@ -7,12 +7,13 @@ from typing import Any
 
 from jqueue.core.job_store.engine import StoreEngine
 from jqueue.core.job_store.needs import needs
-from jqueue.core.options import QueueOptions
+from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import Schedule
 from jqueue.ports.job_store import JobStorePort
 from jqueue.ports.queue import Capabilities
@@ -21,6 +22,8 @@ BATCH_LIMIT = 1_000
 """The most calls that are carried out together."""
 
 
+@names_its_options
+@lists_queue_options
 class StoreQueue(QueueVerbs, UsableAtOnce):
     """A queue whose jobs are kept one by one.
 
@@ -28,11 +31,12 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     Args:
         store: where the jobs are. What it cannot keep is refused.
-        options: see `QueueOptions`: stale_timeout, deadline, limits and the others, by name.
+        options: by name, as below.
     """
 
     _engine: StoreEngine
 
+    @takes_queue_options
     def __init__(self, store: JobStorePort, **options: Any) -> None:
         self.store = store
         settings = QueueOptions(**options)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.sets.members import Member, Memory, Names, in_order
+from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job
@@ -226,4 +227,4 @@ class Claiming:
                 try:
                     await member.queue.nack_many(jobs, charge=charge)
                 except JQueueError as error:
-                    logger.warning("%d jobs that nobody took could not be given back: %s", len(jobs), error)
+                    logger.warning("%s that nobody took could not be given back: %s", counted(len(jobs), "job"), error)

@@ -9,6 +9,7 @@ from heapq import merge
 from types import TracebackType
 from typing import Any, Self
 
+from jqueue.core.options import lists_queue_options, takes_queue_options
 from jqueue.core.same_place import is_same_place
 from jqueue.core.sets.claiming import Claiming, Looks, Wanted, shares
 from jqueue.core.sets.members import Member, in_order
@@ -18,9 +19,12 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, Preparation
+from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import JobQueue
 
 
+@names_its_options
+@lists_queue_options
 class QueueSet(SetVerbs):
     """Several queues as one to take jobs from: by priority, then by age, over all of them.
 
@@ -35,10 +39,11 @@ class QueueSet(SetVerbs):
 
     Args:
         queues: any, each once.
-        options: see `QueueOptions`; `deadline`, `poll_interval` and `clock` are heeded here, and the others by the
-            queues.
+        options: by name, as below. The set heeds `deadline`, `poll_interval` and `clock`; its queues have their own
+            for the rest.
     """
 
+    @takes_queue_options
     def __init__(self, *queues: JobQueue, **options: Any) -> None:
         super().__init__(**options)
         self._stack: AsyncExitStack | None = None
@@ -92,7 +97,7 @@ class QueueSet(SetVerbs):
     def _new_member(self, queue: JobQueue) -> Member:
         if not hasattr(queue, "dequeue"):
             raise InvalidJobError(
-                f"a set is made of queues, got {type(queue).__name__}: for a URL, jqueue.connect_queue(url)"
+                f"a set is made of queues, got {type(queue).__name__}: for a URL, `connect_queue(url)` makes a queue"
             )
         if any(is_same_place(queue, other) for other in self.queues):
             raise InvalidJobError("this queue is in the set already")

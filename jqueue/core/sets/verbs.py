@@ -14,10 +14,12 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Capabilities
 
 
+@names_its_options
 class SetVerbs:
     """The verbs of a set of queues, but for those that take jobs out of it.
 
@@ -49,7 +51,7 @@ class SetVerbs:
             f"a set of queues has no {capability}: {verb} concerns one queue as a whole, so call it on that queue"
         )
 
-    async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0, **options: Any) -> Job:
+    async def enqueue(self, entrypoint: str, payload: bytes = b"", priority: int = 0, **options: Any) -> Job:
         """Refused: a job is enqueued to one of the queues.
 
         Raises:

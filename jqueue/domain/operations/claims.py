@@ -14,6 +14,7 @@ from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_er
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import take_reserve
 from jqueue.domain.transitions import Verb
 
@@ -80,6 +81,7 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
     draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Ack(Operation):
     """Finish a job: it leaves the queue, or stays as long as its result is to be kept.
@@ -151,6 +153,7 @@ class Ack(Operation):
         return (self.job.job_id,) if isinstance(self.job, Claim) else ()
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Nack(Operation):
     """Give a job back. Its result is the number of bytes of the error for which the queue had no room; None if it had.
@@ -208,6 +211,7 @@ class Nack(Operation):
         return (self.job.job_id,) if isinstance(self.job, Claim) else ()
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
     """Say that claims are alive, many in one operation.

@@ -15,6 +15,7 @@ from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rates import with_claim
 from jqueue.domain.transitions import Verb
 
@@ -31,6 +32,7 @@ def sought_names(names: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(several))
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.

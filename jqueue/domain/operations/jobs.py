@@ -21,6 +21,7 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import make_room
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
@@ -56,13 +57,14 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Enqueue(Operation):
     """Add a job. Its result is the job as it stands: the new one, or the one that was there already.
 
     Attributes:
         entrypoint: the name of what handles it.
-        payload: bytes-like.
+        payload: bytes-like; empty by default.
         priority: lower is served first.
         job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
         delay: not to be claimed before so long from now; not together with `run_at`.
@@ -79,7 +81,7 @@ class Enqueue(Operation):
     """
 
     entrypoint: str
-    payload: bytes = field(repr=False)
+    payload: bytes = field(default=b"", repr=False)
     priority: int = 0
     _: KW_ONLY
     job_id: str | None = None
@@ -114,7 +116,7 @@ _GIVEN = tuple(field.name for field in fields(Enqueue))
 def new_job(
     preparation: Preparation,
     entrypoint: str,
-    payload: bytes,
+    payload: bytes = b"",
     priority: int = 0,
     job_id: str | None = None,
     delay: Duration | None = None,

@@ -14,6 +14,7 @@ from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
@@ -28,6 +29,7 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     return len(jobs)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation):
     """Remove a job that nobody has claimed. Its result is the job.
@@ -81,6 +83,7 @@ def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: dat
     return [job for job in draft.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
     """Queue dead jobs again: failures and expiry forgotten, attempts kept. Its result is how many.
@@ -142,6 +145,7 @@ class Redrive(Operation):
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Purge(Operation):
     """Remove jobs for good: dead ones, or queued or completed ones if asked. Its result is how many.
@@ -178,6 +182,7 @@ class Purge(Operation):
         return len(doomed)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class RequeueStale(Operation):
     """An operator's order: revoke every claim that was not confirmed for so long. Its result is how many."""

@@ -12,6 +12,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import check_rules_fit
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 
@@ -30,6 +31,7 @@ def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
     return draft.entrypoints.get(entrypoint, EntrypointRules())
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Pause(Operation):
     """Have no job of an entrypoint claimed until it is resumed. Jobs in progress go on, and enqueue takes more."""
@@ -51,6 +53,7 @@ class Pause(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Resume(Operation):
     """End a pause."""
@@ -67,6 +70,7 @@ class Resume(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class SetLimits(Operation):
     """Set the limits of an entrypoint, in place of those that it has. A pause stays.
@@ -111,6 +115,7 @@ class SetLimits(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Operation):
     """Change settings of the queue as a whole. Its result is the `QueueSettings` that hold then.

@@ -21,6 +21,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import make_room
 from jqueue.domain.rules import Schedule, Span
 
@@ -75,6 +76,7 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
     }
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class SetSchedule(Operation):
     """Set a cron entry. Its result is the `Schedule`, due as the clock of this commit has it. An equal one stays.
@@ -151,6 +153,7 @@ class SetSchedule(Operation):
         return as_told(schedule, now)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Unschedule(Operation):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is whether there was one."""

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, NoReturn
 
+from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -157,7 +158,7 @@ class EnqueueStaged(Operation):
             needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
             if room_for_jobs(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
                 draft.set_settings(draft.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
-        make_room(draft, size, self.enqueue_bytes, f"{jobs} jobs of {size} bytes together")
+        make_room(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes together")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from jqueue.domain.limits import check_name, check_priority
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.transitions import Verb
 
 
@@ -25,6 +26,7 @@ def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> Job:
     return job
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Reschedule(Operation):
     """Have a queued job claimed at another time. Its result is the job.
@@ -70,6 +72,7 @@ class Reschedule(Operation):
         return (self.job_id,)
 
 
+@names_its_options
 @dataclass(frozen=True, slots=True)
 class Reprioritise(Operation):
     """Give a queued job another priority: it keeps its place among those that have it. Its result is the job."""

@@ -9,6 +9,7 @@ from typing import Any
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, StorageFatalError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Job
@@ -101,7 +102,7 @@ class BatchClaims:
             try:
                 await self.queue.nack_many(self.jobs, charge=False)
             except JQueueError as error:
-                logger.warning("%d jobs could not be handed back: %s", len(self.jobs), error)
+                logger.warning("%s could not be handed back: %s", counted(len(self.jobs), "job"), error)
         if self._beats is not None:
             beats, self._beats = self._beats, None
             await beats.__aexit__(None, None, None)

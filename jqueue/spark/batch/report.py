@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 
 _SAID = {
@@ -48,7 +49,7 @@ class BatchReport:
         counts = [f"{getattr(self, name):,} {words}" for name, words in _SAID.items() if getattr(self, name)]
         whose = "its" if self.killed == 1 else "their"
         killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
-        jobs = "1 job" if self.claimed == 1 else f"{self.claimed:,} jobs"
+        jobs = counted(self.claimed, "job")
         return f"{jobs} in {self.seconds:.3g} s: {', '.join(counts)}{killed}"
 
 

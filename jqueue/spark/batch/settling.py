@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
@@ -108,4 +109,4 @@ def _is_lost(job: Job, refusal: JQueueError) -> bool:
 def _tell_of_lost(lost: Sequence[Job]) -> None:
     if lost:
         names = ", ".join(job.id for job in lost[:3]) + (", ..." if len(lost) > 3 else "")
-        logger.warning("%d jobs were not ours any more when the batch ended (%s)", len(lost), names)
+        logger.warning("%s no longer ours when the batch ended (%s)", counted(len(lost), "job was", "jobs were"), names)

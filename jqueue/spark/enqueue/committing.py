@@ -18,6 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from jqueue.adapters.system import SystemEntropy
 from jqueue.core.direct import DirectQueue
 from jqueue.core.staged import StagedWriter, read_staged
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
@@ -203,8 +204,8 @@ class BulkEnqueue:
                 if not (names if listed is None else listed):
                     return
                 if len(told) == len(reports) and not await _never_lands(queue, transaction):
-                    jobs = sum(report.jobs for report in told)
-                    logger.warning("A write of %d jobs that Spark gave up is in the queue: its commit succeeded", jobs)
+                    jobs = counted(sum(report.jobs for report in told), "job")
+                    logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
                     return
                 await staged.clean(write_id, names)
             except JQueueError as error:
@@ -227,8 +228,8 @@ class BulkEnqueue:
         contents = await staged.read(names)
         if None in contents:
             raise StorageError(
-                f"{contents.count(None)} of {len(contents)} staged objects are not there: they were removed, or tasks "
-                "ran on machines that do not share the store (a file is on one machine)"
+                f"{contents.count(None)} of {counted(len(contents), 'staged object')} are gone: they were removed, or "
+                "tasks ran on machines that do not share the store (a file is on one machine)"
             )
         jobs = [read_staged(content) for content in contents if content is not None]
         operation = EnqueueStaged(
@@ -242,12 +243,12 @@ class BulkEnqueue:
         return answer
 
     def _check_size(self, told: Sequence[TaskReport]) -> None:
-        self._check_room(f"{sum(report.jobs for report in told)} jobs", sum(report.size for report in told))
+        self._check_room(counted(sum(report.jobs for report in told), "job"), sum(report.size for report in told))
 
     def _check_room(self, what: str, size: int) -> None:
         if size > self.limits.enqueue_bytes:
             raise QueueFullError(
-                f"{what} take {size} bytes together, and the queue takes {self.limits.enqueue_bytes}: "
+                f"no room for {what} of {size} bytes together: the queue takes {self.limits.enqueue_bytes}: "
                 "write fewer at a time, or raise the option maxBlobBytes"
             )
 
@@ -306,6 +307,8 @@ def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> 
     elif receipt.repeated:
         logger.info("Version %d of %s was written before: nothing is added", transaction.version, transaction.app_id)
     elif receipt.taken:
-        logger.info("%d jobs added; %d were not, as their unique keys are taken", receipt.added, receipt.taken)
+        logger.info(
+            "%s added; %d not added, as their unique keys are taken", counted(receipt.added, "job"), receipt.taken
+        )
     else:
-        logger.info("%d jobs added", receipt.added)
+        logger.info("%s added", counted(receipt.added, "job"))

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from jqueue.core.staged import StagedWriter
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.ports.clock import Entropy
@@ -72,8 +73,9 @@ class RowEncoder:
         most = self.staged.limits.enqueue_bytes
         if self.staged.bytes > most:
             raise QueueFullError(
-                f"partition {self._partition} alone has {self.staged.bytes} bytes of jobs in its first {self._rows} "
-                f"rows, and the queue takes {most}: write fewer at a time, or raise the option maxBlobBytes"
+                f"partition {self._partition} alone has {self.staged.bytes} bytes of jobs in its first "
+                f"{counted(self._rows, 'row')}, and the queue takes {most}: write fewer at a time, or raise "
+                "the option maxBlobBytes"
             )
 
     def _add_plain(

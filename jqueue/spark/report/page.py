@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from jqueue._version import __version__
 from jqueue.adapters.storage.names import printable
+from jqueue.domain.counting import counted
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure
 from jqueue.spark.report.figures import OTHER
 from jqueue.spark.report.sections import sections_of
-from jqueue.spark.report.words import counted, duration, moment, number, short_names
+from jqueue.spark.report.words import duration, moment, number, short_names
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jqueue.domain.counting import counted
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS, Share, Standing
-from jqueue.spark.report.words import ahead, counted, duration, mean, number
+from jqueue.spark.report.words import ahead, duration, mean, number
 
 if TYPE_CHECKING:
     from jqueue.spark.report.reading import Report

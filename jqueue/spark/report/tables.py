@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from jqueue.domain.counting import counted
 from jqueue.spark.report.columns import Standing
 from jqueue.spark.report.plots import by_class
-from jqueue.spark.report.words import ahead, counted, duration, mean, moment, name, number, short_names
+from jqueue.spark.report.words import ahead, duration, mean, moment, name, number, short_names
 
 try:
     from rich import box

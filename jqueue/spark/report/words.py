@@ -48,11 +48,6 @@ def ahead(time: datetime | None, now: datetime) -> str:
     return "" if time is None else f"in {duration(max(0.0, (time - now).total_seconds()))}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """So many of something."""
-    return f"1 {one}" if count == 1 else f"{number(count)} {many or one + 's'}"
-
-
 def name(text: str, longest: int = LONGEST_NAME) -> str:
     """A name that does nothing to a terminal, without its middle if it is long."""
     shown = printable(text)

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Dequeue, Operation
@@ -158,7 +159,7 @@ class ClaimsOfQuery:
         await self._beat()
         self._source = source
         if held:
-            logger.info("went on with %d jobs that this query had claimed", len(jobs))
+            logger.info("went on with %s that this query had claimed", counted(len(jobs), "job"))
 
     # Heartbeats
 
@@ -177,7 +178,7 @@ class ClaimsOfQuery:
                         await self._beat()
             except Exception as error:
                 jobs = sum(len(jobs) for jobs in self._held.values())
-                logger.warning("a heartbeat for %d jobs failed: %s", jobs, one_line(error))
+                logger.warning("a heartbeat for %s failed: %s", counted(jobs, "job"), one_line(error))
                 await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
 
     async def _beat(self) -> None:
@@ -191,10 +192,10 @@ class ClaimsOfQuery:
             if lost:
                 self._forget(lost)
                 logger.warning(
-                    "%d of the %d jobs that this query had claimed went to others, as they were without a heartbeat "
+                    "%d of %s that this query had claimed went to others, as they were without a heartbeat "
                     "for too long: they may be worked on twice",
                     len(lost),
-                    len(jobs),
+                    counted(len(jobs), "job"),
                 )
         self._confirmed = began
 
@@ -208,8 +209,8 @@ class ClaimsOfQuery:
         refused = [outcome for outcome in outcomes if isinstance(outcome, JQueueError)]
         if refused:
             logger.warning(
-                "%d of the %d jobs of batch %d had gone to others before it was finished: they may be worked on twice",
+                "%d of %s of batch %d had gone to others before it was finished: they may be worked on twice",
                 len(refused),
-                len(outcomes),
+                counted(len(outcomes), "job"),
                 start.batch,
             )

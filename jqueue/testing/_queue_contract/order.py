@@ -10,6 +10,7 @@ import pytest
 
 from jqueue.adapters.system import SystemClock
 from jqueue.domain.models import JobStatus
+from jqueue.domain.operations import Enqueue
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
 
 PAYLOADS = [
@@ -128,6 +129,15 @@ class OrderContract(QueueContractBase):
             await queue.enqueue("work", payload)
             [job] = await other.dequeue("work")
             assert (type(job.payload), job.payload == payload) == (bytes, True)
+
+    async def test_a_job_without_a_payload_has_an_empty_one(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            await queue.enqueue("work")
+            if queue.capabilities.transactions:
+                await queue.enqueue_many([Enqueue("work")])
+                await queue.apply(Enqueue("work"))
+            jobs = await queue.dequeue(batch_size=9)
+            assert [job.payload for job in jobs] == [b""] * (3 if queue.capabilities.transactions else 1)
 
     @pytest.mark.parametrize("kind", [bytearray, memoryview])
     async def test_anything_bytes_like_is_a_payload(

@@ -173,7 +173,7 @@ class TestACommitOfWhichNobodyKnows:
         asyncio.run(store.land())
         bulk.abort([report])
         assert ([b"before", b"a"], [report.name]) == (texts_of(file), staged_at(file))
-        assert "A write of 1 jobs that Spark gave up is in the queue: its commit succeeded" in caplog.messages
+        assert "A write of 1 job that Spark gave up is in the queue: its commit succeeded" in caplog.messages
 
     def test_if_it_has_not_the_abort_sees_to_it_that_it_never_will(self, given_up, file, store):
         bulk, report = given_up
@@ -289,7 +289,7 @@ def test_a_unique_key_that_is_taken_leaves_its_job_out(file, caplog):
         bulk = writer(file, KEYED)
         bulk.commit([bulk.stage([batch(KEYED, *rows)], task())])
     assert {b"a", b"b", b"e"} == set(texts_of(file))
-    assert ["2 jobs added; 1 were not, as their unique keys are taken"] == caplog.messages[:1]
+    assert ["2 jobs added; 1 not added, as their unique keys are taken"] == caplog.messages[:1]
 
 
 def test_a_unique_key_that_is_taken_is_an_error_if_so_told_and_nothing_is_added(file):
@@ -339,7 +339,7 @@ def test_staged_objects_that_are_gone_are_an_error_and_nothing_is_added(file):
     bulk = writer(file)
     reports = [bulk.stage([payloads(b"a")], task(number, number)) for number in range(2)]
     asyncio.run(LocalFileSystemStorage(file).beside(reports[0].name).remove())
-    with pytest.raises(StorageError, match="1 of 2 staged objects are not there"):
+    with pytest.raises(StorageError, match="1 of 2 staged objects are gone"):
         bulk.commit(reports)
     assert [] == jobs_of(file)
 

@@ -117,7 +117,7 @@ class TestStream:
     def test_a_queue_that_is_full_stops_the_query_and_a_restart_goes_on(self, spark, folder, file):
         for number in range(2):
             (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")
-        with pytest.raises(PySparkException, match="no room for 1 jobs"):
+        with pytest.raises(PySparkException, match="no room for 1 job "):
             self.run(spark, folder, file, maxBlobBytes="10000")
         assert (1, []) == (len(texts_of(file)), staged_at(file))
 

@@ -144,7 +144,7 @@ async def test_a_heartbeat_that_fails_is_tried_again_before_the_claims_are_stale
     world.storage.heal()
     await asyncio.sleep(8)
     assert await world.age(job) < 8
-    assert ["a heartbeat for 1 jobs failed: "] == [record.getMessage()[:31] for record in caplog.records]
+    assert ["a heartbeat for 1 job failed: "] == [record.getMessage()[:30] for record in caplog.records]
     await ended(claims)
 
 

@@ -1,0 +1,40 @@
+"""A storage that is taken for a queue says how to make one: `connect(url)` without a class returns a storage.
+
+The names of a queue's verbs stay absent: `hasattr` and the optional protocols of a storage see none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jqueue.ports.queue import JobQueue, SupportsPeek
+
+VERBS = frozenset(name for port in (JobQueue, SupportsPeek) for name in vars(port) if not name.startswith("_"))
+
+
+def _refusal(storage: object, what: str) -> AttributeError:
+    return AttributeError(
+        f"{type(storage).__name__} is a storage, not a queue, and cannot {what}: write `connect(url, BrokerQueue)` or "
+        "`BrokerQueue(storage)` for a queue",
+    )
+
+
+class _Entering:
+    """Stands where `async with` looks, so that it fails with the same words."""
+
+    def __get__(self, storage: object, owner: type) -> NoReturn:
+        if storage is None:
+            raise AttributeError("__aenter__", name="__aenter__", obj=owner)
+        raise _refusal(storage, "be used with `async with`")
+
+
+class NoQueue:
+    """Base of storages: an AttributeError for a verb of a queue names the remedy."""
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes a storage has
+        __aenter__ = _Entering()
+
+        def __getattr__(self, name: str) -> Any:
+            if name in VERBS:
+                raise _refusal(self, f"do {name!r}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

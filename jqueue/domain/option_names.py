@@ -1,0 +1,106 @@
+"""Misspelled options: the error names the option that was meant, and nothing of what is underneath.
+
+Python suggests a name from 3.13 on only, and names the function that refused, which may be one that no user knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar, cast
+
+Made = TypeVar("Made")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Advice = Callable[[str, Collection[str]], str]
+"""Returns, for an unknown name and the known ones, what to write instead."""
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that was meant, if there is one."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(verb: str, name: str, known: Collection[str], more: str = "", advice: Advice = closest) -> TypeError:
+    """The error about an unknown option: see `check_names`."""
+    return TypeError(f"{verb}: there is no option {name!r}{advice(name, known)} (there are {', '.join(known)}){more}")
+
+
+def check_names(
+    verb: str, given: Collection[str], known: Collection[str], more: str = "", advice: Advice = closest
+) -> None:
+    """Check that there are such options.
+
+    Args:
+        verb: what they were given to, for the error.
+        given: their names.
+        known: the names that there are.
+        more: text to add to the error.
+        advice: makes the suggestion.
+
+    Raises:
+        TypeError: there is no such option; the message says what to write.
+    """
+    for name in given:
+        if name not in known:
+            raise unknown(verb, name, known, more, advice)
+
+
+def names_its_options(kind: type[Made]) -> type[Made]:
+    """Class decorator: a call with a misspelled option is answered with the right name, by each public method too."""
+    for name, member in list(vars(kind).items()):
+        if inspect.isfunction(member) and (name == "__init__" or _is_verb(name, member)) and not _takes_any(member):
+            setattr(kind, name, plainly_refusing(member))
+    return kind
+
+
+def _is_verb(name: str, function: Callable[..., Any]) -> bool:
+    """True for a public method with options; what the queue calls for each job has none, and is left as it is."""
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    return not name.startswith("_") and inspect.Parameter.KEYWORD_ONLY in kinds
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """True if a function takes any name, and checks the names itself."""
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _options(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names that may be given by keyword."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))[1:]
+
+
+def plainly_refusing(function: Function) -> Function:
+    """A method, with plain words where its arguments do not fit. It stays a coroutine function if it was one."""
+
+    def call(self: Any, /, *given: Any, **options: Any) -> Any:
+        try:
+            return function(self, *given, **options)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # it arose in the function, whose arguments fit
+            raise _plain(error, function, type(self), options) from None
+
+    async def awaited(self: Any, /, *given: Any, **options: Any) -> Any:
+        try:
+            under_way = function(self, *given, **options)  # runs nothing of it yet
+        except TypeError as error:
+            raise _plain(error, function, type(self), options) from None
+        return await under_way
+
+    return cast(Function, functools.wraps(function)(awaited if inspect.iscoroutinefunction(function) else call))
+
+
+def _plain(error: TypeError, function: Callable[..., Any], kind: type, options: Collection[str]) -> TypeError:
+    """The error for arguments that do not fit."""
+    name = kind.__name__ if function.__name__ == "__init__" else function.__name__
+    known = _options(function)
+    for option in options:
+        if option not in known:
+            return unknown(name, option, known)
+    return TypeError(str(error).replace(f"{function.__qualname__}()", f"{name}()"))

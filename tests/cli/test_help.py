@@ -1,0 +1,77 @@
+"""`--help` reads well on any terminal, and names only commands that there are."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import typer
+import typer.rich_utils
+from typer.testing import CliRunner
+
+from jqueue.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "jqueue").rglob("*.py"))]
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z]+)(?: ([a-z]+))?([^`\n#;|&]*)", re.MULTILINE)
+
+
+def commands(group, path=()):
+    for name, command in sorted(group.commands.items()):
+        yield (*path, name), command
+        yield from commands(command, (*path, name)) if hasattr(command, "commands") else ()
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def help_of(path):
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert 0 == result.exit_code
+    return result.stdout
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("path", [(), *COMMANDS], ids=lambda path: " ".join(path) if isinstance(path, tuple) else path)
+def test_help_is_folded_by_the_terminal_alone_and_flags_have_no_type(path, width, monkeypatch):
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", width)
+    text = help_of(path)
+    assert "<bool>" not in text
+    lines = [line.strip() for line in text.partition("╭")[0].splitlines()]
+    for line, following in itertools.pairwise(lines):
+        if line and following:
+            assert len(line) + len(following.split()[0]) >= width - 3, f"a line ends too early: {line!r}"
+
+
+def named_commands():
+    """The words behind each `jqueue …` of a text, up to where its arguments begin."""
+    for path in TEXTS:
+        text = path.read_text(encoding="utf-8")
+        quoted = re.findall(r"`jqueue [^`]*`", text)
+        for part in (*quoted, *CONSOLE.findall(text)):
+            for match in NAMED.finditer(part):
+                options = re.findall(r"(?<!\S)--[a-z][a-z-]+", match[3])
+                yield path.relative_to(ROOT).as_posix(), match.group(1, 2), options
+
+
+def test_every_command_and_option_that_a_text_names_exists():
+    checked = 0
+    for text, words, options in named_commands():
+        path = words if words in COMMANDS else words[:1]
+        assert path in COMMANDS, f"{text} names `jqueue {words[0]}`"
+        known = {"--help", *(name for parameter in COMMANDS[path].params for name in parameter.opts)}
+        assert set(options) <= known, f"{text} names {options} of `jqueue {' '.join(path)}`"
+        checked += 1
+    assert checked > 30
+
+
+IMPORTED = re.compile(r"`(?:jqueue\.)?(connect\w*|migrate)\(([^`]*)\)`")
+
+
+def test_every_function_that_an_error_tells_to_call_exists():
+    import jqueue
+
+    named = {match[1] for path in TEXTS for match in IMPORTED.finditer(path.read_text(encoding="utf-8"))}
+    assert {"connect", "connect_queue"} <= named
+    assert [] == [name for name in named if not hasattr(jqueue, name) and not hasattr(jqueue.connect, name)]
