@@ -216,7 +216,7 @@ class BulkEnqueue:
             if write_id is not None:
                 sizes = sizes_of(await staged.of_write(write_id) or (), write_id)
                 sizes[partition] = jobs.bytes
-                self._check_room(f"the jobs of the first {len(sizes)} partitions", sum(sizes.values()))
+                self._check_room(f"the jobs of the first {len(sizes)} partitions take", sum(sizes.values()))
             await staged.write(name, jobs.finish())
 
     async def _add(
@@ -243,12 +243,14 @@ class BulkEnqueue:
         return answer
 
     def _check_size(self, told: Sequence[TaskReport]) -> None:
-        self._check_room(counted(sum(report.jobs for report in told), "job"), sum(report.size for report in told))
+        self._check_room(
+            counted(sum(report.jobs for report in told), "job takes", "jobs take"), sum(report.size for report in told)
+        )
 
     def _check_room(self, what: str, size: int) -> None:
         if size > self.limits.enqueue_bytes:
             raise QueueFullError(
-                f"no room for {what} of {size} bytes together: the queue takes {self.limits.enqueue_bytes}: "
+                f"{what} {size} bytes together, and the queue takes {self.limits.enqueue_bytes}: "
                 "write fewer at a time, or raise the option maxBlobBytes"
             )
 
