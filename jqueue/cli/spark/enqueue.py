@@ -20,6 +20,7 @@ from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
 from jqueue.connect import connect_storage
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 
 
@@ -48,8 +49,7 @@ def enqueue(
         typer.Option("--format", help="What it is, if its name does not end like it.", show_default=False),
     ] = None,
     entrypoint: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="For all rows, if there is no such column.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="For all rows, if there is no such column.", show_default=False)
     ] = None,
     txn_app_id: Annotated[
         str | None,
@@ -142,10 +142,9 @@ def _told(receipt: dict[str, Any], name: str, seconds: float, transaction: tuple
     if receipt["repeated"]:
         app_id, version = transaction
         if receipt["left_out"]:
-            rows = "1 row was" if receipt["left_out"] == 1 else f"{receipt['left_out']:,} rows were"
+            rows = counted(receipt["left_out"], "row was", "rows were")
             last = f"the queue has version {receipt['version']} of {printable(str(app_id))}"
             return f"nothing added: {rows} not written, as {last}, which is later than {version}"
         return f"nothing added: version {version} of {printable(str(app_id))} was written before"
-    added = jobs(receipt["added"])
-    said = f"{added} added to {name} in {seconds:.1f} s"
+    said = f"{jobs(receipt['added'])} added to {name} in {seconds:.1f} s"
     return f"{said}; {receipt['taken']:,} left out, as their unique keys are taken" if receipt["taken"] else said

@@ -92,8 +92,7 @@ class StoreEngine(Engine):
     def store_time(self) -> datetime | None:
         """The time by a clock that all users of the store share; None if there is no such clock.
 
-        Folders are shared by programs of one machine, or of machines that agree on the time. Where every program knows
-        when a claim ends, nobody's age is asked for.
+        Programs that share a folder agree on the time. Where all of them know when a claim ends, no age is asked for.
         """
         if self._store_time is not None:
             return self._store_time()
