@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.spark.report.words import ahead, counted, duration, mean, name, short_names
+from jqueue.domain.counting import counted
+from jqueue.spark.report.words import ahead, duration, mean, name, short_names
 
 
 @pytest.mark.parametrize(
