@@ -38,6 +38,7 @@ def test_what_a_storage_has_not_stays_absent(storage):
     assert [kind for kind in OPTIONAL if issubclass(type(storage), kind)] == [
         kind for kind in OPTIONAL if isinstance(storage, kind)
     ]
+    assert [] == [name for name in dir(type(storage)) if not hasattr(type(storage), name) and name[:6] != "__abst"]
     with pytest.raises(AttributeError, match="has no attribute 'buket'"):
         storage.buket  # noqa: B018
 

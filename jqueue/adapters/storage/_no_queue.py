@@ -5,6 +5,7 @@ The names of a queue's verbs stay absent: `hasattr` and the optional protocols o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jqueue.ports.queue import JobQueue, SupportsPeek
@@ -19,13 +20,15 @@ def _refusal(storage: object, what: str) -> AttributeError:
     )
 
 
+def _enter(self: object) -> NoReturn:
+    raise _refusal(self, "be used with `async with`")
+
+
 class _Entering:
     """Stands where `async with` looks, so that it fails with the same words."""
 
-    def __get__(self, storage: object, owner: type) -> NoReturn:
-        if storage is None:
-            raise AttributeError("__aenter__", name="__aenter__", obj=owner)
-        raise _refusal(storage, "be used with `async with`")
+    def __get__(self, storage: object, owner: type) -> Callable[[object], NoReturn]:
+        return _enter if storage is None else _enter(storage)  # of the class, as tools for documentation look at it
 
 
 class NoQueue:
