@@ -51,6 +51,7 @@ jobs = st.builds(
     created_at=times,
     sequence=st.integers(1, 2**52),
     attempt=counts,
+    attempts_before=counts,
     failures=counts,
     max_attempts=ceilings,
     run_at=st.none() | times,
@@ -59,6 +60,7 @@ jobs = st.builds(
     unique_key=st.none() | names,
     unique_for=st.none() | seconds,
     error=st.none() | texts,
+    error_dropped=counts,
     concurrency_key=st.none() | names,
     concurrency_limit=ceilings,
     keep_result=st.none() | seconds,
@@ -80,13 +82,19 @@ claimed = st.builds(
     st.none() | names,
 )
 completed = st.builds(
-    lambda job, at, kept, result: job.evolve(
-        status=JobStatus.COMPLETED, payload=b"", finished_at=at, keep_result=kept, result=result
+    lambda job, at, kept, result, dropped: job.evolve(
+        status=JobStatus.COMPLETED,
+        payload=b"",
+        finished_at=at,
+        keep_result=kept,
+        result=result,
+        result_dropped=dropped,
     ),
     jobs,
     times,
     seconds,
     values | st.floats(allow_nan=False, allow_infinity=False),
+    counts,
 )
 rates = st.builds(lambda rate, per: {"rate": rate, "per": per}, st.integers(1, COUNT_MAX), st.floats(0.001, 1e9))
 rules = st.builds(
@@ -114,7 +122,10 @@ schedules = st.builds(
 decisions = st.fixed_dictionaries(
     {
         "settings": st.builds(
-            QueueSettings, aging=st.none() | st.floats(0.001, 1e9), dead_retention=st.none() | seconds
+            QueueSettings,
+            aging=st.none() | st.floats(0.001, 1e9),
+            dead_retention=st.none() | seconds,
+            blob_bytes=ceilings,
         ),
         "entrypoints": st.dictionaries(names, rules, max_size=2),
         "recent": st.dictionaries(

@@ -250,7 +250,8 @@ class NewJob(Operation):
         if self.delay is not None:
             values["run_at"] = now + timedelta(seconds=self.delay)
         if self.id_given:
-            values["attempt"] = values["attempts_before"] = draft.attempt_floor
+            values["attempt"] = draft.attempt_floor
+            values["attempts_before"] = draft.attempt_floor
         return trusted_job(values)
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:

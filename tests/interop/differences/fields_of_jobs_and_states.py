@@ -3,7 +3,7 @@
 Why: attempts, limits, schedules, results and commits are part of the state
 
 1.0.0: 7 fields, 2 fields, hashable
-2.0.0: 26 fields, 17 fields, not hashable
+2.0.0: 29 fields, 17 fields, not hashable
 """
 
 from jqueue import Job, QueueState
