@@ -58,6 +58,7 @@ _KINDS: dict[str, DataType] = {
     "holder": StringType(),
     "sequence": LongType(),
     "claim_timeout": DoubleType(),
+    "attempts_before": LongType(),
     QUEUE: StringType(),
 }
 """Every column that there is."""
@@ -70,7 +71,10 @@ def _schema(names: Iterable[str]) -> StructType:
     return StructType([StructField(name, _KINDS[name]) for name in names])
 
 
-SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in ("claim_timeout", QUEUE))
+_ON_REQUEST = ("claim_timeout", "attempts_before", QUEUE)
+"""The columns that a snapshot of one queue has only where its reader names them."""
+
+SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in _ON_REQUEST)
 """The columns of a job in a snapshot of one queue."""
 
 FLEET_SCHEMA = _schema([*SNAPSHOT_SCHEMA.names, QUEUE])

@@ -19,8 +19,8 @@ from jqueue.domain.operations.operator import STALE_ERROR
 from jqueue.spark.report.columns import AGES, ATTEMPTS
 
 READ = (
-    "entrypoint string, status string, attempt long, created_at timestamp, run_at timestamp, expires_at timestamp, "
-    "heartbeat_at timestamp, finished_at timestamp, claim_timeout double, error string"
+    "entrypoint string, status string, attempt long, attempts_before long, created_at timestamp, run_at timestamp, "
+    "expires_at timestamp, heartbeat_at timestamp, finished_at timestamp, claim_timeout double, error string"
 )
 """The columns of a snapshot that are looked at, besides `queue`."""
 
@@ -88,7 +88,7 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
         F.when(state == "ready", _from_zero(_seconds(at - due))).alias("age"),
         F.when(state == "scheduled", F.col("run_at")).alias("next_at"),
         F.coalesce(taken, F.lit(False)).alias("stale"),
-        F.col("attempt"),
+        F.greatest(F.col("attempt") - F.col("attempts_before"), F.lit(0)).alias("tries"),
         _from_zero(_seconds(finished - due)).alias("turnaround"),
         _error_class(F.col("error")).alias("error"),
     )
@@ -97,7 +97,7 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
 def standing_columns() -> list[Column]:
     """How facts become the figures of a `Standing`."""
     ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
-    tried = F.when(F.col("attempt") > 0, F.col("attempt"))
+    tried = F.when(F.col("tries") > 0, F.col("tries"))
     return [
         F.count("*").alias("jobs"),
         *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
@@ -121,7 +121,7 @@ def counts_of(facts: DataFrame) -> DataFrame:
     parts = [
         _part("age", _bucket(F.col("age"), AGES)),
         _part("turnaround", _bucket(F.col("turnaround"), AGES)),
-        _part("attempts", _bucket(F.col("attempt"), ATTEMPTS)),
+        _part("attempts", _bucket(F.col("tries"), ATTEMPTS)),
         _part("error", F.col("error")),
     ]
     each = facts.select("queue", "entrypoint", "state", F.inline(F.array(*parts)))

@@ -113,7 +113,7 @@ def _cells(text: bytes) -> tuple[dict[str, Sequence[Any]], int]:
     _check(columns, len(rows))
     if "result" in columns:
         columns["result"] = [None if result is None else json_text(result) for result in columns["result"]]
-    for name in ("priority", "attempt", "failures", "sequence", "status", "headers"):
+    for name in ("priority", "attempt", "attempts_before", "failures", "sequence", "status", "headers"):
         columns.setdefault(name, [_default(name)] * len(rows))
     return columns, len(rows)
 

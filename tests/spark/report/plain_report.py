@@ -46,6 +46,7 @@ class Line:
     entrypoint: str = "e"
     status: str = "queued"
     attempt: int = 0
+    attempts_before: int = 0
     created_at: datetime = NOW
     run_at: datetime | None = None
     expires_at: datetime | None = None
@@ -56,6 +57,10 @@ class Line:
 
     def cells(self):
         return tuple(getattr(self, column.split()[0]) for column in SCHEMA.split(", "))
+
+    @property
+    def tries(self):
+        return max(0, self.attempt - self.attempts_before)
 
     def state(self):
         if self.status != "queued":
@@ -96,7 +101,7 @@ def standing(queue, entrypoint, lines):
     states = Counter(line.state() for line in lines)
     ages = [age for line in lines if (age := line.age()) is not None]
     times = [time for line in lines if (time := line.turnaround()) is not None]
-    tried = [line.attempt for line in lines if line.attempt]
+    tried = [line.tries for line in lines if line.tries]
     return Standing(
         queue=queue,
         entrypoint=entrypoint,
@@ -175,7 +180,7 @@ def plain_report(lines, queues=("q",)):
         failures=failures(lines),
         ages=histogram(lines, Line.age, AGES),
         turnarounds=histogram(lines, Line.turnaround, AGES),
-        attempts=histogram(lines, lambda line: line.attempt, ATTEMPTS),
+        attempts=histogram(lines, lambda line: line.tries, ATTEMPTS),
     )
 
 
@@ -195,6 +200,7 @@ def some_lines(seed, count, queues=("a", "b")):
                 entrypoint=dice.choice(NAMES),
                 status=status,
                 attempt=dice.choice([0, 1, 2, 3, 4, 5, 9, 10, 19, 20, 10**12]),
+                attempts_before=dice.choice([0, 0, 1, 300]),
                 created_at=near(0, -1, -10, -60, -600, -3600, -86400, -7 * 86400, 1),
                 run_at=dice.choice([None, None, near(0, -1, 1, 3600)]),
                 expires_at=dice.choice([None, None, near(0, -1, 1)]),

@@ -58,7 +58,7 @@ def check(lines, found, queues=QUEUES):
     assert failures(lines) == found.failures
     assert histogram(lines, Line.age, AGES) == found.ages
     assert histogram(lines, Line.turnaround, AGES) == found.turnarounds
-    assert histogram(lines, lambda line: line.attempt, ATTEMPTS) == found.attempts
+    assert histogram(lines, lambda line: line.tries, ATTEMPTS) == found.attempts
 
 
 HAND_MADE = [
@@ -71,7 +71,7 @@ HAND_MADE = [
     Line("a", "mail", status="in_progress", attempt=2, heartbeat_at=NOW - timedelta(seconds=301)),
     Line("a", "mail", status="in_progress", attempt=1, heartbeat_at=NOW - timedelta(seconds=300)),
     Line("b", "mail", status="in_progress", attempt=1, heartbeat_at=NOW - timedelta(seconds=20), claim_timeout=10.0),
-    Line("b", "mail", status="dead", attempt=8, error="ValueError: 451"),
+    Line("b", "mail", status="dead", attempt=308, attempts_before=300, error="ValueError: 451"),
     Line("b", "mail", status="completed", attempt=1, created_at=NOW - timedelta(seconds=7), finished_at=NOW),
     Line(
         "b",

@@ -100,7 +100,7 @@ def test_all_figures_are_of_one_version_also_while_the_queue_goes_on(spark, tmp_
             version, _ = partition.value
             for _ in range(version):
                 failed = (f"E{version}: …",)
-                yield (f"version {version}", "dead", version, NOW, None, None, None, None, None, *failed, "q")
+                yield (f"version {version}", "dead", version, 0, NOW, None, None, None, None, None, *failed, "q")
 
     class Restless(DataSource):
         @classmethod
