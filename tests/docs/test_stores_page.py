@@ -24,7 +24,7 @@ def test_the_table_of_requests_is_what_is_counted():
 @pytest.mark.parametrize("url", URLS)
 def test_each_url_names_a_storage(url, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
-    assert connect(url) is not None
+    assert connect(url, create=True) is not None  # the folders are those of an example
 
 
 def test_the_stores_that_speak_s3_have_a_url_with_their_endpoint():
