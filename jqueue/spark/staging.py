@@ -50,13 +50,17 @@ RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
 """Seconds before a request that failed is repeated, at the most: the first time, if it came too soon, and ever."""
 
 
-def open_store(url: str) -> SupportsScratch:
+def open_store(url: str, *, create: bool = False) -> SupportsScratch:
     """The store of a URL that all processes of Spark can reach.
+
+    Args:
+        url: of a queue, or of what staged objects are beside.
+        create: create the folder of a file if it does not exist.
 
     Raises:
         InvalidURLError: it names none.
     """
-    storage = connect_storage(url)
+    storage = connect_storage(url, create=create)
     if isinstance(storage, InMemoryStorage):
         raise InvalidURLError(
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"
@@ -236,13 +240,17 @@ async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str
     return [task.result() for task in tasks]
 
 
-def absolute(url: str) -> str:
+def absolute(url: str, *, create: bool = False) -> str:
     """The URL as every process understands it, wherever it runs: a path begins at the root.
+
+    Args:
+        url: of a store.
+        create: create the folder of a file if it does not exist.
 
     Raises:
         InvalidURLError: it names no store that all processes can reach.
     """
-    open_store(url)
+    open_store(url, create=create)
     return url if "://" in url else os.path.abspath(url)
 
 

@@ -33,7 +33,11 @@ class PartitionQueue:
 
     Attributes:
         options: as given.
+        store, storage: None: a worker that looks at them must not open the queue in each task.
     """
+
+    store = None
+    storage = None
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.options import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
-from jqueue.spark.staging import Staging, absolute, url_in_folder
+from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,7 +167,7 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
     """
     url = absolute(url_of(options))
     folder = taken.get("stagingPath")
-    beside = url if folder is None else absolute(url_in_folder(folder, url))
+    beside = url if folder is None else absolute(url_in_folder(folder, url), create=True)
     sizes = {"blob_bytes": taken.get("maxBlobBytes"), "payload_bytes": taken.get("maxPayloadBytes")}
     limits = Limits(**{name: size for name, size in sizes.items() if size is not None})
     constants = {name: taken[option] for option, name in CONSTANTS.items() if option in taken}
@@ -177,7 +178,12 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
     return BulkEnqueue(
         url,
         columns_of(schema, constants),
-        Staging(beside, taken.get("stagingRetention", RETENTION), deadline),
+        Staging(
+            beside,
+            taken.get("stagingRetention", RETENTION),
+            deadline,
+            open_storage=partial(open_store, create=folder is not None),  # a folder for passing things is made
+        ),
         limits,
         taken.get("onConflict", "return"),
         deadline,

@@ -273,7 +273,8 @@ class RefusalsContract(QueueContractBase):
             await queue.enqueue("work", b"x" * 1000)
 
     async def test_the_limit_that_a_queue_has_holds_for_every_writer(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["size_limit"], limits=Limits(blob_bytes=20_000)) as [queue, other]:
+        needs = ["size_limit", "limits"]  # a set of queues has no settings of its own
+        async with self.queues(make_queue, 2, needs, limits=Limits(blob_bytes=20_000)) as [queue, other]:
             jobs = [Enqueue("work", b"x" * 1000)] * 30
             with pytest.raises(QueueFullError, match=r"of the 18000 bytes.*configure\(blob_bytes=\.\.\.\)"):
                 await other.enqueue_many(jobs)
