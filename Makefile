@@ -26,7 +26,7 @@ PEERS ?=
 RUNS ?= 5
 OUT ?= benchmarks/results.json
 
-VERSIONS := 3.11 3.12 3.13
+VERSIONS := 3.11 3.12 3.13 3.14
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
