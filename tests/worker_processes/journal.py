@@ -38,7 +38,7 @@ def journalled(ctx: Context) -> Iterator[None]:
 
 
 def _say(what: str, ctx: Context) -> None:
-    line = json.dumps([what, ctx.job.id, ctx.attempt, time.time()]).encode() + b"\n"
+    line = json.dumps([what, ctx.job.id, ctx.claim.attempt, time.time()]).encode() + b"\n"
     file = _journal()
     os.write(file, line)
     os.fsync(file)
