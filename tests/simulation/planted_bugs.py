@@ -319,7 +319,7 @@ PLANTED = [
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
     Planted(eviction_unsaid, {1, 2, 3, 4}, 100),
-    Planted(claim_not_checked, {1, 2, 5, 9}, 50),
+    Planted(claim_not_checked, {1, 2, 5, 9}, 200),
     Planted(attempt_reset_by_redrive, {4, 5}, 200),
     Planted(attempts_of_gone_jobs_forgotten, {4}, 1500),
     Planted(heartbeats_after_the_sweep, {6}, 500),

@@ -110,7 +110,7 @@ def parked_job_forgotten(patch):
 
 def aging_ignored(patch):
     """Jobs are served by their priority, however long they wait"""
-    patch.setattr(Order, "_rank", lambda self, job: job.priority)
+    patch.setattr(Order, "_aged", lambda self, priority, since: priority)
 
 
 def dead_jobs_retire_at_once(patch):
