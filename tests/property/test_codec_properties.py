@@ -24,6 +24,7 @@ from jqueue.domain.models import (
     TransactionRecord,
     Usage,
 )
+from jqueue.domain.rules import Span
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A machine with other things to do needs seconds to draw some states."""
@@ -103,6 +104,7 @@ rules = st.builds(
     ceilings,
     st.just({}) | rates,
 )
+spans = st.lists(st.builds(Span, times, times), max_size=3).map(tuple)
 schedules = st.builds(
     Schedule,
     name=names,
@@ -118,6 +120,7 @@ schedules = st.builds(
     concurrency_limit=ceilings,
     keep_result=st.none() | seconds,
     next_at=times,
+    fired=spans,
 )
 decisions = st.fixed_dictionaries(
     {
