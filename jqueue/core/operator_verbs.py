@@ -339,7 +339,8 @@ class OperatorVerbs(QueueBase):
         end = loop.time() + patience
         while True:
             try:
-                [found] = await self._submit((operation,), seconds, wait=max(0.0, end - loop.time()))
+                now = loop.time()
+                [found] = await self._submit((operation,), min(seconds, end + seconds - now), wait=max(0.0, end - now))
             except UnknownOutcomeError as error:
                 if loop.time() >= end + seconds - A_MOMENT:
                     raise DeadlineExceededError("the store did not answer in time", error) from None

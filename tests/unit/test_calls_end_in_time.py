@@ -69,3 +69,20 @@ async def test_a_pause_that_a_throttling_store_asks_for_ends_with_the_calls_that
         assert queue._engine.pace.interval > 1
         began = now()
     assert now() - began < 0.1
+
+
+@both
+@in_virtual_time
+async def test_a_result_that_is_looked_for_again_ends_by_the_deadline_of_the_first_look(kind):
+    queue, _ = open_queue(kind, 1)
+    given = []
+
+    async def submit(_, seconds, *, wait):
+        given.append((seconds, wait))
+        await asyncio.sleep(2)
+        raise UnknownOutcomeError("the record of the write is gone", None)
+
+    queue._submit = submit
+    with pytest.raises(DeadlineExceededError):
+        await queue.result("job", timeout=1)
+    assert [(6, 1), (5, 0), (3, 0), (1, 0)] == given
