@@ -95,6 +95,7 @@ class Claimer:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise
                 await asyncio.sleep(self._trouble.begins(error))
+                found_all = False  # a long poll would not tell for a while that the queue answers again
                 continue
             if jobs is None:
                 found_all = False
