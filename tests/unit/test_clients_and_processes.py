@@ -74,16 +74,20 @@ def fork(what):
         gc.collect()
     sys.exit() if "exit" in what else os._exit(0)
 
+WAYS = ["use", "use, exit", "collect", "collect, exit", "use, collect, exit", "exit"]
+if sys.version_info >= (3, 14):  # there a child cannot leave a coroutine of its parent: asyncio refuses it
+    WAYS = [what for what in WAYS if "exit" not in what]
+
 async def main():
     global connections
-    for what in ("use", "use, exit", "collect", "collect, exit", "use, collect, exit", "exit"):
+    for what in WAYS:
         connections = 0
         await use()
         fork(what)
         await use()
         assert 1 + ("use" in what) == connections, what
         await shared.release()
-    assert 6 == shared.opened
+    assert len(WAYS) == shared.opened
 
 asyncio.run(main())
 """

@@ -35,7 +35,7 @@ class NoQueue:
     """Base of storages: an AttributeError for a verb of a queue names the remedy."""
 
     if not TYPE_CHECKING:  # a type checker knows which attributes a storage has
-        __aenter__ = _Entering()
+        __aenter__ = __aexit__ = _Entering()
 
         def __getattr__(self, name: str) -> Any:
             if name in VERBS:
