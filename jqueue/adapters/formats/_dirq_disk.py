@@ -12,6 +12,7 @@ from jqueue.adapters.formats._dirq_names import HIDDEN, Place, element_name
 from jqueue.adapters.formats._folders import Listing, checked, flush, microseconds
 from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, LARGEST, MORE, encoded, read_note, set_attribute, write_note
 from jqueue.domain.errors import StorageError
+from jqueue.domain.models import JobStatus
 from jqueue.ports.job_store import Kept
 
 AHEAD = 3_600 * 1_000_000
@@ -35,6 +36,16 @@ class Seen(NamedTuple):
     stamp: Stamp
     kept: Kept | None
     locked: bool
+
+    @classmethod
+    def of(cls, stamp: Stamp, kept: Kept | None, locked: bool) -> Seen:
+        """An element whose job was read after its stamp.
+
+        If the lock came or went between the two, the stamp is that of no element, so that the next look reads the job
+        again. Linux counts a link out before the name is gone: the stamp may be the last one, and the job locked.
+        """
+        agree = kept is None or kept.job.status is JobStatus.DEAD or locked == bool(kept.job.heartbeat_at)
+        return cls(stamp if agree else (), kept, locked)
 
 
 class Folder:

@@ -205,7 +205,7 @@ class DirqStore(AddsInParts, ABC):
                 stamp, locked = self._stamp(place)
                 known = before.get(element)
                 if known is None or known.stamp != stamp or known.locked != locked or max(stamp) > settled:
-                    known = Seen(stamp, self._found(place), locked)
+                    known = Seen.of(stamp, self._found(place), locked)
                 found[element] = known
             except (FileNotFoundError, NotADirectoryError):
                 found.pop(element, None)

@@ -350,3 +350,21 @@ def test_an_element_that_cannot_be_read_is_set_aside_until_it_is_mended(harm, ma
     (path / "body").write_bytes(b"mended")
     assert [bad.place, good.place] == [kept.place for kept in steps.store.scan(now())]
     assert b"mended" == steps.claim(steps.store.scan(now())[0], now()).job.payload
+
+
+@of_both_kinds
+def test_a_lock_that_goes_while_its_element_is_looked_at_is_seen_to_be_gone(kind, make):
+    """Linux counts a link out before its name is gone: the stamp may be that of the free element, and its lock found."""
+    steps, other = make(kind, KINDS), make(kind, KINDS)
+    held = steps.claim(steps.add())
+    store = other.store
+    lock_of = store._lock_of
+    locked = lock_of(steps.only().place.partition("*")[0])
+    answers = [locked]
+    vars(store)["_lock_of"] = lambda name: answers.pop() if answers else lock_of(name)
+    steps.release(held)
+    assert JobStatus.IN_PROGRESS is other.only().job.status
+    assert store.has_moved()
+    later = now() + timedelta(seconds=60)
+    assert JobStatus.QUEUED is other.only(later).job.status
+    assert not store.has_moved()
