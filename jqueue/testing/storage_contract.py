@@ -34,6 +34,18 @@ from jqueue.ports.storage import (
 StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
 
 
+async def count_up(storage: ObjectStoragePort, times: int) -> None:
+    """Add one to the number in an object, so many times, beside others who do the same."""
+    for _ in range(times):
+        while True:
+            content, etag = await storage.read()
+            try:
+                await storage.write(b"%d" % (int(content or b"0") + 1), etag)
+            except CASConflictError:
+                continue
+            break
+
+
 @pytest.mark.asyncio
 class StorageContract:
     """Subclass it, give it a `make_storage` fixture, and set what differs for a slow or unusual store.
@@ -128,18 +140,8 @@ class StorageContract:
             assert await creators[0].read() == (b"creator %d" % won[0], outcomes[won[0]])
 
     async def test_racing_increments_are_all_counted(self, make_storage: StorageFactory) -> None:
-        async def increment(storage: ObjectStoragePort) -> None:
-            for _ in range(self.increments):
-                while True:
-                    content, etag = await storage.read()
-                    try:
-                        await storage.write(b"%d" % (int(content or b"0") + 1), etag)
-                    except CASConflictError:
-                        continue
-                    break
-
         async with self.handles(make_storage, self.writers) as writers:
-            await asyncio.gather(*map(increment, writers))
+            await asyncio.gather(*(count_up(writer, self.increments) for writer in writers))
             content, _ = await writers[0].read()
             assert int(content) == self.writers * self.increments, "an update was lost, or counted twice"
 

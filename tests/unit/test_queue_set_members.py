@@ -23,7 +23,7 @@ from jqueue import (
 from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import Worker
+from jqueue.worker import Retry, Worker
 from tests.sets_of_queues import blob, set_of, two
 from tests.virtual_world import in_virtual_time, now
 
@@ -258,7 +258,7 @@ async def test_a_worker_works_on_a_file_and_a_folder_at_once(tmp_path):
     async def work(payload: bytes) -> None:
         if payload == b"file 3" and payload not in done:
             done.append(payload)
-            raise RuntimeError("once more")
+            raise Retry(after=60)
         done.append(payload)
 
     queues = QueueSet(file, folder)

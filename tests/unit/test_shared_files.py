@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage, StorageFatalError, connect
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, StorageFatalError, connect
+from jqueue.testing.storage_contract import count_up
 
 GROUP = 54321
 WEB, WORKER, STRANGER = 54001, 54002, 54003
@@ -94,15 +95,7 @@ def test_users_of_one_group_take_turns_and_mode_and_group_stay(path):
 
 def test_users_that_create_a_queue_at_the_same_moment_lose_no_update(path):
     async def increment():
-        storage = LocalFileSystemStorage(path, mode=0o660)
-        for _ in range(20):
-            while True:
-                content, etag = await storage.read()
-                try:
-                    await storage.write(b"%d" % (int(content or b"0") + 1), etag)
-                except CASConflictError:
-                    continue
-                break
+        await count_up(LocalFileSystemStorage(path, mode=0o660), 20)
 
     for begun in [begin_as(user, increment) for user in (WEB, WORKER, WEB, WORKER)]:
         end(begun)

@@ -94,8 +94,9 @@ async def test_a_queue_that_can_be_used_again_in_time_does_not_end_the_worker():
 
 
 async def until_state_is_empty(queue):
-    while (await queue.read_state()).jobs:
-        await asyncio.sleep(1)
+    async with asyncio.timeout(60):
+        while (await queue.read_state()).jobs:
+            await asyncio.sleep(1)
 
 
 @in_virtual_time
