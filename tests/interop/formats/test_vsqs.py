@@ -245,7 +245,7 @@ async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed
     for name, times in taken.items():
         times.sort(key=lambda pair: pair[1])
         for (begun, logged), (next_begun, next_logged) in pairwise(times):
-            # A claim was made at some moment between the two times, and whichever was logged first may be the later one.
+            # A claim was made at some moment between the two times; the one logged first may be the later one.
             apart = next_logged >= begun + timeout or logged >= next_begun + timeout
             free = apart or any(begun <= moment for moment in given[name])
             assert free, f"{name} was taken twice within its timeout"

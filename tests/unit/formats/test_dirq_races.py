@@ -354,7 +354,7 @@ def test_an_element_that_cannot_be_read_is_set_aside_until_it_is_mended(harm, ma
 
 @of_both_kinds
 def test_a_lock_that_goes_while_its_element_is_looked_at_is_seen_to_be_gone(kind, make):
-    """Linux counts a link out before its name is gone: the stamp may be that of the free element, and its lock found."""
+    """Linux counts a link out before its name is gone: the stamp may say free while the lock is still found."""
     steps, other = make(kind, KINDS), make(kind, KINDS)
     held = steps.claim(steps.add())
     store = other.store
