@@ -1,6 +1,7 @@
 """What all tests share: a time limit, and servers, each of which runs once for the whole test run."""
 
 import gc
+import signal
 
 import pytest
 
@@ -12,6 +13,8 @@ __all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "sea
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # or no program under test would get Ctrl-C
     time_limits.pytest_configure(config)
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
 
