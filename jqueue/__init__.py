@@ -10,7 +10,6 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.core.migration.mover import MigrationReport, migrate
 from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import (
@@ -61,6 +60,7 @@ from jqueue.domain.operations import (
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.formats.queue import StoreQueue
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.ports.storage import ObjectStoragePort
 

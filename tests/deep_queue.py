@@ -3,8 +3,9 @@
 import asyncio
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core import blob, codec, lines
-from jqueue.core.codec import encode_header, join_blob
+from jqueue.core.blob import codec, lines
+from jqueue.core.blob import content as blob
+from jqueue.core.blob.codec import encode_header, join_blob
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.models import QueueState
 from jqueue.testing.virtual_time import VirtualClock

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jqueue import DirectQueue, connect_queue
-from jqueue.core.same_place import name_of
+from jqueue.core.sets.same_place import name_of
 from jqueue.domain.moving import MOVER, is_moving
 from jqueue.domain.operations.moving import Take
 

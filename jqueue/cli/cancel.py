@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.errors import JobStateError
 from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.printable import printable
 
 HINTS = {
     JobStatus.IN_PROGRESS: "this job is in progress: with --running, its worker is told to stop",

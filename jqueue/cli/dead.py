@@ -9,10 +9,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.printing import instant, jobs, moment, show, show_json, table
 from jqueue.domain.models import Job
+from jqueue.domain.printable import printable
 
 ERROR_SHOWN = 200
 """So many characters of an error stand in the table. JSON has all that the queue keeps."""

@@ -19,15 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue._version import __version__
-from jqueue.adapters.storage.names import describe, printable
-from jqueue.adapters.system import SystemClock, SystemEntropy
+from jqueue.adapters.storage.names import describe
 from jqueue.cli.checks import CHECKS, Finding, examine
 from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.printable import printable
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch
+from jqueue.runtime.system import SystemClock, SystemEntropy
 
 SHOWN = {
     Outcome.PASSED: Text("ok", "green"),

@@ -16,18 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe, printable
+from jqueue.adapters.storage.names import describe
 from jqueue.cli.on_queue import PATIENCE, AsJSON, RefusedError, is_absent, place_of
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.core.migration.mover import MigrationReport
 from jqueue.core.migration.mover import migrate as move
 from jqueue.core.migration.plan import Tally
-from jqueue.core.same_place import is_same_place
+from jqueue.core.sets.same_place import is_same_place
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, StorageError
+from jqueue.domain.printable import printable
+from jqueue.formats.queue import StoreQueue
 
 Queue = DirectQueue | StoreQueue
 

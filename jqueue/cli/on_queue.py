@@ -12,16 +12,16 @@ import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
-from jqueue.adapters.threads import in_a_thread
 from jqueue.cli.printing import refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import JobNotFoundError, JQueueError, MissingFolderError
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.ports.job_store import JobStorePort
+from jqueue.formats.port import JobStorePort
+from jqueue.formats.queue import StoreQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
+from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.adapters.storage.names import printable
 from jqueue.domain.counting import counted
+from jqueue.domain.printable import printable
 
 UNUSABLE = 2
 """What a command exits with that could not do what it was asked for."""

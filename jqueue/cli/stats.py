@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_told
+from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
 
 COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")

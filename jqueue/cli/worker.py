@@ -13,16 +13,17 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe, printable
+from jqueue.adapters.storage.names import describe
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, Create, is_absent, place_of
 from jqueue.cli.printing import jobs, refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
+from jqueue.domain.printable import printable
 from jqueue.domain.stats import QueueStats
+from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.opening import name_of

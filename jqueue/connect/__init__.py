@@ -19,9 +19,9 @@ from jqueue.connect.address import EXAMPLES, take_apart, wrong
 from jqueue.connect.formats import FORMATS
 from jqueue.connect.stores import STORES, bare_path
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import InvalidURLError
-from jqueue.ports.job_store import JobStorePort
+from jqueue.formats.port import JobStorePort
+from jqueue.formats.queue import StoreQueue
 from jqueue.ports.storage import ObjectStoragePort
 
 Queue = TypeVar("Queue")

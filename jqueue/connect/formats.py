@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from jqueue.connect.address import DURATION, TEXT, YES_OR_NO, Address, Kind, check_folder, check_nobody, or_none, wrong
-from jqueue.ports.job_store import JobStorePort
+from jqueue.formats.port import JobStorePort
 
 
 def _taken(address: Address, **known: Kind) -> tuple[str, dict[str, Any]]:
@@ -50,7 +50,7 @@ def _vsqs(address: Address) -> JobStorePort:
         when_full=Kind("refuse or wait", partial(_one_of, "refuse", "wait")),
         fsync=YES_OR_NO,
     )
-    from jqueue.adapters.formats.vsqs import VsqsFolder
+    from jqueue.formats.vsqs.store import VsqsFolder
 
     return VsqsFolder(path, **options)
 
@@ -87,7 +87,7 @@ def _dirq(address: Address) -> JobStorePort:
         **_DIRQ_OF_SIMPLE,
         **_DIRQ_OF_QUEUE,
     )
-    from jqueue.adapters.formats.dirq import DirqElements, DirqSimple, Schema
+    from jqueue.formats.dirq.simple import DirqElements, DirqSimple, Schema
 
     folders = any(os.path.isdir(f"{path}/{name}") for name in ("temporary", "obsolete"))
     kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")
@@ -116,7 +116,7 @@ def _textq(address: Address) -> JobStorePort:
     )
     if path.endswith("/"):
         raise wrong(address.scheme, "names a folder, where a file belongs")
-    from jqueue.adapters.formats.textqueue import TextQueueFile
+    from jqueue.formats.textqueue.store import TextQueueFile
 
     return TextQueueFile(path, single_lines=options.pop("lines", "many") == "single", **options)
 

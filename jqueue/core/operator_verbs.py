@@ -8,8 +8,8 @@ from copy import deepcopy
 from datetime import datetime
 from typing import Any
 
+from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
 from jqueue.core.queue_base import QueueBase
-from jqueue.core.slices import JOBS_PER_SLICE, in_turns
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
 from jqueue.domain.models import Job, JobStatus, QueueState

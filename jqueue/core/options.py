@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.limits import Limits, check_integer
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.option_names import check_names, plainly_refusing
 from jqueue.ports.clock import Clock, Entropy
+from jqueue.runtime.system import SystemClock, SystemEntropy
 
 Made = TypeVar("Made")
 Constructor = TypeVar("Constructor", bound=Callable[..., None])

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jqueue.core.claims import ClaimRegistry, HeldClaim
-from jqueue.core.engine_base import Engine
+from jqueue.core.calls.claims import ClaimRegistry, HeldClaim
+from jqueue.core.calls.writer import Writer
+from jqueue.core.engine.engine import Engine
 from jqueue.core.options import QueueOptions
-from jqueue.core.writer import Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation

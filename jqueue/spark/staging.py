@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import Self, TypeVar
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.connect import connect_storage
 from jqueue.domain.backoff import exponential_bound
 from jqueue.domain.errors import (
@@ -32,6 +31,7 @@ from jqueue.domain.errors import (
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsListing, SupportsRelease, SupportsScratch, SupportsStoreTime
+from jqueue.runtime.system import SystemClock, SystemEntropy
 
 logger = logger_of("jqueue")
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from jqueue.adapters.system import forks
 from jqueue.domain.errors import JQueueError
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import forks
 from jqueue.sync.calls import Call, CallEnded
 
 logger = logger_of("jqueue")

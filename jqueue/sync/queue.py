@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from jqueue.adapters.system import forks
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.options import lists_queue_options, takes_queue_options
@@ -25,6 +24,7 @@ from jqueue.domain.operations import JobReference
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.ports.storage import ObjectStoragePort
+from jqueue.runtime.system import forks
 from jqueue.sync import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.keep_alive import KeepAlive

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.testing.virtual_time import EPOCH
 
 

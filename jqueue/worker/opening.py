@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from jqueue.adapters.storage.names import describe
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.core.options import QueueOptions
 from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalError
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.ports.storage import SupportsWriteCheck
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.worker.trouble import TROUBLE
 
 logger = logger_of("jqueue.worker")

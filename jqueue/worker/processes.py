@@ -19,10 +19,10 @@ from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from jqueue.adapters.system import SystemClock
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
+from jqueue.runtime.system import SystemClock
 from jqueue.worker.context import Context
 from jqueue.worker.endings import Raised, check_awaited
 from jqueue.worker.handlers import Handler

@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jqueue.adapters.formats._dirq_names import Schema
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.dirq.names import Schema
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.sample import sampled
 

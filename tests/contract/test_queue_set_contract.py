@@ -5,12 +5,12 @@ New jobs, and what concerns a queue as a whole, are said to one of them.
 
 import pytest
 
-from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain.errors import InvalidJobError
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.testing.worker_contract import WorkerContract

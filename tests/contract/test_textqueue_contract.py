@@ -2,8 +2,8 @@
 
 import pytest
 
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.queue_contract import QueueContract
 
 

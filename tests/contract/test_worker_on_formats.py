@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.worker_contract import WorkerContract
 
 

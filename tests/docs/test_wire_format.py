@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.domain.models import EntrypointRules, Job, QueueSettings, QueueState, Schedule
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jqueue.core import codec
-from jqueue.core.blob import Blob
+from jqueue.core.blob import codec
+from jqueue.core.blob.content import Blob
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.limits import Limits

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from jqueue.core import codec
-from jqueue.core.blob import Blob
+from jqueue.core.blob import codec
+from jqueue.core.blob.content import Blob
 from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.models import Job, QueueState
 

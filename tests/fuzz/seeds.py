@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from jqueue.core.codec import encode
-from jqueue.core.lines import encode_job
+from jqueue.core.blob.codec import encode
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.models import CommitRecord, Job, JobStatus, KeyHold, QueueState, SetAside
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from jqueue.core import codec, lines
+from jqueue.core.blob import codec, lines
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import CommitRecord
 from tests.fuzz.choices import Choices

@@ -9,9 +9,9 @@ import pytest
 from pydantic_core import from_json
 from rich.console import Console
 
-from jqueue.core import blob as blob_module
-from jqueue.core import codec, lines
-from jqueue.core.blob import Blob
+from jqueue.core.blob import codec, lines
+from jqueue.core.blob import content as blob_module
+from jqueue.core.blob.content import Blob
 from jqueue.domain.draft import Draft
 from jqueue.domain.operations import Heartbeat, NewJob
 from tests.fuzz import __main__ as command

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from jqueue import DuplicateJobError, migrate
-from jqueue.adapters.formats.vsqs import CAPABILITIES, VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.core.migration.mover import Mover
 from jqueue.domain.operations.moving import Arrive
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import CAPABILITIES, VsqsFolder
 from tests.moved_jobs import drained, jobs_of, open_at, take
 
 

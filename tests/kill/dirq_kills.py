@@ -17,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from jqueue.adapters.formats._dirq_disk import NOTES
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.domain.models import JobStatus
-from jqueue.ports.job_store import Kept
+from jqueue.formats.dirq.disk import NOTES
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.port import Kept
 from tests.kill.children import at_most
 from tests.kill.ledger import ViolationError
 from tests.kill.tracing import START, Point, Trace, trace_child, why_not

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jqueue import JQueueError, QueueState
-from jqueue.core.codec import decode
+from jqueue.core.blob.codec import decode
 from tests.kill.ledger import ViolationError
 
 NAME = "queue.json"

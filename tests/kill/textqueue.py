@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.domain.models import Job, JobStatus
-from jqueue.ports.job_store import Change, Kept
+from jqueue.formats.port import Change, Kept
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.kill.children import at_most, warm_up
 from tests.kill.ledger import ViolationError
 from tests.kill.tracing import START, Point, Trace, trace_child, why_not

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from jqueue import Job, JobStatus
-from jqueue.adapters.formats._vsqs_names import parse, parse_written
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
-from jqueue.ports.job_store import Change, Kept
+from jqueue.formats.port import Change, Kept
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.names import parse, parse_written
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 from tests.kill.children import warm_up
 from tests.kill.ledger import ViolationError

@@ -2,8 +2,8 @@
 
 import json
 
-from jqueue.core import codec
-from jqueue.core.codec import JOBS_CLOSE, JOBS_OPEN
+from jqueue.core.blob import codec
+from jqueue.core.blob.codec import JOBS_CLOSE, JOBS_OPEN
 from jqueue.domain.errors import InvalidBlobError
 
 SEPARATOR = b",\n"

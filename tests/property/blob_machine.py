@@ -10,12 +10,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from jqueue.core import blob as blob_module
-from jqueue.core import codec, pages
-from jqueue.core.blob import Blob
-from jqueue.core.claims import ClaimRegistry
-from jqueue.core.lines import read_line
-from jqueue.core.slices import exhaust
+from jqueue.core.blob import codec, pages
+from jqueue.core.blob import content as blob_module
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.lines import read_line
+from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.engine.slices import exhaust
 from jqueue.domain import job_table
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.errors import InvalidBlobError, JQueueError

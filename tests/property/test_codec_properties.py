@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jqueue.core import codec
-from jqueue.core.blob import Blob
+from jqueue.core.blob import codec
+from jqueue.core.blob.content import Blob
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import (
     COUNT_MAX,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import connect
-from jqueue.adapters.formats._dirq_names import decode_table, encode_table
+from jqueue.formats.dirq.names import decode_table, encode_table
 from tests.interop.formats.conftest import ORIGINALS
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
 

@@ -9,9 +9,9 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobStatus, QueueState
-from jqueue.core import codec, lines
-from jqueue.core.blob import Blob
-from jqueue.core.lines import encode_job, read_entry, read_line
+from jqueue.core.blob import codec, lines
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.lines import encode_job, read_entry, read_line
 from jqueue.domain.job_table import packed, unpacked
 from jqueue.domain.models import CommitRecord, EntrypointRules, KeyHold, QueueSettings, Schedule, SetAside
 from tests.property.test_codec_properties import (

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jqueue import Claim, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError, Job, Limits, QueueFullError
-from jqueue.core.claims import ClaimRegistry
-from jqueue.core.lines import encode_job
+from jqueue.core.blob.lines import encode_job
+from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.limits import cut_error
 from jqueue.domain.operations import Preparation

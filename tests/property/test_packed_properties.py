@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue.core.lines import encode_job
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import packed, place_of, unpacked
 from jqueue.domain.models import Job, JobStatus, trusted_job

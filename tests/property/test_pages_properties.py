@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jqueue.core import pages as pages_module
-from jqueue.core.codec import JOBS_CLOSE
-from jqueue.core.lines import splitting_lines
-from jqueue.core.pages import SEPARATOR, Page, Pages
+from jqueue.core.blob import pages as pages_module
+from jqueue.core.blob.codec import JOBS_CLOSE
+from jqueue.core.blob.lines import splitting_lines
+from jqueue.core.blob.pages import SEPARATOR, Page, Pages
 from tests.property.blob_machine import BlobMachine
 
 HEAD = b'{"jobs": {\n'

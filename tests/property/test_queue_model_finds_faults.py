@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from jqueue.core.requests import Request
-from jqueue.core.staleness import StaleWatch
+from jqueue.core.calls.requests import Request
+from jqueue.core.engine.staleness import StaleWatch
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, Cancel, Nack, Redrive, dequeue, perform, schedules

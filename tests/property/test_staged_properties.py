@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jqueue.core.blob import Blob
-from jqueue.core.claims import ClaimRegistry
-from jqueue.core.codec import encode_header, join_blob, parse_blob
-from jqueue.core.staged import FORMAT, StagedWriter, read_staged
+from jqueue.core.blob.codec import encode_header, join_blob, parse_blob
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.staged import FORMAT, StagedWriter, read_staged
+from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError

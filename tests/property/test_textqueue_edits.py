@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobNotFoundError, JobStateError
-from jqueue.adapters.formats._text_records import Records
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.records import Records
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.property.text_lines import ENDS, Message, edited, edits, files, read
 
 OURS = re.compile(rb"\n{0,2}(?:#jq \{[^\n]*\}\n-[^\r\n]*\n(?: [^\r\n]*\n)*\n)")

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jqueue.adapters.formats._vsqs_names import Name, parse, parse_written
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.names import Name, parse, parse_written
+from jqueue.formats.vsqs.store import VsqsFolder
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=30)

@@ -1,7 +1,7 @@
 """What the tests of the safety rules share: a blob, a clock that moves when told, a network that fails when told."""
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 

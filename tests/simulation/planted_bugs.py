@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jqueue.core import engine, requests
-from jqueue.core.blob import Blob
-from jqueue.core.engine import CommitEngine
-from jqueue.core.requests import Request
-from jqueue.core.staleness import StaleWatch
-from jqueue.core.turns import Turns
-from jqueue.core.writer import Writer
+from jqueue.core.blob import engine
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.engine import CommitEngine
+from jqueue.core.calls import requests
+from jqueue.core.calls.requests import Request
+from jqueue.core.calls.writer import Writer
+from jqueue.core.engine.staleness import StaleWatch
+from jqueue.core.pacing.turns import Turns
 from jqueue.domain.commits import Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, JQueueError, StorageError

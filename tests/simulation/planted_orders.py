@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from jqueue.core.blob import Blob
-from jqueue.core.engine import CommitEngine
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain import occurrences, order
 from jqueue.domain.draft import Draft
 from jqueue.domain.ended import EndedJobs

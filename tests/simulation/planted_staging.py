@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from jqueue.core.engine import CommitEngine
+from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import TransactionRecord
 from jqueue.domain.operations import EnqueueStaged

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jqueue.adapters.storage import _remote
-from jqueue.core import engine
+from jqueue.core.blob import engine
 from jqueue.domain.commits import Verdict
 
 

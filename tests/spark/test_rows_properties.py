@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus, QueueState
-from jqueue.core import codec
-from jqueue.core.slices import exhaust
+from jqueue.core.blob import codec
+from jqueue.core.engine.slices import exhaust
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
 from jqueue.spark.snapshot.blob_lines import Wanted, job_lines

@@ -7,7 +7,7 @@ import textwrap
 import threading
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.core.broker import BrokerQueue
 from jqueue.testing.faults import FaultyStorage
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue import connect
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.domain.errors import ClaimLostError
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
 from tests.interop.formats.dirq_original import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue

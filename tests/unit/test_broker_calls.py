@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError

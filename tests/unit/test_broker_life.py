@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.domain.errors import (

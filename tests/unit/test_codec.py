@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jqueue.core import codec
-from jqueue.core.blob import Blob
-from jqueue.core.lines import encode_job
+from jqueue.core.blob import codec
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.core.codec import decode, encode
+from jqueue.core.blob.codec import decode, encode
 from jqueue.domain import cron, occurrences
 from jqueue.domain.draft import Draft
 from jqueue.domain.operations import Dequeue, Peek, SetSchedule, Unschedule

@@ -2,13 +2,13 @@
 
 import pytest
 
-from jqueue.core import codec
-from jqueue.core.blob import Blob
+from jqueue.core.blob import codec
+from jqueue.core.blob.content import Blob
+from jqueue.core.blob.lines import encode_job
+from jqueue.core.blob.pages import LINES_IN_PAGE
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.lines import encode_job
-from jqueue.core.pages import LINES_IN_PAGE
-from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE
+from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.domain.operations import Ack, Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.deep_queue import DEEP, LineWork, Turns, deep_blob, deep_queue, deep_storage

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, JQueueError
-from jqueue.core.writer import Writer
+from jqueue.core.calls.writer import Writer
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.simulation.workload import SeededEntropy
 from jqueue.testing.virtual_time import VirtualClock, run

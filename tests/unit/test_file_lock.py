@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.adapters.system import SystemEntropy
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.runtime.system import SystemEntropy
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from jqueue.adapters.storage import _file_lock, filesystem
-from jqueue.adapters.storage._posix_files import read_all
+from jqueue.adapters.storage import filesystem
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.adapters.system import SystemEntropy
 from jqueue.domain.errors import CASConflictError, InvalidJobError, StorageError, StorageFatalError
+from jqueue.runtime import file_lock
+from jqueue.runtime.posix_files import read_all
+from jqueue.runtime.system import SystemEntropy
 from tests.file_faults import failing, instead_of_fsync, names
 
 ROOT = Path(__file__).parents[2]
@@ -267,7 +268,7 @@ async def test_it_can_be_pickled_at_any_time(storage, path):
 
 
 def test_without_posix_locks_it_says_what_else_there_is(monkeypatch):
-    monkeypatch.setattr(_file_lock, "fcntl", None)
+    monkeypatch.setattr(file_lock, "fcntl", None)
     with pytest.raises(StorageFatalError, match=r"POSIX file locks.*InMemoryStorage"):
         LocalFileSystemStorage("queue.json")
 

@@ -7,7 +7,7 @@ from jqueue import (
     JobStatus,
     StoreQueue,
 )
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.virtual_time import VirtualClock
 from tests.sets_of_queues import blob
 from tests.virtual_world import in_virtual_time, now

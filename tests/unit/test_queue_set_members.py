@@ -20,7 +20,7 @@ from jqueue import (
     StoreQueue,
     connect_queue,
 )
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Retry, Worker

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from jqueue.core.blob.pages import LINES_IN_PAGE, PAGES_PER_SLICE
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.pages import LINES_IN_PAGE, PAGES_PER_SLICE
-from jqueue.core.slices import JOBS_PER_SLICE, LINES_PER_SLICE
+from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE
 from jqueue.domain import job_table, models
 from jqueue.domain.models import JobStatus
 from jqueue.domain.ready import LazyHeap

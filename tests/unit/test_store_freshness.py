@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.freshness import CLAIMS, READS_APART, SECONDS, Freshness
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.freshness import CLAIMS, READS_APART, SECONDS, Freshness
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.fake_clock import FakeClock
 
 

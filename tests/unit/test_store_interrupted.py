@@ -7,7 +7,7 @@ import pytest
 
 from jqueue import ClaimLostError, DeadlineExceededError, StorageFatalError, StoreQueue, UnknownOutcomeError
 from jqueue.domain.operations.moving import Depart, Take
-from jqueue.ports.job_store import Step
+from jqueue.formats.port import Step
 from tests.unit.test_store_queue import Shelf
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from jqueue.adapters.formats.dirq import DirqSimple
-from jqueue.core.job_store import engine as store_engine
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
+from jqueue.formats import engine as store_engine
+from jqueue.formats.dirq.simple import DirqSimple
+from jqueue.formats.queue import StoreQueue
 
 
 async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_look(tmp_path):

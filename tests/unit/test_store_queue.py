@@ -17,7 +17,7 @@ from jqueue import (
     StoreQueue,
     UnknownOutcomeError,
 )
-from jqueue.ports.job_store import JobStorePort, Kept, Lost, Step
+from jqueue.formats.port import JobStorePort, Kept, Lost, Step
 from jqueue.ports.queue import Capabilities
 from tests.unit.in_vain import until_its_deadline
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from jqueue.adapters.threads import in_a_thread
+from jqueue.runtime.threads import in_a_thread
 
 
 async def test_a_thread_gives_back_what_its_work_returns_or_raises():

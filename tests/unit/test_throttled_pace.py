@@ -10,7 +10,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import BATCH_LIMIT
-from jqueue.core.pace import BATCH_WHILE_PACED, LONGEST_INTERVAL, WritePace
+from jqueue.core.pacing.pace import BATCH_WHILE_PACED, LONGEST_INTERVAL, WritePace
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageThrottledError
 from jqueue.domain.models import CommitRecord
 from jqueue.testing.faults import Fault, FaultyStorage

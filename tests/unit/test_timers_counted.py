@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core.alarms import FLOOR, Alarms
 from jqueue.core.broker import BrokerQueue
+from jqueue.core.calls.deadlines import FLOOR, Alarms
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import DeadlineExceededError, UnknownOutcomeError
 from jqueue.testing.virtual_time import VirtualClock

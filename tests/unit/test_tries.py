@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.core.migration.mover import migrate
 from jqueue.worker import Context, Worker
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jqueue.adapters.storage._listing import check_prefix
-from jqueue.adapters.storage._posix_files import as_storage_error, create_file, regular_file
 from jqueue.ports.storage import Listed
+from jqueue.runtime.posix_files import as_storage_error, create_file, regular_file
 
 _NOT_IN_A_NAME = re.compile(r"[^\w-]")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from jqueue.adapters.system import SystemClock
 from jqueue.ports.clock import Clock
+from jqueue.runtime.system import SystemClock
 
 ANSWERS_KEPT = 16
 

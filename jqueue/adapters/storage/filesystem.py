@@ -19,9 +19,15 @@ import pathlib
 from contextlib import suppress
 from datetime import datetime
 
-from jqueue.adapters.storage._file_lock import FileLock, HeldLock, has_file_locks
 from jqueue.adapters.storage._no_queue import NoQueue
-from jqueue.adapters.storage._posix_files import (
+from jqueue.adapters.storage._queue_folder import QueueFolder
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.domain.option_names import names_its_options
+from jqueue.ports.clock import Entropy
+from jqueue.ports.storage import Listed
+from jqueue.runtime.file_lock import FileLock, HeldLock, has_file_locks
+from jqueue.runtime.posix_files import (
     PRIVATE,
     as_storage_error,
     create_file,
@@ -36,14 +42,8 @@ from jqueue.adapters.storage._posix_files import (
     share_alike,
     write_all,
 )
-from jqueue.adapters.storage._queue_folder import QueueFolder
-from jqueue.adapters.system import SystemClock, SystemEntropy
-from jqueue.adapters.threads import in_a_thread
-from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
-from jqueue.domain.option_names import names_its_options
-from jqueue.ports.clock import Entropy
-from jqueue.ports.storage import Listed
+from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.runtime.threads import in_a_thread
 
 _READS_WITHOUT_LOCK = 8
 

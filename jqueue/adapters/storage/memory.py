@@ -13,11 +13,11 @@ from datetime import datetime
 
 from jqueue.adapters.storage._listing import check_prefix
 from jqueue.adapters.storage._no_queue import NoQueue
-from jqueue.adapters.system import SystemClock
 from jqueue.domain.errors import CASConflictError
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed
+from jqueue.runtime.system import SystemClock
 
 
 @names_its_options

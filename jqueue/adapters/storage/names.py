@@ -5,8 +5,7 @@ from __future__ import annotations
 from jqueue.adapters.storage._remote import RemoteStorage
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.domain.printable import printable as printable
-from jqueue.ports.job_store import JobStorePort
+from jqueue.domain.printable import printable
 
 
 def describe(storage: object) -> str:
@@ -17,8 +16,8 @@ def describe(storage: object) -> str:
         name = str(storage.path.absolute())
     elif isinstance(storage, InMemoryStorage):
         name = "memory"
-    elif isinstance(storage, JobStorePort):
-        name = storage.name
+    elif isinstance(named := getattr(storage, "name", None), str):
+        name = named
     else:
         name = repr(storage)
     return printable(name)

@@ -24,9 +24,9 @@ from typing import Any
 
 from jqueue.adapters.storage._listing import Told
 from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
-from jqueue.adapters.threads import in_a_thread
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.runtime.threads import in_a_thread
 
 try:
     import aioboto3

@@ -12,8 +12,7 @@ import typer
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe, printable
-from jqueue.adapters.system import SystemClock
+from jqueue.adapters.storage.names import describe
 from jqueue.cli.on_queue import URL, AsJSON, Create
 from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
@@ -22,6 +21,8 @@ from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolut
 from jqueue.connect import connect_storage
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.printable import printable
+from jqueue.runtime.system import SystemClock
 
 
 class Format(StrEnum):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jqueue.adapters.storage.names import printable
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import instant, refusal, show_json
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
     from jqueue.spark.report import Report

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from jqueue.adapters.storage.names import printable
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.program import find_worker
 from jqueue.cli.spark.files import is_missing
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, spark_session
+from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchReport

@@ -12,14 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.adapters.storage.names import printable
-from jqueue.adapters.system import SystemClock
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import count, instant, jobs, length, refusal, show, show_json, table
 from jqueue.cli.spark.files import format_of
 from jqueue.cli.spark.progress import tasks_shown
 from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
 from jqueue.domain.models import JobStatus
+from jqueue.domain.printable import printable
+from jqueue.runtime.system import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ from typing import Any
 
 from jqueue.core.migration.plan import WORDS, Move, Plan, Tally, plan, tallied
 from jqueue.core.options import QueueOptions
-from jqueue.core.same_place import is_same_place, name_of
+from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
     ClaimLostError,
     DuplicateJobError,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from jqueue.core.claims import HeldClaim
+from jqueue.core.calls.claims import HeldClaim
 from jqueue.core.options import QueueOptions
 from jqueue.core.sets.members import Member, Memory, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats

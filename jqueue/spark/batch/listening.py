@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from jqueue.adapters.system import SystemClock
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import LENGTH, Errand, be_child
 from jqueue.spark.batch.outcomes import Outcome
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jqueue.core.claims import ClaimRegistry
+from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.core.options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyspark
 
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.batch.claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, finished, tell_progress, told_to

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jqueue.core.lines import encode_job
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.spark.batch.task import JOBS, STAGED_DDL, BatchTask

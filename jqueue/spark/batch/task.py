@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from jqueue.connect import connect
+from jqueue.core.blob.lines import read_line
 from jqueue.core.direct import DirectQueue
-from jqueue.core.lines import read_line
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue

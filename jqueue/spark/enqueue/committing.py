@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from jqueue.adapters.system import SystemEntropy
+from jqueue.core.blob.staged import StagedWriter, read_staged
 from jqueue.core.direct import DirectQueue
-from jqueue.core.staged import StagedWriter, read_staged
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
@@ -26,6 +25,7 @@ from jqueue.domain.operations.jobs import OnConflict
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import Columns
 from jqueue.spark.options import in_options
 from jqueue.spark.staging import StagedObjects, Staging, open_store, sizes_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jqueue.core.staged import StagedWriter
+from jqueue.core.blob.staged import StagedWriter
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jqueue.adapters.system import SystemEntropy
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import StagedReceipt, Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.options import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jqueue._version import __version__
-from jqueue.adapters.storage.names import printable
 from jqueue.domain.counting import counted
+from jqueue.domain.printable import printable
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure
 from jqueue.spark.report.figures import OTHER

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from jqueue.adapters.storage.names import describe
-from jqueue.adapters.system import SystemClock, SystemEntropy
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidJobError
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.report.columns import (
     AGES,

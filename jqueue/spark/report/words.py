@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from jqueue.adapters.storage.names import printable
+from jqueue.domain.printable import printable
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from jqueue.core.codec import ParsedBlob, parse_blob, reading_state
-from jqueue.core.lines import encode_job
-from jqueue.core.pages import SEPARATOR
-from jqueue.core.slices import exhaust
+from jqueue.core.blob.codec import ParsedBlob, parse_blob, reading_state
+from jqueue.core.blob.lines import encode_job
+from jqueue.core.blob.pages import SEPARATOR
+from jqueue.core.engine.slices import exhaust
 from jqueue.domain.models import JobStatus
 from jqueue.domain.places import PLACES
 

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.system import SystemEntropy
-from jqueue.core.engine_base import TRANSIENT
-from jqueue.core.pace import Backoff
+from jqueue.core.engine.engine import TRANSIENT
+from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.errors import (
     BlobMissingError,
     DeadlineExceededError,
@@ -19,6 +18,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import Member, find_all, release_all
 
 DEADLINE = 30.0

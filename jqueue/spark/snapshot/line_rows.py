@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, TimestampType
 
-from jqueue.core.lines import load_json, read_line
-from jqueue.core.pages import SEPARATOR
+from jqueue.core.blob.lines import load_json, read_line
+from jqueue.core.blob.pages import SEPARATOR
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_text

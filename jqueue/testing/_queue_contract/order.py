@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from jqueue.adapters.system import SystemClock
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
+from jqueue.runtime.system import SystemClock
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
 
 PAYLOADS = [

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from jqueue.adapters.system import SystemClock
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Enqueue, SetSchedule
 from jqueue.ports.queue import JobQueue
+from jqueue.runtime.system import SystemClock
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory, ids
 
 EVERY_SECOND = "* * * * * *"

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from jqueue import connect
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
 from tests.interop.formats.waiting import wait_until
 
 LEAST_DONE = 20

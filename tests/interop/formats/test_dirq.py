@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue import connect
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
 

@@ -4,7 +4,7 @@ import json
 from itertools import product
 
 from jqueue import connect
-from jqueue.adapters.formats._dirq_names import Schema
+from jqueue.formats.dirq.names import Schema
 from tests.interop.formats.dirq_original import Dirq
 
 KINDS = [f"{kind}{sign}" for kind in ("binary", "string", "table", "text", "") for sign in ("", "?", "*", "?*", "*?")]

@@ -15,8 +15,8 @@ from typing import IO, Any
 import pytest
 
 from jqueue import JobStatus
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.interop.environments import Interpreter
 from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, OURS, READ_ALL, READER
 from tests.interop.formats.waiting import wait_until

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jqueue import JobStatus
-from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.connect import connect
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from tests.interop.formats.vsqs_programs import OUR_WORKER, THEIR_WORKER, Theirs, Worker
 from tests.interop.formats.waiting import wait_until
 

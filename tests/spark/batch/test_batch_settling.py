@@ -3,11 +3,11 @@
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.adapters.system import SystemEntropy
 from jqueue.domain.errors import DuplicateJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Enqueue
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.batch.outcomes import Outcome, plain_of_enqueue
 from jqueue.spark.batch.report import BatchFailedError, BatchReport
 from jqueue.spark.batch.settling import best_of, settle

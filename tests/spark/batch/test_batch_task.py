@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jqueue.core.lines import encode_job
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.models import Job
 from jqueue.spark.batch.outcomes import decode_outcomes
 from jqueue.spark.batch.progress import finished, tell_progress

@@ -26,11 +26,11 @@ from pyspark.sql.types import (
 )
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.adapters.system import SystemEntropy
-from jqueue.core.staged import read_staged
+from jqueue.core.blob.staged import read_staged
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import EnqueueStaged
+from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.encoding import RowEncoder
 from tests.spark.enqueue.bulk import batch, schema

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from jqueue import DirectQueue, Enqueue, StorageError, connect
-from jqueue.core.codec import decode
+from jqueue.core.blob.codec import decode
 from jqueue.domain.operations import Cancel
 from jqueue.ports.storage import SupportsRelease
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.core import codec
+from jqueue.core.blob import codec
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jqueue.adapters.formats._dirq_store import DirqStore
 from jqueue.domain.models import Job, JobStatus
-from jqueue.ports.job_store import Change, Kept, Outcome
+from jqueue.formats.dirq.store import DirqStore
+from jqueue.formats.port import Change, Kept, Outcome
 
 START = datetime(2026, 11, 22, 5, 0, 7, 250_000, tzinfo=UTC)
 NEXT = 2**50

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 
 NOW = 1_767_225_600_000_000

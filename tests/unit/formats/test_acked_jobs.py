@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from jqueue import StoreQueue
-from jqueue.adapters.formats import _folders
-from jqueue.adapters.formats._folders import AckedJobs
-from jqueue.adapters.formats._notes import write_note
-from jqueue.adapters.formats.dirq import DirqSimple
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.dirq.simple import DirqSimple
+from jqueue.formats.files import folders
+from jqueue.formats.files.folders import AckedJobs
+from jqueue.formats.files.notes import write_note
+from jqueue.formats.vsqs.store import VsqsFolder
 
 
 @pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple])
@@ -28,7 +28,7 @@ async def test_a_job_whose_note_has_an_odd_id_can_be_acked(kind: type[VsqsFolder
 def test_who_shortens_the_list_does_not_write_into_that_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_folders, "ACKED_BYTES", 10)
+    monkeypatch.setattr(folders, "ACKED_BYTES", 10)
     (tmp_path / "acked.part").write_text("another process is at it")
     acked = AckedJobs(tmp_path / "acked")
     acked.remember([("one-and-only", 1)])

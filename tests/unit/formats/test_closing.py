@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jqueue import QueueClosedError, StoreQueue
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.formats.text_files import queue_on
 
 

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from jqueue import StorageError
-from jqueue.adapters.formats._dirq_adding import AT_ONCE
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.dirq.adding import AT_ONCE
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.queue import StoreQueue
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}
 JOBS = AT_ONCE + 2

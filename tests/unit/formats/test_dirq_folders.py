@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import JobStatus
-from jqueue.ports.job_store import Lost
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.port import Lost
 from tests.unit.formats.dirq_steps import START, Steps, after, now
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from jqueue.adapters.formats._dirq_names import (
+from jqueue.domain.errors import InvalidJobError
+from jqueue.formats.dirq.names import (
     Place,
     Schema,
     decode_table,
@@ -11,7 +12,6 @@ from jqueue.adapters.formats._dirq_names import (
     hidden,
     number_of,
 )
-from jqueue.domain.errors import InvalidJobError
 
 
 def test_an_element_is_named_by_seconds_microseconds_and_a_digit():

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
 from jqueue.domain.models import JobStatus
-from jqueue.ports.job_store import Change, Lost
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.port import Change, Lost
 from tests.unit.formats.dirq_steps import Steps, after, now
 from tests.unit.formats.test_dirq_folders import KINDS, lock, of_both_kinds, tree, unlock
 

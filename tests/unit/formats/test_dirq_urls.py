@@ -3,8 +3,8 @@
 import pytest
 
 from jqueue import connect
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple, Schema
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple, Schema
 
 
 def store_of(url):

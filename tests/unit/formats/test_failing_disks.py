@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from jqueue import DeadlineExceededError, UnknownOutcomeError
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
-from jqueue.ports.job_store import JobStorePort
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.port import JobStorePort
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
+from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.in_vain import until_its_deadline
 
 STORES: dict[str, Callable[[Path], JobStorePort]] = {
@@ -139,7 +139,7 @@ async def test_a_message_cannot_be_claimed_on_a_full_disk_and_nothing_was_done(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr("jqueue.adapters.formats._text_journal.write_all", write_half)
+        full.setattr("jqueue.formats.textqueue.journal.write_all", write_half)
         with pytest.raises(DeadlineExceededError, match="No space left on device"):
             await until_its_deadline(queue, queue.dequeue())
     assert before == journal.read_bytes()

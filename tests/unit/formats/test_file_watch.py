@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue.adapters.file_events import FileEvents
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.file_watch import FileWatch
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.core.calls.file_watch import FileWatch
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
+from jqueue.runtime.file_events import FileEvents
 from tests.unit.formats.folders import filled
 
 HOUR = timedelta(hours=1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jqueue.adapters.formats._vsqs_sight import Sight
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.vsqs.sight import Sight
+from jqueue.formats.vsqs.store import VsqsFolder
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

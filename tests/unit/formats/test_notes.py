@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from jqueue.adapters.formats import _exclusive
-from jqueue.adapters.formats._exclusive import rename_exclusively
-from jqueue.adapters.formats._notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, encoded, read_note, write_note
+from jqueue.formats.files import exclusive
+from jqueue.formats.files.exclusive import rename_exclusively
+from jqueue.formats.files.notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, encoded, read_note, write_note
 
 NOTE = {"id": "a", "entrypoint": "work", "headers": {"x": "é\ud800\n"}}
 
@@ -140,7 +140,7 @@ def test_a_rename_replaces_nothing(tmp_path, in_one_step):
 
 
 def test_a_file_system_that_knows_no_such_step_is_asked_for_the_two(tmp_path, monkeypatch):
-    monkeypatch.setattr(_exclusive, "_call", None)
+    monkeypatch.setattr(exclusive, "_call", None)
     (tmp_path / "old").write_bytes(b"")
     (tmp_path / "taken").write_bytes(b"")
     with pytest.raises(FileExistsError):

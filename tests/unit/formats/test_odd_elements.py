@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jqueue import StoreQueue
-from jqueue.adapters.formats._dirq_disk import Disk
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.dirq.disk import Disk
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.vsqs.store import VsqsFolder
 
 
 async def test_an_element_that_is_a_link_to_somewhere_else_is_none(tmp_path: Path) -> None:

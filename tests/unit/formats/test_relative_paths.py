@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from jqueue import StoreQueue
-from jqueue.adapters.formats.dirq import DirqElements, DirqSimple
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.adapters.formats.vsqs import VsqsFolder
+from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.textqueue.store import TextQueueFile
+from jqueue.formats.vsqs.store import VsqsFolder
 
 
 @pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple, DirqElements, TextQueueFile])

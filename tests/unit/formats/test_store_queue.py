@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jqueue import DeadlineExceededError
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
-from jqueue.ports.job_store import Step
+from jqueue.formats.port import Step
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.formats.folders import NOW, filled, names
 from tests.unit.in_vain import until_its_deadline
 

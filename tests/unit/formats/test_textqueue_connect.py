@@ -4,7 +4,7 @@ import pytest
 
 from jqueue import InvalidURLError
 from jqueue.connect import connect
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
 
 
 async def test_a_url_names_a_file_and_says_how_to_use_it(tmp_path):

@@ -113,5 +113,5 @@ async def test_the_end_of_a_claim_that_cannot_be_written_down_is_known_all_the_s
     path: Path, queue: StoreQueue, claimed: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(path, b"-one", b"!one")
-    monkeypatch.setattr("jqueue.adapters.formats._text_journal.write_all", failing(errno.ENOSPC))
+    monkeypatch.setattr("jqueue.formats.textqueue.journal.write_all", failing(errno.ENOSPC))
     assert (0, 1) == ((stats := await queue.stats()).in_progress, stats.dead)

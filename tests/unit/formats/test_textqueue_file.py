@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from jqueue import Job, JobNotFoundError, JobStatus, StorageError
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import BlobMissingError, ClaimLostError, StorageFatalError
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.unit.formats.text_files import LATER, on, queue_on
 
 PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n-three"

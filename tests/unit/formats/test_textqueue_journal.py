@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue import JobStatus
-from jqueue.adapters.formats import _text_journal
-from jqueue.adapters.formats._text_journal import Journal, Told
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.errors import ClaimLostError
-from jqueue.ports.job_store import Change, Lost
+from jqueue.formats.port import Change, Lost
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue import journal as journal_module
+from jqueue.formats.textqueue.journal import Journal, Told
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.unit.formats.text_files import LATER, messages, queue_on
 
 
@@ -220,9 +220,9 @@ async def test_a_claim_of_an_hour_ago_is_revoked_by_a_process_that_has_just_begu
 
 
 async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journal, monkeypatch):
-    monkeypatch.setattr(_text_journal, "_COMPACT_BYTES", 2000)
-    monkeypatch.setattr(_text_journal, "KEPT_FINISHED", 5)
-    monkeypatch.setattr("jqueue.adapters.formats._text_changes.KEPT_FINISHED", 5)
+    monkeypatch.setattr(journal_module, "_COMPACT_BYTES", 2000)
+    monkeypatch.setattr(journal_module, "KEPT_FINISHED", 5)
+    monkeypatch.setattr("jqueue.formats.textqueue.changes.KEPT_FINISHED", 5)
     path.write_bytes(b"-mine\n-bad\n")
     inodes: set[int] = set()
     async with queue_on(path) as queue, queue_on(path) as other:

@@ -2,9 +2,9 @@ r"""What the lines of a TextQueue mean: the examples are what textqueue 1.1 make
 
 import pytest
 
-from jqueue.adapters.formats._text_records import Records
-from jqueue.adapters.formats.textqueue import TextQueueFile
 from jqueue.domain.models import JobStatus
+from jqueue.formats.textqueue.records import Records
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.unit.formats.text_files import LATER, MESSAGES, messages
 
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from jqueue import JobStatus
-from jqueue.adapters.formats.textqueue import TextQueueFile
+from jqueue.formats.textqueue.store import TextQueueFile
 from tests.unit.formats.text_files import LATER, messages, queue_on
 
 PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n-three"

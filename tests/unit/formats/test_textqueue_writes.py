@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from jqueue import Job
-from jqueue.adapters.formats._text_view import TextView
 from jqueue.domain.errors import ClaimLostError
+from jqueue.formats.textqueue.view import TextView
 from tests.unit.formats.text_files import queue_on
 
 PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n-three"
@@ -33,7 +33,7 @@ async def test_a_file_that_is_replaced_while_it_is_changed_is_changed_again(path
 
     async with queue_on(path) as queue:
         a, _ = await queue.dequeue(batch_size=2)
-        monkeypatch.setattr("jqueue.adapters.formats._text_changes.os.pwrite", pwrite_too_late)
+        monkeypatch.setattr("jqueue.formats.textqueue.changes.os.pwrite", pwrite_too_late)
         await queue.ack(a)
     assert path.read_bytes() == b"=a\n-b\n-c\n"
 

@@ -8,11 +8,11 @@ import stat
 import pytest
 
 from jqueue import BlobMissingError, ClaimLostError, InvalidJobError, JobStatus, QueueFullError, StorageError
-from jqueue.adapters.formats._notes import HAS_ATTRIBUTES, read_note
-from jqueue.adapters.formats._vsqs_names import Unit
-from jqueue.adapters.formats._vsqs_numbers import Numbers
-from jqueue.adapters.formats.vsqs import VsqsFolder
 from jqueue.domain.operations import Enqueue
+from jqueue.formats.files.notes import HAS_ATTRIBUTES, read_note
+from jqueue.formats.vsqs.names import Unit
+from jqueue.formats.vsqs.numbers import Numbers
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import NOW, filled, names, queue_on
 from tests.unit.in_vain import until_its_deadline

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.adapters.formats._folders import microseconds
-from jqueue.adapters.formats._vsqs_names import Name, Unit, moment, parse, parse_written
+from jqueue.formats.files.folders import microseconds
+from jqueue.formats.vsqs.names import Name, Unit, moment, parse, parse_written
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, 123457, tzinfo=UTC)
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from jqueue import Job, JobStatus
-from jqueue.adapters.formats._exclusive import rename_exclusively
-from jqueue.adapters.formats.vsqs import VsqsFolder
-from jqueue.core.job_store.queue import StoreQueue
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.job_store import Change, Kept, Lost
+from jqueue.formats.files.exclusive import rename_exclusively
+from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import filled, names
 
@@ -30,7 +30,7 @@ def done(monkeypatch):
         done.append(("rename", os.path.basename(old)))
 
     monkeypatch.setattr(os, "fsync", noted_sync)
-    monkeypatch.setattr("jqueue.adapters.formats._vsqs_adding.rename_exclusively", noted_rename)
+    monkeypatch.setattr("jqueue.formats.vsqs.adding.rename_exclusively", noted_rename)
     return done
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from jqueue import Job
-from jqueue.adapters.formats.textqueue import TextQueueFile
-from jqueue.core.job_store.queue import StoreQueue
+from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue.store import TextQueueFile
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 """When all that a test has written is settled."""

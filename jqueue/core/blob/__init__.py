@@ -1,0 +1,1 @@
+"""A queue in one object: its bytes, and the engine that replaces them by compare-and-set."""

@@ -1,0 +1,394 @@
+"""The wire format: a queue's state as one JSON object that people and tools can read, and back.
+
+    {"format": 2, "version": 17, "queue": "…", …, "jobs": {
+    "<job id>": {…one job, one line…},
+    "<job id>": {…}
+    }}
+
+One line a job lets `jqueue.core.blob.content` keep the lines that did not change. The shape of jqueue 1.0.0 (`jobs` an
+array) is read too, and so is any other layout of the same JSON; what is written is always the shape above. A line that
+cannot be read as a job is set aside and written back as it was.
+
+What a blob says depends on its bytes alone, and on nothing that its reader has seen before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from jqueue.core.blob.lines import (
+    EDGES,
+    NO_MEMBER,
+    SEVERAL,
+    WHITESPACE,
+    dump_ascii,
+    encode_asides,
+    encode_job,
+    first_of,
+    load_json,
+    raw_line,
+    read_line,
+    set_twins_aside,
+    splitting_lines,
+)
+from jqueue.core.blob.pages import SEPARATOR
+from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
+from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
+from jqueue.domain.places import PLACES, renumbered
+from jqueue.domain.rules import LIMITS
+
+FORMAT = 2
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
+"""The critical features that this version knows. It refuses a blob that names another."""
+
+JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
+NEWLINE = ord("\n")
+JOBS_HERE = "jobs, one on each line"
+"""Stands for the jobs while a header is read: nothing else in it may be called "jobs"."""
+
+_quote_ascii = json.encoder.encode_basestring_ascii
+_TABLES = (
+    *(
+        "version",
+        "queue",
+        "critical",
+        "commits",
+        "evicted_through",
+        "finished",
+        "holds",
+        "attempt_floor",
+        "last_sequence",
+    ),
+    *("settings", "entrypoints", "recent", "schedules", "transactions"),
+)
+
+
+@dataclass(slots=True)
+class ParsedBlob:
+    """A blob taken apart: everything but the jobs, and the lines of the jobs, not yet read.
+
+    Attributes:
+        header: the state without its jobs.
+        jobs: jobs read already, where the blob had to be read whole.
+        set_aside: lines known to be unreadable.
+        legacy: whether it has the shape of jqueue 1.0.0.
+        header_bytes: how many bytes of the blob stand before its lines; 0 if it was read whole.
+        data: the blob itself, where its lines stand in it as they are.
+        first: where in it the first line begins.
+        end: where the last one has ended.
+        may_be_whole: whether it may have another layout, although it can be cut into lines.
+    """
+
+    header: QueueState
+    jobs: list[Job] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+    legacy: bool = False
+    header_bytes: int = 0
+    data: bytes = field(default=b"", repr=False)
+    first: int = 0
+    end: int = 0
+    may_be_whole: bool = False
+    raw_lines: list[bytes] = field(default_factory=list, repr=False)
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The text of each job, without the comma behind it."""
+        return list(self.splitting())
+
+    def splitting(self) -> Iterator[bytes]:
+        """`lines`, one after the other, as they are asked for."""
+        return splitting_lines(self.data[self.first : self.end]) if self.data else iter(self.raw_lines)
+
+
+def encode(state: QueueState) -> bytes:
+    """The state as the bytes of a blob."""
+    lines = [encode_job(job) for job in state.jobs]
+    return join_blob(encode_header(state), [*lines, *encode_asides(state.set_aside)])
+
+
+def decode(data: bytes) -> QueueState:
+    """The state that a blob holds; no bytes at all are an empty queue.
+
+    Raises:
+        InvalidBlobError: the bytes are not a queue that this version can read.
+    """
+    if not data:
+        return QueueState()
+    return exhaust(reading_state(parse_blob(data)))
+
+
+class FinishedTexts:
+    """The finished jobs as text, encoded once: from one commit to the next, some are added and the oldest dropped."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._attempts: list[int] = []
+        self._texts: list[str] = []
+
+    def encode(self, finished: Mapping[str, int]) -> str:
+        """The table as a JSON object."""
+        ids, attempts = list(finished), list(finished.values())
+        known: list[str] = []
+        if ids and ids[0] in self._ids:
+            dropped = self._ids.index(ids[0])
+            common = len(self._ids) - dropped
+            if ids[:common] == self._ids[dropped:] and attempts[:common] == self._attempts[dropped:]:
+                known = self._texts[dropped:]
+        added = zip(ids[len(known) :], attempts[len(known) :], strict=True)
+        known += [f"{_quote_ascii(job_id)}: {attempt}" for job_id, attempt in added]
+        self._ids, self._attempts, self._texts = ids, attempts, known
+        return f"{{{', '.join(known)}}}"
+
+
+def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> bytes:
+    """Everything but the jobs, as the blob's first line, open at the end.
+
+    Args:
+        state: its jobs are not looked at.
+        finished: what is kept of the last time.
+    """
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "version": state.version,
+        "queue": state.queue,
+        "critical": list(state.critical),
+        "evicted_through": state.evicted_through,
+        "attempt_floor": state.attempt_floor,
+        "last_sequence": state.last_sequence,
+        "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
+        "holds": state.holds,
+        **_said(state),
+        **state.extra,
+    }
+    texts = (finished or FinishedTexts()).encode(state.finished)
+    return f'{dump_ascii(header)[:-1]}, "finished": {texts}, '.encode() + JOBS_OPEN
+
+
+def _said(state: QueueState) -> dict[str, Any]:
+    """What is decided for the queue, as far as anything is."""
+    said: dict[str, Any] = {
+        "settings": _row(state.settings),
+        "entrypoints": {name: _row(rules) for name, rules in state.entrypoints.items()},
+        "recent": state.recent,
+        "schedules": {name: _row(schedule, "name") for name, schedule in state.schedules.items()},
+        "transactions": state.transactions,
+    }
+    return {name: table for name, table in said.items() if table}
+
+
+def _row(row: BaseModel, *but: str) -> dict[str, Any]:
+    """The fields of a row that say something."""
+    return row.model_dump(mode="json", exclude_defaults=True, exclude=set(but))
+
+
+def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
+    """The whole blob, from its header and its lines, or runs of lines that are joined already."""
+    pieces = [header, b"\n"]
+    for line in lines:
+        pieces += (line, SEPARATOR)
+    if len(pieces) > 2:
+        pieces.pop()
+    return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one go: runs of lines are many megabytes
+
+
+def parse_blob(data: bytes) -> ParsedBlob:
+    """Take a blob apart, reading its header but, if it has our own layout, none of its jobs.
+
+    Raises:
+        InvalidBlobError: the bytes are not a queue that this version can read.
+    """
+    end_of_header = data.find(b"\n")
+    head = data[:end_of_header].rstrip()
+    end = _end_of_lines(data, end_of_header + 1)
+    if end_of_header < 0 or not head.endswith(JOBS_OPEN) or end < 0:
+        return _parse_whole(data)
+    try:
+        header = from_json(head.removesuffix(JOBS_OPEN) + f'"{JOBS_HERE}": {{}}}}'.encode(), allow_inf_nan=False)
+    except ValueError:
+        return _parse_whole(data)
+    if header.pop(JOBS_HERE, None) != {} or "jobs" in header:
+        return _parse_whole(data)
+    first = end_of_header + 1
+    parsed = ParsedBlob(QueueState(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
+    written_by_us = "queue" in header  # if not, the rest of the header may stand behind the jobs
+    if written_by_us or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
+        parsed.header = _read_header(header)
+    return parsed
+
+
+def _end_of_lines(data: bytes, first: int) -> int:
+    """Where the last line has ended; -1 if the jobs are not closed on a line of their own."""
+    closing = len(data)
+    while closing > first and data[closing - 1] in WHITESPACE:
+        closing -= 1
+    closing -= len(JOBS_CLOSE)
+    if closing < first or not data.startswith(JOBS_CLOSE, closing):
+        return -1
+    end = closing
+    while end > first and data[end - 1] in WHITESPACE and data[end - 1] != NEWLINE:
+        end -= 1
+    if end > first and data[end - 1] != NEWLINE:  # a job with headers ends in }} too
+        return -1
+    while end > first and data[end - 1] in EDGES:
+        end -= 1
+    return end
+
+
+def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
+    """Read a blob whole after all, in place, if a line of it is no job alone, and yet the whole is JSON.
+
+    Returns:
+        Whether it did: then the header and the lines are others.
+
+    Raises:
+        InvalidBlobError: it is JSON, but not a queue that this version can read.
+    """
+    if not parsed.may_be_whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
+        return False
+    data, parsed.may_be_whole = parsed.data, False
+    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # as we write what is no JSON: then the whole is none either
+        return False
+    try:
+        whole = _take_apart(load_json(data), data)
+    except (ValueError, RecursionError):
+        return False
+    parsed.header, parsed.raw_lines, parsed.data, parsed.header_bytes = whole.header, whole.raw_lines, b"", 0
+    return True
+
+
+def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
+    """The state of a blob that was taken apart, in slices."""
+    jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
+    twins = []
+    for number, line in enumerate(parsed.splitting(), 1):
+        if number % LINES_PER_SLICE == 0:
+            yield
+        found = read_line(line)
+        if isinstance(found, SetAside):
+            if take_whole(parsed, found):
+                return (yield from reading_state(parsed))
+            set_aside.append(found)
+        elif found.id in seen:
+            twins.append((found.id, line))
+        else:
+            seen.add(found.id)
+            jobs.append(found)
+    set_aside += set_twins_aside(twins, seen, set_aside)
+    return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": tuple(set_aside)})
+
+
+def place_unplaced(jobs: list[Job]) -> list[Job]:
+    """Give jobs that came without a sequence, added by hand or by 1.0.0, a place behind the others, in their order.
+
+    Where places have become too large, all are given anew.
+    """
+    if all(0 < job.sequence <= PLACES for job in jobs):
+        return jobs
+    last = max((job.sequence for job in jobs), default=0)
+    placed = []
+    for job in jobs:
+        if not job.sequence:
+            last += 1
+        placed.append(job if job.sequence else job.evolve(sequence=last))
+    return renumbered(placed) if last > PLACES else placed
+
+
+def _parse_whole(data: bytes) -> ParsedBlob:
+    """Read a blob of any layout: pretty-printed, mended by hand, or written by jqueue 1.0.0."""
+    try:
+        return _take_apart(load_json(data), data)
+    except RecursionError:
+        raise InvalidBlobError(_unreadable(data, "it is nested too deep")) from None
+    except ValueError as error:
+        where = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidBlobError(_unreadable(data, f"it is not JSON{where}")) from None
+
+
+def _take_apart(content: Any, data: bytes) -> ParsedBlob:
+    """What a blob read whole holds."""
+    if not isinstance(content, dict) or not isinstance(content.get("jobs"), dict | list):
+        raise InvalidBlobError(_unreadable(data, 'it is JSON, but has no "jobs"'))
+    jobs = content.pop("jobs")
+    try:
+        content = from_json(dump_ascii(content), allow_inf_nan=False)  # what others cannot read is not taken
+    except ValueError:
+        what = "its header holds a number or a text that JSON cannot hold, or is nested too deep"
+        raise InvalidBlobError(_unreadable(data, what)) from None
+    if isinstance(jobs, list):
+        return _parse_legacy(content, jobs)
+    return ParsedBlob(_read_header(content), raw_lines=[raw_line(key, fields) for key, fields in jobs.items()])
+
+
+def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
+    """The shape of jqueue 1.0.0. It could store a job twice; copies are taken for the one job that they are."""
+    if "format" in header:
+        raise InvalidBlobError(f'the queue\'s object says format {shown(header["format"])}, but its "jobs" is an array')
+    parsed = ParsedBlob(_read_header({"format": FORMAT, **header}), legacy=True)
+    jobs: dict[str, Job] = {}
+    twins = []
+    for number, fields in enumerate(entries):
+        key = fields.get("id") if isinstance(fields, dict) else None
+        key = key if isinstance(key, str) and key else f"unreadable-{number}"
+        line = raw_line(key, fields)
+        job = read_line(line)
+        twin = jobs.get(key)
+        if isinstance(job, SetAside):
+            parsed.set_aside.append(job)
+        elif twin is None or (twin.status is JobStatus.QUEUED and _same_work(twin, job)):
+            jobs[key] = job
+        elif not _same_work(twin, job):
+            twins.append((key, line))
+    parsed.set_aside += set_twins_aside(twins, jobs, parsed.set_aside)
+    parsed.jobs = place_unplaced(list(jobs.values()))
+    return parsed
+
+
+def _same_work(one: Job, other: Job) -> bool:
+    return (one.entrypoint, one.payload) == (other.entrypoint, other.payload)
+
+
+def _read_header(content: Mapping[str, Any]) -> QueueState:
+    if content.get("format") != FORMAT or isinstance(content.get("format"), bool):
+        raise InvalidBlobError(
+            f"the queue's object has format {shown(content.get('format'))}, and this version of jqueue reads format "
+            f"{FORMAT} and that of 1.0.0: upgrade jqueue, or check that this is the right object"
+        )
+    tables = {name: content[name] for name in _TABLES if name in content}
+    if isinstance(schedules := tables.get("schedules"), dict):
+        named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
+        tables["schedules"] = named
+    extra = {name: value for name, value in content.items() if name not in _TABLES and name not in ("format", "jobs")}
+    try:
+        state = QueueState.model_validate({**tables, "extra": extra})
+    except ValidationError as error:
+        raise InvalidBlobError(f"the queue's object has a field that cannot be read: {first_of(error)}") from None
+    if state.version > LARGEST:
+        raise InvalidBlobError("the queue's object has a version that is out of range")
+    if extra or any(record.more for record in state.commits.values()):
+        try:
+            dump_ascii(content)
+        except ValueError:
+            raise InvalidBlobError("the queue's object has a number in its header that is out of range") from None
+    unknown = sorted(set(state.critical) - KNOWN_CRITICAL)
+    if unknown:
+        raise InvalidBlobError(
+            "the queue uses features that this version of jqueue does not know "
+            f"({shown(', '.join(unknown))}): upgrade jqueue"
+        )
+    return state
+
+
+def _unreadable(data: bytes, what: str) -> str:
+    if not data.strip():
+        return f"the queue's object is empty ({len(data)} bytes): remove it to start anew, or restore it"
+    end = b"}}" if data.startswith(b'{"format"') else b"}"
+    if data.lstrip().startswith(b"{") and not data.rstrip().endswith(end):
+        what += " and seems to be cut off"
+    return f"the queue's object ({len(data)} bytes) is not a queue: {what}. It was left as it is"

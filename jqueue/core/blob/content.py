@@ -1,0 +1,271 @@
+"""The blob as the engine keeps it: a draft, and the line of each job as it stands in the store.
+
+Reading again parses only the lines not seen before; writing encodes only the jobs that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+
+from jqueue.core.blob.codec import (
+    FinishedTexts,
+    ParsedBlob,
+    encode_header,
+    join_blob,
+    place_unplaced,
+    reading_state,
+    take_whole,
+)
+from jqueue.core.blob.lines import encode_asides, encode_job, read_entry, set_twins_aside, splitting_lines
+from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page, Pages
+from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
+from jqueue.domain.counting import counted
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import shown
+from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.models import Job, QueueState, SetAside
+from jqueue.domain.places import PLACES
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue")
+
+WARNINGS = 5
+"""So many lines are named in the log, when many cannot be read."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the lines of a blob say.
+
+    Attributes:
+        runs: the lines in order: pages known before, and lines by job id.
+        jobs: the jobs on lines not known before, packed.
+        set_aside: what is no job.
+        twins: second lines of ids that stand twice.
+        ids: those on lines outside of pages known before.
+    """
+
+    runs: list[Page | dict[str, bytes]] = field(repr=False)
+    jobs: dict[str, Packed] = field(repr=False)
+    set_aside: list[SetAside]
+    twins: list[tuple[str, bytes]] = field(repr=False)
+    ids: set[str]
+
+
+@dataclass(slots=True)
+class Sight:
+    """What is to be seen in a blob: a state that is not yet made of models.
+
+    Attributes:
+        header: the state without its jobs.
+        set_aside: the lines that cannot be read as jobs.
+        entries: the jobs by id, some of them packed.
+    """
+
+    header: QueueState
+    set_aside: tuple[SetAside, ...]
+    entries: dict[str, Job | Packed] = field(repr=False)  # payloads, which no repr or log may show
+
+    def jobs(self) -> Iterator[Job]:
+        """The jobs, one by one, in the order of the blob."""
+        return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
+
+    def freezing(self) -> Slices[QueueState]:
+        """The state as a value, in slices."""
+        jobs = []
+        placed = True
+        for job in self.jobs():
+            jobs.append(job)
+            placed = placed and 0 < job.sequence <= PLACES
+            if len(jobs) % JOBS_PER_SLICE == 0:
+                yield
+        found = tuple(jobs if placed else place_unplaced(jobs))
+        return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})
+
+
+class Blob:
+    """A draft and its lines, kept in step.
+
+    What takes long is a generator that yields between slices of it, so that the event loop gets a turn.
+
+    Attributes:
+        draft: the state, open for change.
+        pages: the lines of its jobs, as they stand in the store, or stood in a write that did not land.
+        lines_parsed: how many lines have been parsed, ever; for tests that count.
+        lines_encoded: how many lines have been encoded, ever.
+    """
+
+    def __init__(self) -> None:
+        self.draft = Draft()
+        self.pages = Pages()
+        self.lines_parsed = 0
+        self.lines_encoded = 0
+        self._finished = FinishedTexts()
+        self._header_bytes = 0
+        self._in_step = True  # whether the pages hold the lines of the draft's jobs, but for those that are dirty
+
+    def adopt(self, parsed: ParsedBlob, size: int) -> None:
+        """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
+        exhaust(self.adopting(parsed, size))
+
+    def adopting(self, parsed: ParsedBlob, size: int) -> Slices[None]:
+        """`adopt`, in slices. If it is not carried through, the draft is of no use any more."""
+        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
+        if parsed.data:
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+        read = yield from self._reading(parsed, runs)
+        if read is None:  # an id stands both in a page that was found and elsewhere: line by line, then
+            read = yield from self._reading(parsed, [SEPARATOR.join(parsed.lines)])
+            assert read is not None
+        yield from self._take_over(parsed, read, size)
+
+    def encode(self, header: QueueState) -> bytes:
+        """The bytes of the draft under a new header."""
+        return exhaust(self.encoding(header))
+
+    def encoding(self, header: QueueState) -> Slices[bytes]:
+        """`encode`, in slices."""
+        draft, pages, entries = self.draft, self.pages, self.draft.jobs.entries
+        for number, job_id in enumerate(list(draft.dirty), 1):
+            entry = entries.get(job_id)
+            if entry is None:
+                pages.drop(job_id)
+            else:
+                pages.put(job_id, encode_job(unpacked(job_id, entry)))
+                self.lines_encoded += 1
+            if number % LINES_PER_SLICE == 0:
+                yield
+        draft.dirty.clear()
+        placed = []
+        for jobs in draft.placed:
+            placed.append(jobs.text)
+            yield
+        first = encode_header(header, self._finished)
+        self._header_bytes = len(first)
+        return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
+
+    def look(self, parsed: ParsedBlob) -> QueueState:
+        """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
+        return exhaust(exhaust(self.looking(parsed)).freezing())
+
+    def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
+        """What is to be seen in a blob, beside the draft, in slices. Meanwhile, the draft may go on."""
+        if not self._in_step:
+            state = yield from reading_state(parsed)
+            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
+        entries = dict(self.draft.jobs.entries)
+        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
+        if parsed.data:
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+        ids = {run: tuple(run.ids) for run in runs if isinstance(run, Page)}  # of a closed page, no copy
+        read = yield from self._reading(parsed, runs)
+        if read is None:
+            state = yield from reading_state(parsed)
+            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
+        found: dict[str, Job | Packed] = {job.id: job for job in parsed.jobs}
+        for run in read.runs:
+            for job_id in ids[run] if isinstance(run, Page) else run:
+                found[job_id] = read.jobs.get(job_id) or entries[job_id]
+                if len(found) % JOBS_PER_SLICE == 0:
+                    yield
+        set_aside = (*read.set_aside, *set_twins_aside(read.twins, found, read.set_aside))
+        return Sight(parsed.header, set_aside, found)
+
+    def settle(self, header: QueueState, size: int) -> None:
+        """The draft under this header was committed, as so many bytes."""
+        self.draft.take_header(header)
+        self.draft.settle()
+        self.draft.measure(size - self._header_bytes)
+
+    def _reading(self, parsed: ParsedBlob, runs: list[Page | bytes]) -> Slices[_Read | None]:
+        """Read the lines between the pages that were found; None if one of their ids is in such a page too."""
+        unreadable = {aside.line: aside for aside in self.draft.set_aside}
+        found_pages = {run for run in runs if isinstance(run, Page)}
+        ids = [tuple(page.ids) for page in found_pages]  # of a closed page, no copy
+        known = {line: job_id for job_id, line in self._trusted_lines(found_pages)}
+        read = _Read([], {}, list(parsed.set_aside), [], set())
+        names: dict[str, str] = {}
+        count = 0
+        for run in runs:
+            if isinstance(run, Page):
+                read.runs.append(run)
+                continue
+            lines: dict[str, bytes] = {}
+            for line in splitting_lines(run):
+                count += 1
+                if count % LINES_PER_SLICE == 0:
+                    yield
+                job_id = known.get(line)
+                if job_id is None:
+                    found = unreadable.get(line) or self._parse(line, names)
+                    if isinstance(found, SetAside):
+                        if take_whole(parsed, found):
+                            return (yield from self._reading(parsed, [SEPARATOR.join(parsed.raw_lines)]))
+                        read.set_aside.append(found)
+                        continue
+                    job_id, entry = found
+                    if job_id not in read.ids:
+                        read.jobs[job_id] = entry
+                if job_id in read.ids:
+                    read.twins.append((job_id, line))
+                else:
+                    read.ids.add(job_id)
+                    lines[job_id] = line
+            read.runs.append(lines)
+        for number, of_page in enumerate(ids if read.ids else (), 1):
+            if not read.ids.isdisjoint(of_page):
+                return None
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        return read
+
+    def _take_over(self, parsed: ParsedBlob, read: _Read, size: int) -> Slices[None]:
+        """Change the draft and the lines to what was read."""
+        draft, pages = self.draft, self.pages
+        unreadable = {aside.line for aside in draft.set_aside}
+        kept = {run for run in read.runs if isinstance(run, Page)}
+        present = {*read.ids, *(job.id for job in parsed.jobs)} if parsed.jobs else read.ids
+        gone = [job_id for page in pages.without(kept) for job_id in page.ids]
+        removed = [job_id for job_id in (*gone, *draft.dirty) if job_id not in present and job_id in draft.jobs]
+        self._in_step = False
+        yield from pages.replacing(read.runs)
+        draft.take_header(parsed.header)
+        draft.load([], dict.fromkeys(removed))
+        draft.load(parsed.jobs)
+        unplaced: list[Job] = []
+        for number, (job_id, entry) in enumerate(read.jobs.items(), 1):
+            if not draft.load_waiting(job_id, entry):
+                job = unpacked(job_id, entry)
+                if job.sequence:
+                    draft.load([job])
+                else:
+                    unplaced.append(job)
+            if number % LINES_PER_SLICE == 0:
+                yield
+        placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
+        draft.load(placed)
+        renumbered = draft.renumber()
+        draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))
+        draft.measure(size - parsed.header_bytes)
+        draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
+        self._in_step = True
+        self._warn(unreadable)
+
+    def _trusted_lines(self, but: Container[Page] = ()) -> Iterator[tuple[str, bytes]]:
+        """The lines from which the jobs of the draft were read, or were written, with their ids."""
+        dirty = self.draft.dirty
+        for page in self.pages:
+            if page not in but:
+                yield from ((job_id, line) for job_id, line in page.lines.items() if job_id not in dirty)
+
+    def _parse(self, line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
+        self.lines_parsed += 1
+        return read_entry(line, names)
+
+    def _warn(self, before: Container[bytes]) -> None:
+        found = [aside for aside in self.draft.set_aside if aside.line not in before]
+        for aside in found[:WARNINGS]:
+            logger.warning("job %s cannot be read and was set aside: %s", shown(aside.key), aside.reason)
+        if len(found) > WARNINGS:
+            logger.warning("and %s cannot be read: set aside", counted(len(found) - WARNINGS, "more line"))

@@ -1,0 +1,268 @@
+"""The one compare-and-set engine: read or reuse the cached state, apply, write with the etag, recognise, retry.
+
+Every queue commits through it, and nothing else writes to a store. It promises that an operation takes effect in at
+most one version, and that the result returned is that of the try that landed:
+
+* a write that got any answer but a clean success stays *open* until the object's etag has moved; then the commit table
+  says whether it landed (`jqueue.domain.commits`);
+* an answer that no commit carries comes from a read begun after the call.
+
+The loop around it is `jqueue.core.engine.engine`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+from jqueue.core.blob.codec import ParsedBlob, parse_blob
+from jqueue.core.blob.content import Blob, Sight
+from jqueue.core.calls.requests import Outcome, Request, as_storage_error
+from jqueue.core.engine.engine import TRANSIENT, Engine
+from jqueue.core.engine.slices import in_turns
+from jqueue.core.engine.tries import Try
+from jqueue.core.pacing.pace import Backoff
+from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
+from jqueue.domain.errors import (
+    BlobMissingError,
+    CASConflictError,
+    DeadlineExceededError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+    shown,
+)
+from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
+from jqueue.domain.models import QueueState
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import logger_of
+from jqueue.ports.storage import ObjectStoragePort, SupportsReadIfChanged, SupportsStoreTime
+
+Answer = TypeVar("Answer")
+
+logger = logger_of("jqueue")
+
+
+class CommitEngine(Engine):
+    """Commits requests to one object of one store, from one process.
+
+    Args:
+        storage: where the blob is.
+        clock: tells the time where the store does not.
+        entropy: makes ids and jitter.
+        claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
+        call_timeout: seconds within which a call to the store must end.
+        max_conflicts: after so many conflicts in one commit, CASConflictError reaches the callers; None: never.
+    """
+
+    def __init__(
+        self,
+        storage: ObjectStoragePort,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        claim_timeout: float,
+        call_timeout: float,
+        max_conflicts: int | None = None,
+    ) -> None:
+        self.storage = storage
+        self.call_timeout = call_timeout
+        self.versions_kept = VERSIONS_KEPT  # a simulation shortens it, to see what is forgotten
+        self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
+        self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
+        self.commits = 0
+        self.recognised = 0
+        self.queue_id = ""
+        self.existed = False
+        super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
+
+    def reset(self) -> None:
+        """Be another writer, and read anew: after a fork, or when the cached state can't be trusted.
+
+        Which queue it is, and that it was there, is not forgotten.
+        """
+        super().reset()
+        self.writer_id = self.entropy.new_id()[:18]
+        self.sequence = 0
+
+    def _forget_content(self) -> None:
+        self.blob = Blob()
+        self.draft = self.blob.draft
+        self.etag: str | None = None
+        self.loaded = False
+        self.watch.lost_sight()
+
+    def store_time(self) -> datetime | None:
+        """The time by a clock that all users of the store share; None if there is no such clock."""
+        return None if self._store_time is None else self._store_time()
+
+    async def refresh(self) -> bool:
+        """Read the blob if it has changed, and find out what became of open writes. Returns whether it had changed.
+
+        Raises:
+            BlobMissingError: it was there and is gone.
+            InvalidBlobError: it is not a queue that we can read.
+            StorageError: the store failed.
+        """
+        started, life = self.clock.monotonic(), self.life
+        try:
+            found = await self._call(self._read)
+        except BaseException:
+            if life is self.life:
+                self.watch.failed()
+            raise
+        self.go_on(life)
+        self.cycle.read(self.clock.monotonic() - started)
+        if moved := found is not None and await self._adopt(*found):
+            self.pace.moved()
+        self.turns.read(self.draft.version, moved=moved)
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        return moved
+
+    async def look(self, deadline: float) -> tuple[Sight, int, int]:
+        """What there is now, its bytes, and how many of them count against the limit: a read of its own.
+
+        Args:
+            deadline: seconds within which it must succeed.
+
+        Raises:
+            BlobMissingError: the object was there and is gone.
+            DeadlineExceededError: the store could not be read in time.
+            StorageError: the store refused, or its content is not a queue that we can read.
+        """
+        backoff = Backoff(self.entropy)
+        last: BaseException | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change it
+                    try:
+                        data, etag = await self._call(self.storage.read)
+                        break
+                    except StorageFatalError:
+                        raise
+                    except TRANSIENT as error:
+                        last = error
+                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
+                    except Exception as error:
+                        raise as_storage_error(error) from error
+        except TimeoutError as error:
+            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+        if etag is None and existed:
+            raise self._gone()
+        if etag is None:
+            return Sight(QueueState(), (), {}), 0, 0
+        parsed = self._parse(data, queue_id)
+        sight = await in_turns(self.blob.looking(parsed))
+        header = sight.header
+        return sight, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
+
+    async def _read(self) -> tuple[bytes, str | None] | None:
+        if self.etag is not None and self._read_if_changed is not None:
+            return await self._read_if_changed(self.etag)
+        data, etag = await self.storage.read()
+        return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
+
+    async def _adopt(self, data: bytes, etag: str | None) -> bool:
+        """Take over what was read. Returns whether the object is another than the one known."""
+        if etag is None and data:
+            raise StorageFatalError("the storage adapter returned content without an etag")
+        if etag is None:
+            if self.existed:
+                raise self._gone()
+            self.loaded = True
+            return False
+        parsed = self._parse(data, self.queue_id)
+        if parsed.header.version < self.draft.version:
+            logger.warning(
+                "queue %s went back from version %d to %d: was a backup restored?",
+                self.draft.queue,
+                self.draft.version,
+                parsed.header.version,
+            )
+        life = self.life
+        try:
+            await in_turns(self.blob.adopting(parsed, len(data)))
+        except BaseException:  # half of it was taken over
+            if life is self.life:
+                self._forget_content()
+            raise
+        self.go_on(life)
+        self.etag, self.loaded = etag, True
+        self.existed, self.queue_id = True, parsed.header.queue
+        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.tries.open}
+        self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
+        self.tries.close(verdicts)
+        return True
+
+    def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
+        """Take a blob apart, and refuse that of another queue than the one known."""
+        parsed = parse_blob(data)
+        if queue_id not in ("", parsed.header.queue):
+            found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
+            raise StorageFatalError(
+                f"another queue ({found}) is where queue {shown(queue_id)} was: "
+                "make a new queue object if that is intended"
+            )
+        return parsed
+
+    def _gone(self) -> BlobMissingError:
+        what_to_do = "restore it, or make a new queue object to start with an empty queue"
+        return BlobMissingError(f"the queue's object was there, and is gone: {what_to_do}")
+
+    async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+        """Send the draft, and settle what it carries if the answer is a clean success.
+
+        Raises:
+            CASConflictError: refused; or landed, and the answer was lost. The next read tells.
+            StorageError: as the store says. The write stays open until the etag has moved, unless the store is certain
+                that nothing was written.
+        """
+        life = self.life
+        self.sequence += 1
+        commit = CommitId(self.writer_id, self.sequence, self.draft.version)
+        queue = self.draft.queue or self.entropy.new_id()
+        header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
+        try:
+            content = await in_turns(self.blob.encoding(header))
+            self.go_on(life)
+        except BaseException:  # it was not sent
+            if life is self.life:
+                self._undo(outcomes)
+            raise
+        sent = Try(commit, tuple(outcomes))
+        started = self.pace.sent = self.clock.monotonic()
+        try:
+            etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
+            if not etag:
+                raise StorageError("the storage adapter returned no etag for a write")
+            self.go_on(life)
+            self.cycle.write(self.clock.monotonic() - started)
+            self.blob.settle(header, len(content))
+            self.pace.landed(self.writer_id, header.commits)
+            self.turns.landed(self.writer_id, header.commits, self.cycle.seconds)
+            self.existed, self.queue_id = True, queue
+            self.etag = etag  # last: should a line above ever fail, the next read finds the commit
+        except BaseException as error:
+            if life is not self.life:
+                raise
+            if not (isinstance(error, StorageError) and error.nothing_written):
+                self.tries.add(sent)
+            self._undo(outcomes)
+            self.tries.forget_old()
+            if isinstance(error, CASConflictError):
+                self.cycle.write(self.clock.monotonic() - started)
+            else:
+                self.watch.failed()
+            raise
+        self.commits += 1
+        self.tries.close(dict.fromkeys(self.tries.open, Verdict.NOT_DONE), landed=sent)
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        if self.draft.placed:  # it knows jobs by nothing but their lines
+            self._forget_content()
+
+    async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        async with asyncio.timeout(self.call_timeout):
+            return await call()

@@ -1,0 +1,238 @@
+"""The lines of a blob in runs that are kept joined, so that what did not change is copied and compared in one piece.
+
+A *page* is some hundred lines that stand one behind the other. A commit joins the pages, of which it has joined anew
+those that hold a changed line; a reader who finds the text of a page in another writer's blob has read all its lines.
+Everybody leaves a changed line in its place and adds new ones at the end, so that the pages of one are those of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterable, Iterator
+
+from jqueue.core.engine.slices import Slices, exhaust
+
+LINES_IN_PAGE = 256
+"""The most lines of a page: half of what has to be joined anew for one change, if a queue has a million jobs."""
+
+PAGES_PER_SLICE = 8
+"""Number of pages taken over before there is a turn for others."""
+
+OPEN_PAGES = 64
+"""So many pages keep their lines apart. Of the others, only the joined text is kept, and taken apart when needed."""
+
+WINDOW = 1 << 17
+"""So many bytes before and behind its place, a page is looked for."""
+
+SEPARATOR = b",\n"
+
+
+class Page:
+    """Some lines, in order.
+
+    Args:
+        lines: by job id.
+
+    Attributes:
+        text: the lines, joined.
+    """
+
+    __slots__ = ("_ids", "_lines", "_text")
+
+    def __init__(self, lines: dict[str, bytes]) -> None:
+        self._lines: dict[str, bytes] | None = lines
+        self._ids: tuple[str, ...] = ()
+        self._text: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._ids) if self._lines is None else len(self._lines)
+
+    @property
+    def ids(self) -> Iterable[str]:
+        """The ids of the jobs, in order."""
+        return self._ids if self._lines is None else self._lines.keys()
+
+    @property
+    def text(self) -> bytes:
+        """The lines, joined."""
+        if self._text is None:
+            assert self._lines is not None
+            self._text = SEPARATOR.join(self._lines.values())
+        return self._text
+
+    @property
+    def lines(self) -> dict[str, bytes]:
+        """The lines by job id, to be looked at."""
+        if self._lines is not None:
+            return self._lines
+        assert self._text is not None
+        return dict(zip(self._ids, self._text.split(SEPARATOR), strict=True))
+
+    def open(self) -> dict[str, bytes]:
+        """The lines by job id, to be changed."""
+        self._lines, self._text = self.lines, None
+        return self._lines
+
+    def close(self) -> None:
+        """Keep nothing but the joined text, and whose lines these are."""
+        self._ids, self._text, self._lines = tuple(self.ids), self.text, None
+
+
+class Pages:
+    """The lines of all jobs, in the order of the blob.
+
+    Attributes:
+        lines_joined: how many lines have been joined, ever; for tests that count.
+    """
+
+    def __init__(self) -> None:
+        self.lines_joined = 0
+        self._pages: list[Page] = []
+        self._of: dict[str, Page] = {}
+        self._open: dict[Page, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._of
+
+    def __iter__(self) -> Iterator[Page]:
+        return iter(self._pages)
+
+    def without(self, kept: Container[Page]) -> Iterator[Page]:
+        """Every page but these."""
+        return (page for page in self._pages if page not in kept)
+
+    def put(self, job_id: str, line: bytes) -> None:
+        """Set the line of a job: where it stands, or at the end."""
+        page = self._of.get(job_id)
+        if page is None:
+            if not self._pages or len(self._pages[-1]) >= LINES_IN_PAGE:
+                self._pages.append(Page({}))
+            page = self._of[job_id] = self._pages[-1]
+        if page._text is not None or page not in self._open:  # else it was opened since the last commit
+            self._open.pop(page, None)
+            self._open[page] = None  # the last one opened
+            page.open()
+        page._lines[job_id] = line  # type: ignore[index]
+
+    def drop(self, job_id: str) -> None:
+        """Remove the line of a job, if it has one."""
+        page = self._of.pop(job_id, None)
+        if page is not None:
+            self._open[page] = None
+            del page.open()[job_id]
+
+    def texts(self) -> list[bytes]:
+        """The text of every page, to be joined."""
+        if not all(self._pages):
+            self._pages = [page for page in self._pages if page]
+        if self._are_small():
+            exhaust(self._repaging())
+        self.lines_joined += sum(len(page) for page in self._open if page._text is None)
+        texts = [page.text for page in self._pages]
+        self._close_some()
+        return texts
+
+    def match(self, data: bytes, start: int, end: int, doubted: Iterable[str]) -> list[Page | bytes]:
+        """Look for our pages in a blob: those that were found, and the bytes between them.
+
+        Args:
+            data: the blob.
+            start: where its first line begins.
+            end: where its last line has ended.
+            doubted: the ids of lines that may not be what the store holds.
+        """
+        doubtful = {self._of[job_id] for job_id in doubted if job_id in self._of}
+        found: list[Page | bytes] = []
+        missed = 0
+        for page in self._pages:
+            if not page or page in doubtful:
+                missed += len(page.text)
+                continue
+            text = page.text
+            expected = start + missed  # if the pages before it have kept their size
+            place = data.find(text, max(start, expected - WINDOW), min(end, expected + WINDOW + len(text)))
+            if place < 0 or not _is_whole(data, place, place + len(text), end):
+                missed += len(text)
+                continue
+            if place > start:
+                found.append(data[start:place])
+            found.append(page)
+            start, missed = place + len(text), 0
+            if data.startswith(SEPARATOR, start):
+                start += len(SEPARATOR)
+        if start < end:
+            found.append(data[start:end])
+        return found
+
+    def replace(self, runs: Iterable[Page | dict[str, bytes]]) -> None:
+        """Take over other lines.
+
+        Args:
+            runs: in order: pages of ours as they are, and lines by job id.
+        """
+        exhaust(self.replacing(runs))
+
+    def replacing(self, runs: Iterable[Page | dict[str, bytes]]) -> Slices[None]:
+        """`replace`, in slices: some pages each. Meanwhile, the pages must be left alone."""
+        pages: list[Page] = []
+        for run in runs:
+            if isinstance(run, Page):
+                pages.append(run)
+                continue
+            for page in _cut(run):
+                pages.append(page)
+                if len(pages) % PAGES_PER_SLICE == 0:
+                    yield
+        before, after = dict.fromkeys(self._pages), dict.fromkeys(pages)
+        for number, page in enumerate(before.keys() - after.keys(), 1):
+            self._open.pop(page, None)
+            for job_id in page.ids:
+                del self._of[job_id]
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        for number, page in enumerate(pages, 1):
+            if page not in before:
+                self._open[page] = None
+                self._of.update(dict.fromkeys(page.ids, page))
+                self._close_some()
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        self._pages = pages
+        if self._are_small():
+            yield from self._repaging()
+        self._close_some()
+
+    def _are_small(self) -> bool:
+        """True if the pages have become many and small."""
+        return len(self._pages) > 8 + 4 * len(self._of) // LINES_IN_PAGE
+
+    def _repaging(self) -> Slices[None]:
+        """Join the pages that have become many and small."""
+        lines: dict[str, bytes] = {}
+        for number, page in enumerate(self._pages, 1):
+            lines.update(page.lines)
+            if number % PAGES_PER_SLICE == 0:
+                yield
+        yield from self.replacing([lines])
+
+    def _close_some(self) -> None:
+        while len(self._open) > OPEN_PAGES:
+            page = next(iter(self._open))
+            del self._open[page]
+            page.close()
+
+
+def _is_whole(data: bytes, place: int, stop: int, end: int) -> bool:
+    """Whether this part of a blob is whole lines, and nothing that only looks like them."""
+    before = data[place - 1 : place] == b"\n" and data[place - 2 : place - 1] in (b",", b"{")
+    return before and (stop == end or data[stop : stop + 2] == SEPARATOR)
+
+
+def _cut(lines: dict[str, bytes]) -> Iterator[Page]:
+    """Lines as pages."""
+    entries = iter(lines.items())
+    while some := dict(itertools.islice(entries, LINES_IN_PAGE)):
+        yield Page(some)

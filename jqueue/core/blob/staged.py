@@ -1,0 +1,211 @@
+"""Staged jobs: what a task of a bulk enqueue writes into an object of its own, and what its commit makes of it.
+
+The first line is a JSON object with a checksum of all that follows, the second one says what that is; then come the
+lines of the jobs as they will stand in the blob, but for their places, which the commit knows. So it adds a hundred
+thousand jobs without looking at one of them. Jobs with a unique key, which may be taken, are kept as the arguments of
+an `Enqueue`, in the second line.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
+
+from pydantic_core import from_json
+
+from jqueue.core.blob.lines import dump_ascii, encode_places, encode_unplaced, encode_unplaced_plain
+from jqueue.core.blob.pages import SEPARATOR
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.limits import Limits, check_name, check_payload
+from jqueue.domain.operations import Preparation, StagedJobs, new_job
+
+FORMAT = 1
+
+MARK = b"\x00"
+"""Stands where the place of a job will be. JSON escapes it in every text."""
+
+PLACE_BYTES = len(', "sequence": 1234567, "created_at": "2026-01-01T00:00:00.000000+00:00"') + len(SEPARATOR)
+"""About what its place adds to a line."""
+
+RUN_AT_BYTES = len(', "run_at": "2026-01-01T00:00:00.000000+00:00"')
+"""What it adds if the job is to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedLines:
+    """The lines of staged jobs, without their places.
+
+    Attributes:
+        jobs: how many.
+        size: about how many bytes they will take in the blob.
+        unplaced: the lines, joined.
+        delays: how many jobs, one behind the other, wait for how many seconds (None: not at all).
+    """
+
+    jobs: int
+    size: int
+    unplaced: bytes = field(repr=False)
+    delays: Sequence[tuple[int, float | None]]
+
+    def text(self, first: int, now: datetime) -> bytes:
+        """The lines with sequence numbers from `first` on, created now, joined as they stand in the blob."""
+        places: list[bytes] = []
+        for jobs, delay in self.delays:
+            run_at = None if delay is None else now + timedelta(seconds=delay)
+            places += encode_places(first + len(places), jobs, now, run_at)
+        parts = self.unplaced.split(MARK)
+        return b"".join(chain.from_iterable(zip(parts, [*places, b""], strict=True)))
+
+
+class StagedWriter:
+    """Encodes jobs, one by one or many at a time, into the content of one staged object.
+
+    Args:
+        limits: what the queue accepts.
+
+    Attributes:
+        jobs: how many there are so far.
+        bytes: about how many bytes they will take in the blob.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = Limits() if limits is None else limits
+        self.jobs = 0
+        self.bytes = 0
+        self._lines: list[bytes] = []
+        self._line_bytes = 0
+        self._delays: list[tuple[int, float | None]] = []
+        self._keyed: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        job_id: str,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        unique_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_attempts: int | None = None,
+        keep_result: Duration | None = None,
+    ) -> None:
+        """Add a job. A delay counts from the commit. A job with a unique key gets another id.
+
+        Raises:
+            InvalidJobError: an argument is wrong.
+        """
+        preparation = Preparation(self.limits, 1.0, lambda: job_id, _no_claims)
+        new = new_job(
+            preparation,
+            entrypoint,
+            payload,
+            priority,
+            job_id,
+            delay=delay,
+            run_at=run_at,
+            unique_key=unique_key,
+            headers=headers,
+            max_attempts=max_attempts,
+            keep_result=keep_result,
+        )
+        seconds = None if delay is None else to_seconds("delay", delay)
+        self.jobs += 1
+        if unique_key is None:
+            self._add_lines([encode_unplaced(new.values, MARK)], seconds)
+            return
+        self.bytes += new.stored_bytes()
+        row = {
+            "entrypoint": entrypoint,
+            "payload": b64encode(new.values["payload"]).decode(),
+            "priority": priority,
+            "delay": seconds,
+            "run_at": None if run_at is None else new.values["run_at"].isoformat(),
+            "unique_key": unique_key,
+            "headers": None if headers is None else dict(headers),
+            "max_attempts": max_attempts,
+            "keep_result": new.values["keep_result"],
+        }
+        self._keyed.append({name: value for name, value in row.items() if value is not None})
+
+    def add_plain(
+        self, job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], keep_result: float | None = None
+    ) -> None:
+        """Add many jobs of one entrypoint that say nothing else. The ids are those of an `Entropy`.
+
+        Raises:
+            InvalidJobError: the entrypoint or a payload is wrong.
+        """
+        check_name("entrypoint", entrypoint, self.limits)
+        most = self.limits.payload_bytes
+        for payload in payloads:
+            if payload.__class__ is not bytes or len(payload) > most:
+                check_payload(payload, self.limits)
+        kept = None if keep_result is None else to_seconds("keep_result", keep_result)
+        lines = encode_unplaced_plain(job_ids, entrypoint, payloads, MARK, kept)
+        if lines:
+            self.jobs += len(lines)
+            self._add_lines(lines, None)
+
+    def finish(self) -> bytes:
+        """The content of the staged object."""
+        said = {
+            "lines": len(self._lines),
+            "bytes": self._line_bytes,
+            "delays": self._delays,
+            "keyed": self._keyed,
+        }
+        rest = dump_ascii(said).encode() + b"\n" + SEPARATOR.join(self._lines)
+        return b"%b\n%b" % (dump_ascii({"staged": FORMAT, "crc": zlib.crc32(rest)}).encode(), rest)
+
+    def _add_lines(self, lines: list[bytes], delay: float | None) -> None:
+        jobs = len(lines)
+        self._lines += lines
+        size = sum(map(len, lines)) + jobs * (PLACE_BYTES + (0 if delay is None else RUN_AT_BYTES))
+        self._line_bytes += size
+        self.bytes += size
+        if self._delays and self._delays[-1][1] == delay:
+            jobs += self._delays.pop()[0]
+        self._delays.append((jobs, delay))
+
+
+def read_staged(content: bytes) -> StagedJobs:
+    """What a staged object holds.
+
+    Raises:
+        InvalidBlobError: it is damaged, or no staged object.
+    """
+    damaged = f"staged jobs ({len(content)} bytes) are damaged or cut off: write them again"
+    head, _, rest = content.partition(b"\n")
+    try:
+        told = from_json(head)
+        if told["staged"] != FORMAT:
+            raise InvalidBlobError("the staged jobs were written by another version of jqueue: use the same everywhere")
+        if told["crc"] != zlib.crc32(rest):
+            raise InvalidBlobError(damaged)
+        said, _, body = rest.partition(b"\n")
+        found = from_json(said)
+        delays = [(jobs, delay) for jobs, delay in found["delays"]]
+        lines = StagedLines(found["lines"], found["bytes"], body, delays)
+        keyed = [_arguments(row) for row in found["keyed"]]
+    except (ValueError, TypeError, LookupError):
+        raise InvalidBlobError(damaged) from None
+    return StagedJobs(lines, keyed)
+
+
+def _arguments(row: dict[str, Any]) -> dict[str, Any]:
+    row["payload"] = b64decode(row["payload"], validate=True)
+    if "run_at" in row:
+        row["run_at"] = datetime.fromisoformat(row["run_at"])
+    return row
+
+
+def _no_claims(job: object) -> Any:
+    raise InvalidJobError("staged jobs have no claims")

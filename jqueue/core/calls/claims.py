@@ -1,0 +1,169 @@
+"""The claims that a queue object handed out, so that a bare id can be fenced too."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jqueue.domain.errors import (
+    ClaimLostError,
+    InvalidJobError,
+    JobCancelledError,
+    JobNotFoundError,
+    JQueueError,
+)
+from jqueue.domain.models import Claim, Job
+from jqueue.domain.operations import Ack, Dequeue, Heartbeat, Nack, Operation
+from jqueue.ports.clock import Clock
+from jqueue.runtime.system import SystemClock
+
+CLAIMS_KEPT = 100_000
+ENDED_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class HeldClaim:
+    """A claim handed out and not yet ended here.
+
+    Attributes:
+        job_id: the job.
+        attempt: the number of the claim among those on the job.
+        timeout: seconds without a heartbeat after which it is stale.
+        confirmed: when the store last confirmed it, on the clock of whoever remembers.
+    """
+
+    job_id: str
+    attempt: int
+    timeout: float
+    confirmed: float
+
+    @property
+    def claim(self) -> Claim:
+        """The claim."""
+        return Claim(self.job_id, self.attempt)
+
+
+class ClaimRegistry:
+    """Remembers claims handed out, until they are ended through the same queue object. Bounded: the oldest go first."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._held: OrderedDict[str, dict[int, HeldClaim]] = OrderedDict()
+        self._ended: OrderedDict[Claim, HeldClaim | None] = OrderedDict()
+        self._notes: dict[type[Operation], Callable[[Any, Any], None]] = {
+            Dequeue: self._note_dequeue,
+            Ack: self._note_end,
+            Nack: self._note_end,
+            Heartbeat: self._note_heartbeat,
+        }
+
+    def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
+        """A caller learns what became of its operations: of each its result, or an error that undid them all."""
+        if isinstance(outcome, JQueueError):
+            self._note_lost(outcome)
+            return
+        for place, operation in enumerate(operations):
+            note = self._notes.get(operation.__class__)
+            if note is not None:
+                result = outcome[place]
+                if isinstance(result, JQueueError):
+                    self._note_lost(result)
+                else:
+                    note(operation, result)
+
+    def _note_dequeue(self, operation: Dequeue, jobs: list[Job]) -> None:
+        self.remember(jobs, self._clock.monotonic())
+
+    def _note_end(self, operation: Ack | Nack, _: None) -> None:
+        if isinstance(operation.job, Claim):
+            self.end(operation.job)
+
+    def _note_heartbeat(self, operation: Heartbeat, errors: list[JobNotFoundError]) -> None:
+        lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
+        for error in errors:
+            self._note_lost(error)
+        now = self._clock.monotonic()
+        for claim in operation.jobs:
+            if isinstance(claim, Claim) and claim.job_id not in lost:
+                self.confirm(claim, now)
+
+    def _note_lost(self, error: JQueueError) -> None:
+        if isinstance(error, JobCancelledError):
+            return  # it is still held
+        if isinstance(error, ClaimLostError) and error.attempt is not None:
+            claim = Claim(error.job_id, error.attempt)
+            error.ended_here = self.was_ended(claim)
+            self.forget(claim)
+
+    def find(self, reference: Job | Claim | str) -> Claim:
+        """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim.
+
+        Raises:
+            InvalidJobError: it is none of the three.
+        """
+        if isinstance(reference, Job):
+            return Claim(reference.id, reference.attempt)
+        if isinstance(reference, Claim):
+            kinds = [type(field) for field in reference]
+            if not issubclass(kinds[0], str) or kinds[1] is not int:
+                said = ", ".join(kind.__name__ for kind in kinds)
+                raise InvalidJobError(f"a claim is a job's id and the number of its attempt, got Claim({said})")
+            return reference
+        if not isinstance(reference, str):
+            raise InvalidJobError(f"a Job, its claim or its id is needed, got {type(reference).__name__}")
+        attempts = self._held.get(reference, {})
+        return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
+
+    def remember(self, jobs: Iterable[Job], at: float) -> None:
+        """Claims were handed out."""
+        held = self._held
+        for job in jobs:
+            job_id, attempt = job.id, job.attempt
+            claim = HeldClaim(job_id, attempt, job.claim_timeout or 0.0, at)
+            attempts = held.get(job_id)
+            if attempts is None:
+                held[job_id] = {attempt: claim}
+            else:
+                attempts[attempt] = claim
+                held.move_to_end(job_id)
+        while len(held) > CLAIMS_KEPT:
+            held.popitem(last=False)
+
+    def held(self, claim: Claim) -> HeldClaim | None:
+        """What is remembered of a claim; None if nothing is."""
+        return self._held.get(claim.job_id, {}).get(claim.attempt)
+
+    def confirm(self, claim: Claim, at: float) -> None:
+        """The store confirmed a claim."""
+        held = self.held(claim)
+        if held is not None:
+            held.confirmed = at
+
+    def end(self, claim: Claim) -> None:
+        """A claim was ended through this queue object, by an ack or a nack."""
+        self._ended[claim] = self.held(claim)
+        self.forget(claim)
+        while len(self._ended) > ENDED_KEPT:
+            self._ended.popitem(last=False)
+
+    def reopen(self, operations: Iterable[Operation]) -> None:
+        """The caller of these was cancelled before it learned what became of them: it may try again."""
+        for operation in operations:
+            if isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
+                held = self._ended.pop(operation.job, None)
+                if held is not None:
+                    self._held.setdefault(held.job_id, {})[held.attempt] = held
+
+    def forget(self, claim: Claim) -> None:
+        """A claim was found to be lost: its holder knows."""
+        attempts = self._held.get(claim.job_id)
+        if attempts is not None:
+            attempts.pop(claim.attempt, None)
+            if not attempts:
+                del self._held[claim.job_id]
+
+    def was_ended(self, claim: Claim) -> bool:
+        """Whether this very claim was ended through this queue object."""
+        return claim in self._ended

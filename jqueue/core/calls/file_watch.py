@@ -1,0 +1,66 @@
+"""One watch of the folders of a queue, for as long as somebody waits for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from jqueue.runtime.file_events import FileEvents
+from jqueue.runtime.threads import in_a_thread
+
+
+class FileWatch:
+    """Tells whoever waits that something may have changed.
+
+    Args:
+        folders: asked for the folders; None if the queue is in none.
+        wake: called in the event loop.
+
+    Attributes:
+        noticed: whether something may have changed since the last look.
+    """
+
+    def __init__(self, folders: Callable[[], Sequence[Path]] | None, wake: Callable[[], None]) -> None:
+        self._folders = folders
+        self._wake = wake
+        self._events: FileEvents | None = None
+        self._ending: list[FileEvents] = []
+        self.noticed = False
+
+    @property
+    def active(self) -> bool:
+        """Whether every change is told."""
+        return self._events is not None and self._events.active
+
+    def begin(self) -> None:
+        """Somebody waits."""
+        if self._events is not None or self._folders is None or not FileEvents.are_there():
+            return
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+                loop.call_soon_threadsafe(self._notice, events)
+
+        self._events = events = FileEvents(self._folders, changed)
+        events.begin()
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        if self._events is not None:
+            self._events.end()
+            self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
+        self._events, self.noticed = None, False
+
+    async def ended(self) -> None:
+        """Wait until nothing is left of it."""
+        self.end()
+        while self._ending:
+            await in_a_thread(self._ending.pop().join)
+
+    def _notice(self, events: FileEvents) -> None:
+        if events is self._events:
+            self.noticed = True
+            self._wake()

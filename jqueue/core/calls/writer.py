@@ -1,0 +1,396 @@
+"""The task that carries requests to the engine: one at a time, in batches, until nothing is left to do.
+
+It starts with the first request and ends when idle, so a queue costs nothing while nobody uses it. Direct and broker
+queues share it; they differ in how many requests go into one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.deadlines import Alarms
+from jqueue.core.calls.file_watch import FileWatch
+from jqueue.core.calls.requests import Request
+from jqueue.core.calls.space import Room
+from jqueue.core.engine.engine import Engine
+from jqueue.core.pacing.pace import BATCH_WHILE_PACED
+from jqueue.domain.commits import Verdict
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import Fence, HandBack, Operation
+from jqueue.ports.log import logger_of
+from jqueue.runtime.system import forks
+
+logger = logger_of("jqueue")
+
+SHORTEST_POLL = 0.01
+POLL_GROWTH = 1.5
+
+
+class Writer:
+    """Runs one engine.
+
+    Args:
+        engine: what commits.
+        claims: remembers those that callers get.
+        batch_limit: the most requests in one commit, while the store takes as many commits as there are.
+        max_pending: the most requests that may wait; more wait for room, and give up at their deadline.
+        deadline: seconds that a call may take, if it doesn't say.
+        longest_poll: the most seconds between reads while somebody waits for jobs.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        claims: ClaimRegistry,
+        *,
+        batch_limit: int,
+        max_pending: int,
+        deadline: float,
+        longest_poll: float,
+    ) -> None:
+        self.engine = engine
+        self.note = claims.note
+        self.reopen = claims.reopen
+        self._claims = claims
+        self.deadline = deadline
+        self._batch_limit = batch_limit
+        self._max_pending = max_pending
+        self._longest_poll = longest_poll
+        self._forks = forks()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pending: deque[Request] = deque()
+        self._carried: list[Request] = []
+        self._waiting: list[Request] = []
+        self._room = Room(self._max_pending, self._pending)
+        self._task: asyncio.Task[None] | None = None
+        self._running = False  # whether the task will look for what is pending once more
+        self._resting = False  # whether it waits for something to be pending
+        self._wake: asyncio.Event = asyncio.Event()
+        self._files = FileWatch(self.engine.watched, self._wake.set)
+        self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
+        self._poll = SHORTEST_POLL
+        self._looked = 0.0  # when what the store holds was last known, on the clock of the event loop
+        self.closed: str | None = None
+
+    def has_room(self, operations: Sequence[Operation]) -> bool:
+        """Whether a call can be entered now. What keeps or ends a claim always can."""
+        return len(self._pending) < self._max_pending or not any(operation.needs_room for operation in operations)
+
+    def enter(
+        self,
+        operations: Sequence[Operation],
+        seconds: float,
+        *,
+        atomic: bool = True,
+        wait: float | None = None,
+        convert: Callable[[list[Any]], Any] = list,
+    ) -> Request:
+        """Have operations committed, in one commit; the future of the request gets their results.
+
+        Args:
+            operations: prepared.
+            seconds: by then the call has ended, besides `wait`.
+            atomic: whether one refused operation undoes the others.
+            wait: seconds for which an empty answer is not good enough.
+            convert: see `Request`.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+        """
+        loop = self._come_home()
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+        request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
+        now = loop.time()
+        if wait is not None:
+            request.patient = True
+            if self.engine.watched is not None:
+                request.future.add_done_callback(self._has_waited)
+            self._alarms.set(request, now + wait, Request.lose_patience)
+            self._alarms.set(request, now + wait + seconds, Request.expire)
+        elif seconds == self.deadline:
+            self._alarms.expire(request, now + seconds)
+        else:
+            self._alarms.set(request, now + seconds, Request.expire)
+        self._send(request)
+        return request
+
+    async def find_room(self, seconds: float) -> float:
+        """Wait until the buffer has room; returns the seconds that are left.
+
+        Raises:
+            QueueClosedError: the queue takes no calls now.
+            QueueFullError: there was none until then.
+        """
+        loop = self._come_home()
+        until = loop.time() + seconds
+        while self._room.is_full() and self.closed is None:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._room.wait()
+            except TimeoutError:
+                raise QueueFullError(
+                    f"{self._max_pending} calls are waiting for the store already, and none was done in time"
+                ) from None
+        if self.closed is not None:
+            raise QueueClosedError(self.closed)
+        return max(0.0, until - loop.time())
+
+    async def close(self, reason: str, deadline: float) -> None:
+        """Take no more calls, finish what was called, hand back what nobody took; end by the deadline.
+
+        Args:
+            reason: what later calls are told.
+            deadline: seconds.
+        """
+        self.closed = reason
+        for request in self._waiting:
+            request.lose_patience()
+        for request in (*self._pending, *self._carried):
+            request.patient = False
+        self._wake.set()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + deadline
+        await self._wait_for_task(until)
+        if self._owes_an_answer() and loop.time() < until:
+            self._start()  # the store was away for long; it may be back
+            await self._wait_for_task(until)
+        self._fail_all(None)
+        await self._files.ended()
+
+    async def _wait_for_task(self, until: float) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait([task], timeout=until - asyncio.get_running_loop().time())
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=1.0)
+
+    def open(self) -> bool:
+        """Take calls (again). False if it took them before, in this process and on this event loop."""
+        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
+        self._come_home()
+        self.closed = None
+        return not begun
+
+    async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
+        """The results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
+        seconds = self.deadline if timeout is None else timeout
+        if request.verdict is None:
+            loop = self._come_home()
+            fence = Request([Fence()], loop.create_future(), self)
+            self._alarms.set(fence, loop.time() + seconds, Request.expire)
+            self._send(fence)  # closed or not: it belongs to a call that was made before
+            try:
+                await fence.future
+            except StorageError as error:
+                request.last_error = error
+        if request.verdict is Verdict.LANDED:
+            if isinstance(request.landed, JQueueError):
+                raise request.landed
+            pairs = list(zip(request.operations, request.landed or [], strict=True))
+            for operation, result in pairs:
+                if not operation.claims_jobs:
+                    self.note([operation], [result])
+            return [[] if operation.claims_jobs else result for operation, result in pairs]
+        if request.verdict is Verdict.NOT_DONE:
+            raise DeadlineExceededError("it was certainly not done, and never will be")
+        raise request.unknown("it still cannot be said whether it was done", request.last_error)
+
+    # Coming in
+
+    def _come_home(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Notice a fork or another loop: requests and locks of the old one mean nothing here."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._forks == forks():
+            return loop
+        if self._forks == forks() and self._loop is not None and self._loop.is_running():
+            raise JQueueError("one queue object was used from two running event loops: make one for each")
+        moved, closed = self._loop is not None or self._forks != forks(), self.closed
+        self._forks, self._loop = forks(), loop
+        if moved:
+            self._begin()
+            self.closed = closed
+            self.engine.reset()
+        return loop
+
+    def _send(self, request: Request) -> None:
+        self._pending.append(request)
+        if self._resting:
+            self._wake.set()
+        if not self._running:
+            self._start()
+
+    def _start(self) -> None:
+        """Have the task running."""
+        if self._task is not None and self._task.done():
+            self._ended(self._task)  # before another one begins
+        if self._task is None:
+            self._running = True
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
+            self._task.add_done_callback(self._ended)
+
+    def take_back(self, claims: Sequence[Claim]) -> None:
+        """Claims that nobody received: they go back with the next commit."""
+        for claim in claims:
+            self._claims.forget(claim)
+        self._send(self._request_of_ours(HandBack(tuple(claims)), None))  # however long it takes
+
+    def _request_of_ours(self, operation: Operation, deadline: float | None) -> Request:
+        """A request that nobody waits for."""
+        loop = asyncio.get_running_loop()
+        request = Request([operation], loop.create_future(), self)
+        request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        if deadline is not None:
+            self._alarms.set(request, loop.time() + deadline, Request.expire)
+        return request
+
+    def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
+        """If nobody else waits, there is nothing to watch any more."""
+        if self._resting and not any(request.wanted for request in self._waiting):
+            self._wake.set()
+
+    # Going out
+
+    async def _run(self) -> None:
+        life = self.engine.life
+        try:
+            await self._carry_all()
+        finally:
+            if life is self.engine.life:
+                self._running = False
+                self._files.end()
+
+    async def _carry_all(self) -> None:
+        fenced = False
+        while True:
+            await self._keep_pace()
+            batch = self._take_batch()
+            if self.closed is not None:
+                self._turn_away(self.closed)
+            self._waiting = [request for request in self._waiting if request.wanted]
+            if batch:
+                # who waits longest is served first
+                pace = self.engine.pace
+                read_first = pace.shared if pace.interval else self.engine.turns.begin()
+                await self._carry([*self._waiting, *batch], read_first=read_first)
+                self._looked, self._poll = asyncio.get_running_loop().time(), SHORTEST_POLL
+                fenced = False
+            elif self._waiting:
+                await self._watch()
+            elif self._owes_an_answer() and not fenced:
+                await self._carry([self._request_of_ours(Fence(), self.deadline)])
+                fenced = True
+            else:
+                return
+
+    async def _keep_pace(self) -> None:
+        """While the store would refuse a write, or it is the others' turn, let calls gather for the next.
+
+        A queue that is left tries at once.
+        """
+        pace = self.engine.pace if self.engine.pace.interval else self.engine.turns
+        while self._pending and self.closed is None and (pause := pace.pause()) > 0:
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait until a call comes in, or the queue is closed. Returns whether it was so within so many seconds."""
+        life = self.engine.life
+        self._wake.clear()
+        self._resting = woken = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            woken = False
+        finally:
+            if life is self.engine.life:
+                self._resting = False
+        self.engine.go_on(life)
+        return woken
+
+    def _take_batch(self) -> list[Request]:
+        """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
+        limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pace.interval else self._batch_limit
+        batch: list[Request] = []
+        while self._pending and len(batch) < limit:
+            request = self._pending.popleft()
+            if not request.future.done():
+                batch.append(request)
+        self._room.let_in()
+        return batch
+
+    async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
+        self._carried, life = requests, self.engine.life
+        await self.engine.commit(requests, read_first=read_first)
+        self.engine.go_on(life)
+        self._waiting = [request for request in requests if not request.future.done()]
+        self._carried = []
+        await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
+        self.engine.go_on(life)
+
+    async def _watch(self) -> None:
+        """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
+        loop, version = asyncio.get_running_loop(), self.engine.draft.version
+        self._files.begin()
+        due = self.engine.next_due() if any(request.sought is not None for request in self._waiting) else None
+        until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
+        poll = self._longest_poll if self._files.active else self._poll
+        until_poll = max(0.0, self._looked + poll - loop.time())
+        polling = until_poll <= until_due
+        if not self._files.noticed and await self._rest(min(until_poll, until_due)) and not self._files.noticed:
+            return
+        polling, self._files.noticed = polling or self._files.noticed, False
+        await self._carry(self._waiting, read_first=polling)
+        if self.engine.draft.version != version:
+            self._looked, self._poll = loop.time(), SHORTEST_POLL
+        elif polling:
+            self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
+
+    def _turn_away(self, reason: str) -> None:
+        """Who waits for room that others have to make waits no longer."""
+        for request in self._waiting:
+            if isinstance(request.last_error, QueueFullError) and not request.in_flight:
+                request.fail(QueueClosedError(reason))
+
+    def _owes_an_answer(self) -> bool:
+        """Whether writes are open that may have made claims for somebody who has left."""
+        return any(request.claims_jobs for sent in self.engine.tries.open for request, _ in sent.outcomes)
+
+    # Ending
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is not self._task:
+            return
+        self._task = None
+        if not self._pending:
+            self._alarms.clear()  # nobody waits
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            if error is not None:
+                logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
+            self._fail_all(error)
+        if error is not None:
+            self.engine.reset()
+
+    def _fail_all(self, error: BaseException | None) -> None:
+        requests = [*self._carried, *self._waiting, *self._pending]
+        self._carried, self._waiting = [], []
+        self._pending.clear()
+        for request in requests:
+            if request.wanted:
+                if request.in_flight or request.open_tries:
+                    request.fail(request.unknown("the queue's writer ended before the store's answer", error))
+                elif error is not None:
+                    request.fail(StorageError("the queue's writer failed, and nothing was done", error))
+                else:
+                    request.fail(DeadlineExceededError("the queue was closed, and nothing was done"))
+        self._room.let_all_go()

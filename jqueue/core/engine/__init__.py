@@ -1,0 +1,1 @@
+"""The loop of one commit, whatever a queue is kept in."""

@@ -1,0 +1,245 @@
+"""What carries calls to where a queue is, whatever that is: the loop of one commit, its order, and its repetitions.
+
+A subclass says how the draft is brought up to date (`refresh`), and how what was changed in it gets out (`_write`).
+One engine runs one `commit` at a time; `jqueue.core.calls.writer` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jqueue.core.blob.content import Sight
+from jqueue.core.calls.requests import Outcome, Request, as_storage_error, is_empty, rest
+from jqueue.core.engine.staleness import StaleWatch
+from jqueue.core.engine.tries import OpenTries, answer
+from jqueue.core.pacing.pace import Backoff, CycleTime, WritePace
+from jqueue.core.pacing.turns import Turns
+from jqueue.domain.commits import Verdict
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.models import Claim
+from jqueue.domain.operations import Sweep, perform
+from jqueue.ports.clock import Clock, Entropy
+
+TRANSIENT = (StorageError, OSError, TimeoutError)
+"""What is worth another try, unless it is a StorageFatalError."""
+
+OPERATIONS_PER_SLICE = 256
+"""After so many operations the event loop gets a turn."""
+
+
+class Engine(ABC):
+    """Carries requests, from one process.
+
+    Args:
+        clock: tells the time where the store does not.
+        entropy: makes ids and jitter.
+        claim_timeout: seconds, for claims that carry no timeout of their own.
+        max_conflicts: after so many conflicts in one commit, CASConflictError reaches the callers; None: never.
+
+    Attributes:
+        draft: what is known of the queue.
+        loaded: whether it was ever read.
+        life: another object after each `reset`.
+    """
+
+    draft: Draft
+    loaded: bool
+    sweeps_in_place = False
+    """Whether a job whose claim is over keeps its place."""
+    watched: Callable[[], Sequence[Path]] | None = None
+    """Asked for the folders in which every change is seen; None if there are none."""
+
+    def __init__(
+        self, clock: Clock, entropy: Entropy, *, claim_timeout: float, max_conflicts: int | None = None
+    ) -> None:
+        self.clock = clock
+        self.entropy = entropy
+        self.claim_timeout = claim_timeout
+        self.max_conflicts = max_conflicts
+        self.reset()
+
+    def reset(self) -> None:
+        """Read anew: after a fork, or when what is known cannot be trusted."""
+        self.life = object()
+        self.watch = StaleWatch(self.claim_timeout)
+        self._forget_content()
+        self.tries = OpenTries()
+        self.cycle = CycleTime()
+        self.turns = Turns(self.clock)
+        self.pace = WritePace(self.clock, self.entropy)
+
+    @abstractmethod
+    def _forget_content(self) -> None:
+        """Begin with an empty draft, and with nothing read."""
+
+    def now(self) -> datetime:
+        """The time by the store's clock, if it has one; else by our own."""
+        return self.store_time() or self.clock.now()
+
+    def store_time(self) -> datetime | None:
+        """The time by a clock that all users of the store share; None if there is no such clock."""
+        return None
+
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
+        """Carry requests until each is settled, has failed, or is still waiting for jobs.
+
+        Args:
+            requests: submitted before this call.
+            read_first: begin with a read: somebody else may have changed the queue.
+        """
+        backoff = Backoff(self.entropy)
+        fresh, conflicts = False, 0
+        refusal: Exception | None = None
+        life = self.life
+        self.draft.rollback()
+        must_read = read_first or not self.loaded or bool(self.tries.open) or self._must_look(requests)
+        while pending := [request for request in requests if not request.future.done()]:
+            self.go_on(life)
+            try:
+                if must_read:
+                    await self.refresh()
+                    fresh, must_read = True, False
+                    order = self.pace if self.pace.interval else self.turns
+                    if (seconds := order.not_yet(self.draft.version, self.draft.commits)) is not None:
+                        must_read = True
+                        await rest(pending, seconds)
+                elif refusal is not None:
+                    self._refuse(pending, refusal)
+                else:
+                    outcomes = await self._apply(pending)
+                    self.go_on(life)
+                    if not fresh and self._is_short(outcomes):
+                        self._undo(outcomes)
+                        must_read = True
+                        continue
+                    if self.draft.changed:
+                        await self._write(outcomes)
+                    elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
+                        answer(outcomes)
+                    else:
+                        self._undo(outcomes)
+                        must_read = True
+                        continue
+                    return
+            except CASConflictError as error:
+                conflicts += 1
+                must_read = True
+                if self.max_conflicts is not None and conflicts > self.max_conflicts:
+                    refusal = error
+                await rest(pending, backoff.conflict(self.cycle.seconds))
+            except Exception as error:
+                failure = as_storage_error(error)
+                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+                    for request in pending:
+                        request.last_error = error
+                    throttled = isinstance(error, StorageThrottledError)
+                    await rest(pending, backoff.failure(throttled=throttled, pace=None if must_read else self.pace))
+                    must_read = True
+                elif must_read or failure.nothing_written:
+                    self._fail(pending, failure)
+                else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
+                    refusal, must_read = failure, True
+
+    def _must_look(self, requests: Sequence[Request]) -> bool:
+        """Whether what is known, and was current once, will not do for these requests."""
+        return False
+
+    def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+        """Whether somebody would get less than was asked for, which a read might find."""
+        return False
+
+    @abstractmethod
+    async def refresh(self) -> bool:
+        """Bring the draft up to date. Returns whether it had changed.
+
+        Raises:
+            StorageError: the store failed.
+        """
+
+    @abstractmethod
+    async def look(self, deadline: float) -> tuple[Sight, int, int]:
+        """What there is now, its bytes, and how many of them count against the limit: a read of its own.
+
+        Raises:
+            StorageError: the store failed, or was not read within so many seconds.
+        """
+
+    @abstractmethod
+    async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
+        """Send what was changed in the draft, and settle the requests.
+
+        Raises:
+            CASConflictError: somebody else was quicker; what was not settled is tried again after a read.
+            StorageError: the store failed.
+        """
+
+    def go_on(self, life: object) -> None:
+        """Raise CancelledError in a task that began before the queue moved to another loop: this state is not its."""
+        if life is not self.life:
+            raise asyncio.CancelledError("the queue has moved to another event loop")
+
+    def next_due(self) -> datetime | None:
+        """When a job becomes ready that was not when jobs were last looked for; None if that is not known of any."""
+        return self.draft.next_due()
+
+    def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
+        """The claims that are stale by now, each with the heartbeat that stood still."""
+        return self.watch.suspects()
+
+    async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
+        """Apply requests to the draft: what ends or moves claims, then the sweep, then what makes claims."""
+        draft, now = self.draft, self.now()
+        outcomes: list[tuple[Request, Outcome]] = []
+        nothing_for: set[Any] = set()
+        claiming: list[Request] = []
+        for number, request in enumerate(pending, 1):
+            if request.claims_jobs:
+                claiming.append(request)
+            elif not request.future.done():  # or its deadline passed, or its caller left, in this very moment
+                request.in_flight = True
+                outcomes.append((request, request.perform(draft, now)))
+            if number % OPERATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        if claiming or draft.changed:
+            perform(Sweep(self._suspects(now), in_place=self.sweeps_in_place), draft, now)
+        for number, request in enumerate(claiming, 1):
+            if not request.future.done():
+                request.in_flight = True
+                key = request.sought
+                if key is not None and key in nothing_for:
+                    outcomes.append((request, [[]]))
+                    continue
+                before = draft.savepoint()
+                outcome = request.perform(draft, now)
+                if key is None and draft.savepoint() != before:
+                    nothing_for.clear()
+                elif key is not None and is_empty(outcome):
+                    nothing_for.add(key)
+                outcomes.append((request, outcome))
+            if number % OPERATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return outcomes
+
+    def _undo(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+        self.draft.rollback()
+        for request, _ in outcomes:
+            request.in_flight = False
+            request.release(Verdict.NOT_DONE)
+
+    def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
+        """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""
+        if isinstance(refusal, StorageFatalError) and self.tries.open:
+            self.tries.close({self.tries.open[-1]: Verdict.NOT_DONE})
+        self._fail(pending, refusal)
+
+    def _fail(self, pending: Sequence[Request], error: Exception) -> None:
+        for request in pending:
+            request.in_flight = False
+            unsure = "it was sent, and it cannot be said whether it was done"
+            request.fail(request.unknown(unsure, error) if request.open_tries else error)

@@ -1,0 +1,79 @@
+"""Writes that were sent, and what becomes of the requests that they carried.
+
+A write that got any answer but a clean success stays open: it may have landed, or land later. Once its fate is known,
+the requests of the one that landed get their outcomes, and those of the others can be sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jqueue.core.calls.requests import Outcome, Request
+from jqueue.domain.commits import CommitId, Verdict
+
+TRIES_KEPT = 256
+"""How many writes of unknown fate are remembered for callers that have left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Try:
+    """One write, sent: what it is recognised by, and what each request got if it landed."""
+
+    commit: CommitId
+    outcomes: tuple[tuple[Request, Outcome], ...]
+
+
+def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+    """Deliver what needed no commit, or what one commit carried."""
+    for request, outcome in outcomes:
+        request.in_flight = False
+        if request.patient:
+            request.deliver(outcome)
+        else:
+            request.settle(outcome)
+
+
+class OpenTries:
+    """The writes of one engine whose fate is not known.
+
+    Attributes:
+        open: they, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[Try] = []
+
+    def add(self, sent: Try) -> None:
+        """This write got no clean answer."""
+        self.open.append(sent)
+        for request, _ in sent.outcomes:
+            request.open_tries += 1
+
+    def close(self, verdicts: Mapping[Try, Verdict], landed: Try | None = None) -> None:
+        """Writes whose fate is known: deliver the ones that landed, and release the requests of the others.
+
+        Args:
+            verdicts: what became of writes that were open.
+            landed: a write that was never open: its answer was a clean success.
+        """
+        if verdicts:
+            self.open = [sent for sent in self.open if sent not in verdicts]
+            for sent in verdicts:
+                for request, _ in sent.outcomes:
+                    request.open_tries -= 1
+        if landed is not None:
+            answer(landed.outcomes)
+        for sent, verdict in verdicts.items():
+            if verdict is Verdict.LANDED:
+                answer(sent.outcomes)
+        for sent, verdict in verdicts.items():
+            if verdict is not Verdict.LANDED:
+                for request, _ in sent.outcomes:
+                    request.release(verdict)
+
+    def forget_old(self) -> None:
+        """While no write gets through, tries pile up: the oldest that nobody waits for are of no use any more."""
+        old = [sent for sent in self.open[:-TRIES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)]
+        if old:
+            self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

@@ -1,1 +1,0 @@
-"""Queues on places that keep jobs one by one."""

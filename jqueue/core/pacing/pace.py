@@ -1,0 +1,214 @@
+"""How fast to go: backoff after failures and lost races, and the pace that a store keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from jqueue.domain.backoff import exponential_bound
+from jqueue.domain.models import CommitRecord
+from jqueue.ports.clock import Clock, Entropy
+
+FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
+THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
+LEAST_CYCLE = 0.001
+
+FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
+"""Seconds between two writes: after the first refusal; when shorter, there is no pace any more; and at the most."""
+
+SLOWER, MUCH_SLOWER, HARDLY_SLOWER = 1.25, 1.5, 1.05
+"""How a refusal lengthens the interval: at first; again for the same commit; and if another writer was in the way."""
+
+QUICKER, QUICKEST = 0.005, 40
+"""Each commit in a row without a refusal shortens the interval by so much more than the one before, so many times."""
+
+KEPT = 0.95
+"""Who waited so much of the interval has kept the pace."""
+
+MOST_REFUSALS = 4
+"""Refusals in a row that lengthen the pause before the next try, each by a quarter of an interval, if others write."""
+
+AFTER_ANOTHER = 0.5
+"""Intervals to wait when a read has found another's commit: it is as old as the last look at the most."""
+
+MOST_TURNS = 8
+"""A writer takes every eighth turn at the least, however many others there are."""
+
+BATCH_WHILE_PACED = 10_000
+"""The most calls in one commit while a store keeps a pace: as many as in a broker's."""
+
+LOSERS_JITTER = 0.25
+"""Who lost several races tries again within so much of a cycle: who lost together does not meet again."""
+
+
+class Backoff:
+    """The pauses between the tries of one commit: full jitter, growing."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._failures = 0
+        self._conflicts = 0
+
+    def failure(self, *, throttled: bool, pace: WritePace | None = None) -> float:
+        """Seconds to wait after a failure of the store; more if it asked for fewer requests.
+
+        Args:
+            throttled: whether it did.
+            pace: if it was a write that failed: the pace of writes, which says when to try again if it came too soon.
+        """
+        if throttled and pace is not None:
+            return pace.refused()
+        self._failures += 1
+        base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
+        return self._entropy.jitter(exponential_bound(self._failures, base, cap))
+
+    def conflict(self, cycle: float) -> float:
+        """Seconds to wait after losing a race: none the first time, then a part of a cycle.
+
+        A race is lost to somebody who has won it, so the store is well, and who won waits: see `turns`.
+
+        Args:
+            cycle: seconds that this writer takes to read and write the blob once.
+        """
+        self._conflicts += 1
+        return self._entropy.jitter(LOSERS_JITTER * max(cycle, LEAST_CYCLE)) if self._conflicts > 1 else 0.0
+
+
+class WritePace:
+    """The pace at which a store takes writes of one object, learned from those that it refuses.
+
+    Google Cloud Storage and Cloudflare R2 take one a second. A refusal lengthens the interval between writes, and each
+    commit without one shortens it a little, so that it stays near what the store takes. A store that refuses nothing
+    is never waited for.
+
+    The pace is that of the object, and other writers share it. So a writer leaves a turn to each that has committed
+    since its own last commit, and a refusal says little about the store if another writer's commit was in the way.
+
+    Args:
+        clock: tells how long ago something was.
+        entropy: draws when to try again, or two writers would go on meeting.
+
+    Attributes:
+        interval: seconds between two writes of the object; 0 while the store takes all.
+        sent: when the last write was sent, by the monotonic clock.
+    """
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self.interval = 0.0
+        self.sent = 0.0
+        self._clock = clock
+        self._entropy = entropy
+        self._landed = self._changed = -math.inf
+        self._version = self._refusals = self._clean = 0
+        self._rivals: set[str] = set()
+        self._if_moved = 0.0
+        self._own, self._seen, self._passed = "", 0, 0
+        self._drawn, self._due, self._contended = 0.0, -math.inf, False
+
+    @property
+    def shared(self) -> bool:
+        """Whether others write in turn with us: what we last committed will be old when it is our turn again."""
+        return self.interval > 0.0 and bool(self._rivals)
+
+    def pause(self) -> float:
+        """Seconds until it is our turn to write; none or less if it is now."""
+        if not self.interval:
+            return 0.0
+        turns = min(MOST_TURNS, 1 + len(self._rivals))
+        return self._landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
+
+    def landed(self, own: str, commits: Mapping[str, CommitRecord]) -> None:
+        """The last write was taken.
+
+        Args:
+            own: this writer's id.
+            commits: the commit table that it wrote.
+        """
+        version = commits[own].version
+        self._own, self._seen, self._passed, self._drawn = own, version, 0, 0.0
+        self._contended = False
+        if self.interval:
+            since = {writer for writer, record in commits.items() if writer != own and record.version > self._version}
+            self._rivals = since if self._version else set()
+            self._clean = 0 if self._refusals else min(QUICKEST, self._clean + 1)
+            seen = (self.sent - self._landed) / max(1, version - self._version)
+            self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._clean)))
+            if self.interval < LEAST_INTERVAL:
+                self.interval = 0.0
+        self._landed = self._changed = self.sent
+        self._version, self._refusals, self._if_moved = version, 0, 0.0
+
+    def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+        """After a read: seconds until the next one, if the write would be refused or is another's; None if it is ours.
+
+        The writer that committed longest ago is next, and the others leave it an interval. A writer that has not
+        committed yet draws its place. No writer waits twice for the same version, so an absent one is passed over.
+
+        Args:
+            version: that of the object.
+            commits: the commit table.
+        """
+        now = self._clock.monotonic()
+        if version != self._seen and any(writer != self._own for writer in commits):
+            place, self._contended = self._place(version, commits), True
+            self._passed += place < 1
+            self._seen = version
+            if place < 1 and not self._refusals and not self._rivals:  # the other commit may be old
+                return None
+            wait = self.interval * min(MOST_TURNS, place + AFTER_ANOTHER / max(1, self._passed))
+            self._due = now + min(LONGEST_INTERVAL, wait)
+        return self._due - now if now < self._due else None
+
+    def _place(self, version: int, commits: Mapping[str, CommitRecord]) -> float:
+        """Number of writers to leave a turn to: those that came between our last two commits, and not since."""
+        if self._own in commits:
+            return sum(writer in commits and commits[writer].version < self._version for writer in self._rivals)
+        if not self._drawn:
+            self._drawn = version + self._entropy.jitter(float(min(MOST_TURNS, len(commits))))
+        return max(0.0, self._drawn - version)
+
+    def refused(self) -> float:
+        """The last write came too soon. Returns the seconds until the next try."""
+        first, self._refusals, self._if_moved = not self._refusals, self._refusals + 1, 0.0
+        hardly = self.interval * (HARDLY_SLOWER if first else 1.0)
+        if not self.interval:
+            self.interval = FIRST_INTERVAL
+        elif self.sent - self._changed < KEPT * self.interval:
+            self.interval = min(LONGEST_INTERVAL, hardly)
+        else:
+            self._if_moved = min(LONGEST_INTERVAL, hardly)
+            self.interval = min(LONGEST_INTERVAL, self.interval * (SLOWER if first else MUCH_SLOWER))
+        now = self._clock.monotonic()
+        due = self._landed + self.interval if self._landed == self._changed else now
+        in_a_row = min(MOST_REFUSALS, self._refusals - 1) if self._contended else 0
+        more = self._entropy.jitter(self.interval * in_a_row / 4)
+        return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4) + more)
+
+    def moved(self) -> None:
+        """A read found a commit that is not our last: if a write was refused, that was in its way."""
+        if self.interval:
+            self._changed = self._clock.monotonic()
+            self.interval, self._if_moved = self._if_moved or self.interval, 0.0
+
+
+class CycleTime:
+    """How long this writer takes to read and write the blob once, in seconds: moving averages."""
+
+    WEIGHT = 0.2
+
+    def __init__(self) -> None:
+        self._read = 0.0
+        self._write = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """One read and one write."""
+        return (self._read or self._write) + (self._write or self._read)
+
+    def read(self, seconds: float) -> None:
+        """A read took so long."""
+        self._read += (seconds - self._read) * (self.WEIGHT if self._read else 1.0)
+
+    def write(self, seconds: float) -> None:
+        """A write took so long."""
+        self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)

@@ -1,0 +1,399 @@
+"""The kind of dirq's queues whose elements are folders, with a file for each piece of data.
+
+    00000000/5fb8a3c91e2403/body       the payload, by the schema that all programs are told
+    00000000/5fb8a3c91e2403/header     a table of headers
+    00000000/5fb8a3c91e2403/locked/    somebody has locked it
+    temporary/, obsolete/              being added, being removed
+
+A claim's token is the time of its `locked`, which nobody else sets. An element that is finished, buried or put to the
+back is renamed with the lock in it, and looked at there: whoever has it under its new name has it alone. If the lock
+in it turns out to be another's, it goes back to its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.formats.dirq.adding import TRIES, added
+from jqueue.formats.dirq.disk import Folder, Stamp
+from jqueue.formats.dirq.names import (
+    DEAD,
+    ELEMENT,
+    FOLDER,
+    HIDDEN,
+    Place,
+    Schema,
+    decode_table,
+    hidden,
+    number_of,
+)
+from jqueue.formats.dirq.store import ABANDONED, CAPABILITIES, DirqStore
+from jqueue.formats.files.folders import FrozenHeaders, arrived, microseconds, moment, note_of
+from jqueue.formats.port import Change, Kept, Lost
+
+MAXELTS = 16_000
+"""So many elements in a folder, and the next one is begun."""
+
+TEMPORARY, OBSOLETE, LOCKED = "temporary", "obsolete", "locked"
+OURS = ".jq"
+"""What dirq does not take for an element: while it is young, Python's purge removes it too early."""
+
+
+class DirqElements(DirqStore):
+    """A queue of dirq whose elements are folders (`Queue`, `Directory::Queue::Normal`) as a store of jobs.
+
+    Args:
+        path: of the folder; it is made with the first job.
+        schema: what the elements consist of, which is not on the disk.
+        maxelts: how many go into one folder.
+        settings: see `DirqStore`: entrypoint, umask, maxtemp, maxlock, fsync.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, schema: Schema | None = None, maxelts: int = MAXELTS, **settings: Any
+    ) -> None:
+        super().__init__(path, **settings)
+        self._schema = Schema() if schema is None else schema
+        self._maxelts = max(1, maxelts)
+        self._settings |= {"schema": schema, "maxelts": maxelts}
+        self._last: tuple[datetime, str, int] | None = None
+        self.capabilities = replace(CAPABILITIES, headers=self._schema.headers is not None)
+
+    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+        """The jobs with their payloads and headers. Those that cannot be read are left out."""
+        found = []
+        for job, place in jobs:
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
+                found.append(self._with_content(job, Place.parse(place).name))
+        return found
+
+    def _check_kind(self, names: frozenset[str]) -> None:
+        if any(map(FOLDER.fullmatch, names)) and not names & {TEMPORARY, OBSOLETE}:
+            raise StorageFatalError(f"{self._root!r} is a queue of dirq's simple kind: kind=simple reads it")
+
+    # Looking
+
+    def _stamp(self, name: str) -> tuple[Stamp, bool]:
+        found = os.lstat(self._disk.path(name))
+        if not stat.S_ISDIR(found.st_mode):  # nor a link to one, which is not the queue's to empty
+            raise NotADirectoryError
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
+        return stamp, found.st_nlink != 2 and os.path.lexists(self._lock_path(name))  # some file systems count no links
+
+    def _lock_of(self, name: str) -> tuple[int, int]:
+        try:
+            token = os.stat(self._lock_path(name)).st_mtime_ns
+        except FileNotFoundError:
+            return 0, 0
+        return token, os.stat(self._disk.path(name)).st_mtime_ns
+
+    def _condition(self, place: str) -> Stamp:
+        return self._disk.condition(place, self._schema.payload, self._schema.headers or self._schema.payload)
+
+    def _lock_path(self, name: str) -> str:
+        return f"{self._disk.path(name)}/{LOCKED}"
+
+    def _to_look_at(self, folder: Folder) -> Iterable[str]:
+        return tuple(folder.elements)
+
+    def _with_content(self, job: Job, name: str) -> Job:
+        """The job with its payload and headers.
+
+        Raises:
+            FileNotFoundError: there is no payload.
+            ValueError: the headers cannot be read.
+        """
+        path, schema = self._disk.path(name), self._schema
+        payload, legal = b"", schema.may_be_missing and os.path.exists(f"{path}/{schema.mandatory}")
+        with suppress(*((FileNotFoundError,) if legal else ())):
+            payload = self._disk.read(f"{path}/{schema.payload}")
+        headers: dict[str, str] = {}
+        if schema.headers is not None:
+            for text in schema.strings:
+                with suppress(FileNotFoundError):
+                    headers[text] = self._disk.read(f"{path}/{text}").decode("utf-8")
+            with suppress(FileNotFoundError):
+                headers |= decode_table(self._disk.read(f"{path}/{schema.headers}"))
+        return job.evolve(payload=payload, headers=FrozenHeaders(headers))
+
+    def _leftovers(self, now: datetime) -> Iterator[str]:
+        if not self._maxtemp:
+            return
+        for folder, age in ((TEMPORARY, self._maxtemp), (OBSOLETE, max(self._maxtemp, ABANDONED))):
+            try:
+                names = os.listdir(self._disk.path(folder))
+            except FileNotFoundError:
+                continue
+            for name in names:
+                if name.endswith(OURS) or ELEMENT.fullmatch(name):
+                    with suppress(FileNotFoundError):
+                        found = os.stat(self._disk.path(f"{folder}/{name}"))
+                        if now.timestamp() - max(found.st_mtime, found.st_ctime) > age:
+                            yield f"{folder}/{name}"
+
+    def _discard(self, name: str, now: datetime) -> None:
+        """What was on its way out with its lock and its payload may be somebody else's: it goes back."""
+        folder, _, element = name.removesuffix(OURS).partition("/")
+        path = self._disk.path(name)
+        whole = os.path.exists(self._lock_path(name)) and os.path.exists(f"{path}/{self._schema.mandatory}")
+        if folder == OBSOLETE and name.endswith(OURS) and whole:
+            place = element.replace("-", "/", 1)
+            self._disk.make_folder(place[:8])
+            os.rename(path, self._disk.path(place))
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+    # Adding
+
+    def write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element into `temporary`: see `AddsInParts`. Returns its name there."""
+        job = change.after
+        assert job is not None
+        files = self._schema.files(job)
+        note = note_of(job, self.entrypoint, headers=False) | (arrived(job) if change.arrives else {})
+        element = self._disk.new_name(now)
+        for _ in range(TRIES):
+            part = f"{TEMPORARY}/{element}{OURS}"
+            path = self._disk.path(part)
+            try:
+                self._disk.mkdir(path)
+                for file, content in files.items():
+                    self._disk.create(f"{path}/{file}", content)
+                if note:
+                    self._disk.write_note(part, note)
+                self._disk.made_in(path)
+            except FileExistsError:
+                element = self._disk.new_name(now)
+            except FileNotFoundError:  # or somebody has tidied up
+                self._disk.make_folder(TEMPORARY)
+                self._disk.make_folder(OBSOLETE)
+            except OSError:
+                self.drop_part(part)
+                raise
+            else:
+                return part
+        raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+
+    def publish(self, part: str, change: Change, now: datetime) -> Kept:
+        """Give it its name: see `AddsInParts`."""
+        element = part.removeprefix(f"{TEMPORARY}/").removesuffix(OURS)
+        if change.after is not None and change.after.status is JobStatus.DEAD:
+            name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
+        else:
+            name = self._rename_to_the_back(part, now, element)
+        return added(change, name, name)
+
+    def drop_part(self, part: str) -> None:
+        """Remove what was written into `temporary`."""
+        shutil.rmtree(self._disk.path(part), ignore_errors=True)
+
+    def _rename_to_the_dead(self, source: str, place: str) -> str:
+        self._disk.make_folder(HIDDEN)
+        name = hidden(DEAD, place)
+        self._disk.rename(source, name)
+        self._disk.touched(HIDDEN)
+        return name
+
+    def _rename_to_the_back(self, source: str, now: datetime, element: str = "") -> str:
+        """Give an element a name behind all others: in the last folder, or the next one if that is full.
+
+        Args:
+            source: where it is.
+            now: the time.
+            element: its name in that folder, if it has not been taken in this moment; empty for a new one.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        folder = self._last_folder(now)
+        for _ in range(TRIES):
+            element = element or self._disk.new_name(now)
+            name = f"{folder}/{element}"
+            try:
+                self._disk.rename(source, name)
+            except FileNotFoundError:
+                os.stat(self._disk.path(source))
+                self._disk.make_folder(folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                element = ""
+            else:
+                self._disk.touched(folder)
+                return name
+        raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
+
+    def _last_folder(self, now: datetime) -> str:
+        """The folder for the next element. What there is is looked up once for all changes of a moment."""
+        if self._last is None or self._last[0] is not now:
+            self._look_at_top(now.timestamp())
+            name = max(self._folders, default="00000000")
+            with suppress(FileNotFoundError):
+                links = os.stat(self._disk.path(name)).st_nlink
+                self._last = now, name, links - 2 if links > 1 else len(os.listdir(self._disk.path(name)))
+            if self._last is None or self._last[1] != name:
+                self._last = now, name, 0
+        _, name, count = self._last
+        if count >= self._maxelts:
+            name, count = f"{int(name, 16) + 1:08x}", 0
+        self._last = now, name, count + 1
+        return name
+
+    # Claims
+
+    def _claim(self, change: Change, now: datetime) -> Kept:
+        before, job, name = change.before, change.after, change.place
+        assert before is not None
+        assert job is not None
+        self._lock(name)
+        path, token = self._disk.path(name), self._disk.new_token(now)
+        os.utime(f"{path}/{LOCKED}", ns=(token, token))
+        os.utime(path, ns=(token, token))
+        note = self._disk.note(name)
+        attempt = max(job.attempt, note.get("attempt", 0) + 1)
+        failures = note.get("failures", 0) + job.failures - before.failures
+        note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
+        self._disk.write_note(name, note)
+        place = Place(name, token, token)
+        values = {"heartbeat_at": moment(token // 1000), "claim_timeout": job.claim_timeout}
+        try:
+            claimed = self._with_content(self._job(place, note, status=JobStatus.IN_PROGRESS, **values), name)
+        except (FileNotFoundError, ValueError):
+            os.rmdir(f"{path}/{LOCKED}")
+            raise self._set_aside(name) from None
+        self._check(place)
+        return Kept(claimed, str(place))
+
+    def _lock(self, name: str) -> None:
+        try:
+            self._disk.mkdir(self._lock_path(name))
+        except FileExistsError:
+            raise Lost from None
+        except PermissionError:
+            raise self._set_aside(name) from None
+
+    def _unlock(self, name: str) -> None:
+        os.rmdir(self._lock_path(name))
+
+    def _check(self, place: Place, name: str | None = None) -> None:
+        """See to it that a lock is still the one that was seen, wherever the element is by now."""
+        if os.stat(self._lock_path(name or place.name)).st_mtime_ns != place.token:
+            raise Lost
+
+    def _prolong(self, change: Change, now: datetime) -> Kept:
+        job, place = change.after, Place.parse(change.place)
+        assert job is not None
+        if not place.ours:
+            raise Lost
+        self._check(place)
+        beat = self._disk.new_token(now, after=place.beat)
+        os.utime(self._disk.path(place.name), ns=(beat, beat))
+        return Kept(job.evolve(heartbeat_at=moment(beat // 1000)), str(place._replace(beat=beat)))
+
+    # Ends of claims
+
+    def _release(self, change: Change, now: datetime) -> Kept:
+        before, job, place = change.before, change.after, Place.parse(change.place)
+        assert before is not None
+        assert job is not None
+        self._check_beat(place)
+        name = place.name
+        if job.sequence != before.sequence:
+            name = self._rename_to_the_back(name, now)
+            self._put_back_if_lost(name, place)
+            job = job.evolve(sequence=number_of(name[-14:]))
+        self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
+        os.rmdir(self._lock_path(name))
+        return Kept(job, name)
+
+    def _bury(self, change: Change, now: datetime) -> Kept:
+        job, place = change.after, Place.parse(change.place)
+        assert job is not None
+        if place.token:
+            self._check_beat(place)
+        else:
+            self._lock(place.name)
+        self._disk.make_folder(HIDDEN)
+        name = hidden(DEAD, place.name)
+        os.rename(self._disk.path(place.name), self._disk.path(name))
+        self._put_back_if_lost(name, place)
+        note = self._ended(name, job) | {"id": job.id, "dead_at": microseconds(job.dead_at or now)}
+        self._disk.write_note(name, note)
+        with suppress(FileNotFoundError):
+            os.rmdir(self._lock_path(name))
+        return Kept(job, name)
+
+    def _revive(self, change: Change, now: datetime) -> Kept:
+        job, name = change.after, change.place
+        assert job is not None
+        with suppress(FileNotFoundError):
+            os.rmdir(self._lock_path(name))  # of whoever buried it and ended before
+        self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
+        name = self._rename_to_the_back(name, now)
+        return Kept(job.evolve(sequence=number_of(name[-14:])), name)
+
+    def _remove(self, change: Change, now: datetime) -> Kept:
+        job, place = change.before, Place.parse(change.place)
+        assert job is not None
+        if not place.ours:
+            raise Lost
+        if place.token:
+            self._check(place)
+        elif not place.is_hidden:
+            self._lock(place.name)
+        if not place.token:
+            with suppress(FileNotFoundError, ValueError):
+                job = self._with_content(job, place.name)
+        name = f"{OBSOLETE}/{place.element.replace('/', '-')}{OURS}"
+        for _ in range(TRIES):
+            try:
+                os.rename(self._disk.path(place.name), self._disk.path(name))
+                break
+            except FileNotFoundError:
+                os.stat(self._disk.path(place.name))
+                self._disk.make_folder(OBSOLETE)
+        self._put_back_if_lost(name, place)
+        self._remove_all(self._disk.path(name), locked=not place.is_hidden)
+        self._disk.drop_note(place.name)  # last: until then it may go back
+        return Kept(job, "")
+
+    def _check_beat(self, place: Place) -> None:
+        """See to it that nobody has confirmed a claim since it was seen: it may be taken for a stale one."""
+        self._check(place)
+        if os.stat(self._disk.path(place.name)).st_mtime_ns != place.beat:
+            raise Lost
+
+    def _put_back_if_lost(self, name: str, place: Place) -> None:
+        """An element was renamed: if the lock in it is not the one that was seen, it goes back where it was."""
+        try:
+            if place.token:
+                self._check(place, name)
+        except (FileNotFoundError, Lost):
+            os.rename(self._disk.path(name), self._disk.path(place.name))
+            raise Lost from None
+
+    def _ended(self, name: str, job: Job) -> dict[str, Any]:
+        """The note of a job whose claim has ended."""
+        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
+        return {key: value for key, value in note.items() if key not in ("token", "timeout", "dead_at")}
+
+    def _remove_all(self, path: str, *, locked: bool) -> None:
+        try:
+            for piece in (self._schema.payload, self._schema.headers or self._schema.payload):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}/{piece}")
+            if locked:
+                os.rmdir(f"{path}/{LOCKED}")
+            os.rmdir(path)
+        except OSError:  # there is more in it than a job has
+            shutil.rmtree(path, ignore_errors=True)

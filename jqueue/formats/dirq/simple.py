@@ -1,0 +1,346 @@
+"""dirq, or Directory::Queue: a folder of folders of elements; docs/formats.md has both kinds of it.
+
+    5fb8a3c0/5fb8a3c91e2403          an element of the simple kind: a file with nothing but the payload
+    5fb8a3c0/5fb8a3c91e2403.lck      a second link to it: somebody has locked it
+    5fb8a3c0/5fb8a3c91e2403.tmp      being added
+
+Programs of dirq and of jqueue can work on one folder at a time: locks are taken in the same way, and an element leaves
+its name by one rename or removal, which the file system lets one program do. What the format has no place for is kept
+in a note with each element (`jqueue.formats.files.notes`), and dead jobs in a folder that dirq does not look into.
+
+`DirqElements`, in a module of its own, is the other kind, whose elements are folders.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.formats.dirq.adding import TRIES, added
+from jqueue.formats.dirq.disk import Folder, Stamp
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, Schema, hidden, number_of
+from jqueue.formats.dirq.store import ABANDONED, DirqStore
+from jqueue.formats.files.folders import arrived, microseconds, moment, note_of
+from jqueue.formats.port import Change, Kept, Lost
+
+__all__ = ["DirqElements", "DirqSimple", "Schema"]
+
+GRANULARITY = 60
+"""Seconds whose elements share a folder."""
+
+LOCK, PART = ".lck", ".tmp"
+
+
+class DirqSimple(DirqStore):
+    """A queue of dirq's simple kind (`QueueSimple`, `Directory::Queue::Simple`) as a store of jobs.
+
+    Args:
+        path: of the folder; it is made with the first job.
+        granularity: seconds whose elements share a folder.
+        settings: see `DirqStore`: entrypoint, umask, maxtemp, maxlock, fsync.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, granularity: int = GRANULARITY, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self._granularity = max(1, granularity)
+        self._settings["granularity"] = granularity
+
+    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+        """The jobs with their payloads."""
+        found = []
+        for job, place in jobs:
+            with suppress(FileNotFoundError, PermissionError):
+                found.append(job.evolve(payload=self._disk.read(self._disk.path(Place.parse(place).name))))
+        return found
+
+    def _check_kind(self, names: frozenset[str]) -> None:
+        if names & {"temporary", "obsolete"}:
+            raise StorageFatalError(
+                f"{self._root!r} is a queue of dirq whose elements are folders: kind=queue reads it"
+            )
+
+    # Looking
+
+    def _stamp(self, name: str) -> tuple[Stamp, bool]:
+        path = self._disk.path(name)
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError
+        locked = found.st_nlink > 1 and os.path.lexists(path + LOCK)
+        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns), locked
+
+    def _lock_of(self, name: str) -> tuple[int, int]:
+        try:
+            token = os.stat(self._disk.path(name) + LOCK).st_mtime_ns
+        except FileNotFoundError:
+            return 0, 0
+        return token, token
+
+    def _to_look_at(self, folder: Folder) -> Iterable[str]:
+        return [element for element, seen in folder.seen.items() if seen.locked or seen.kept is None]
+
+    def _leftovers(self, now: datetime) -> Iterator[str]:
+        seconds = now.timestamp()
+        for folder_name, folder in self._folders.items():
+            elements = set(folder.elements)
+            for name in folder.listing.names:
+                element, sign, kind = name.rpartition(".")
+                age = {"tmp": self._maxtemp, "lck": self._maxlock}.get(kind, 0)
+                if sign and age and ELEMENT.fullmatch(element) and not (kind == "lck" and element in elements):
+                    with suppress(FileNotFoundError):
+                        place = f"{folder_name}/{name}"
+                        if seconds - os.lstat(self._disk.path(place)).st_mtime > age:
+                            yield place
+        for name in self._hidden.elements:
+            if name.startswith(MOVING) and self._is_abandoned(f"{HIDDEN}/{name}", now):
+                yield f"{HIDDEN}/{name}"
+
+    def _discard(self, name: str, now: datetime) -> None:
+        if name.startswith(HIDDEN):
+            self._end_move(name, now)
+        else:
+            os.unlink(self._disk.path(name))
+
+    # Adding
+
+    def write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element under a name that ends in .tmp: see `AddsInParts`. Returns its name without that."""
+        job = change.after
+        assert job is not None
+        note = note_of(job, self.entrypoint, headers=True) | (arrived(job) if change.arrives else {})
+        name = self._new_place(now)
+        for _ in range(TRIES):
+            try:
+                self._disk.create(self._disk.path(name) + PART, job.payload)
+                if note:
+                    self._disk.write_note(name + PART, note)
+            except FileExistsError:
+                name = self._new_place(now)
+            except FileNotFoundError:  # or somebody has tidied up
+                self._disk.make_folder(name[:8])
+            except OSError:
+                self.drop_part(name)
+                raise
+            else:
+                return name
+        raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+
+    def publish(self, part: str, change: Change, now: datetime) -> Kept:
+        """Give it its name: see `AddsInParts`."""
+        place = part
+        if change.after is not None and change.after.status is JobStatus.DEAD:
+            self._disk.make_folder(HIDDEN)
+            place = hidden(DEAD, part)
+        os.link(self._disk.path(part) + PART, self._disk.path(place))
+        self.drop_part(part)
+        self._disk.touched(os.path.dirname(place))
+        return added(change, part, place)
+
+    def drop_part(self, part: str) -> None:
+        """Remove what was written under a name that ends in .tmp."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._disk.path(part) + PART)
+
+    def _new_place(self, now: datetime) -> str:
+        element = self._disk.new_name(now)
+        seconds = int(element[:8], 16)
+        return f"{seconds - seconds % self._granularity:08x}/{element}"
+
+    # Claims
+
+    def _claim(self, change: Change, now: datetime) -> Kept:
+        before, job = change.before, change.after
+        assert before is not None
+        assert job is not None
+        name = change.place
+        if name.startswith(HIDDEN):
+            name = self._end_move(name, now)
+        path = self._disk.path(name)
+        self._lock(path)
+        token = self._disk.new_token(now)
+        try:
+            os.utime(path, ns=(token, token))
+        except FileNotFoundError:  # somebody has removed it, locked or not
+            os.unlink(path + LOCK)
+            raise
+        note = self._disk.note(name)
+        is_new = not note and job.id == name
+        if note.pop("to", None) == name:
+            with suppress(FileNotFoundError):
+                os.unlink(self._disk.path(hidden(MOVING, note.get("from", name))))
+        attempt = max(job.attempt, note.get("attempt", 0) + 1)
+        failures = note.get("failures", 0) + job.failures - before.failures
+        note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
+        self._disk.write_note(name, _without(note, "next", "from"))
+        payload = self._disk.read(path + LOCK)
+        if os.stat(path + LOCK).st_mtime_ns != token:
+            raise Lost  # the lock was taken for an old one, and somebody else has it now
+        values = {"attempt": attempt, "failures": failures, "heartbeat_at": moment(token // 1000), "payload": payload}
+        place = Place(name, token, token)
+        if is_new:
+            return Kept(job.evolve(**values), str(place))
+        values |= {"status": JobStatus.IN_PROGRESS, "claim_timeout": job.claim_timeout}
+        return Kept(self._job(place, note, **values), str(place))
+
+    def _lock(self, path: str) -> None:
+        try:
+            os.link(path, path + LOCK)
+        except FileExistsError:
+            raise Lost from None
+        except PermissionError:
+            raise self._set_aside(path.removeprefix(f"{self._root}/")) from None
+
+    def _unlock(self, name: str) -> None:
+        os.unlink(self._disk.path(name) + LOCK)
+
+    def _check(self, place: Place) -> None:
+        """See to it that a lock is still the one that was seen."""
+        if os.stat(self._disk.path(place.name) + LOCK).st_mtime_ns != place.token:
+            raise Lost
+
+    def _prolong(self, change: Change, now: datetime) -> Kept:
+        job, place = change.after, Place.parse(change.place)
+        assert job is not None
+        self._check(place)
+        note = self._disk.note(place.name)
+        if place.token not in (note.get("token"), note.get("next")):
+            raise Lost
+        token = self._disk.new_token(now, after=place.token)
+        note |= {"token": place.token, "next": token, "timeout": job.claim_timeout}
+        self._disk.write_note(place.name, note)
+        os.utime(self._disk.path(place.name) + LOCK, ns=(token, token))
+        return Kept(job.evolve(heartbeat_at=moment(token // 1000)), str(Place(place.name, token, token)))
+
+    # Ends of claims
+
+    def _release(self, change: Change, now: datetime) -> Kept:
+        before, job, place = change.before, change.after, Place.parse(change.place)
+        assert before is not None
+        assert job is not None
+        if job.sequence != before.sequence:
+            return self._to_the_back(self._take_away(place, MOVING), place, job, now)
+        self._check(place)
+        self._disk.write_note(place.name, self._ended(place.name, job))
+        os.unlink(self._disk.path(place.name) + LOCK)
+        return Kept(job, place.name)
+
+    def _bury(self, change: Change, now: datetime) -> Kept:
+        job, place = change.after, Place.parse(change.place)
+        assert job is not None
+        if not place.token:
+            self._lock(self._disk.path(place.name))
+        name = self._take_away(place, DEAD)
+        note = self._ended(name, job) | {"dead_at": microseconds(job.dead_at or now)}
+        self._disk.write_note(name, note)
+        with suppress(FileNotFoundError):
+            os.unlink(self._disk.path(place.name) + LOCK)
+        return Kept(job, name)
+
+    def _revive(self, change: Change, now: datetime) -> Kept:
+        job, place = change.after, Place.parse(change.place)
+        assert job is not None
+        name = hidden(MOVING, place.element)
+        os.rename(self._disk.path(place.name), self._disk.path(name))
+        return self._to_the_back(name, place, job, now)
+
+    def _remove(self, change: Change, now: datetime) -> Kept:
+        job, place = change.before, Place.parse(change.place)
+        assert job is not None
+        path, payload = self._disk.path(place.name), job.payload
+        if place.name.startswith(f"{HIDDEN}/{MOVING}") or not place.ours:
+            raise Lost
+        if place.token:
+            self._check(place)
+        else:
+            if not place.is_hidden:
+                self._lock(path)
+            payload = self._disk.read(path)
+        os.unlink(path)
+        if not place.is_hidden:
+            with suppress(FileNotFoundError):
+                os.unlink(path + LOCK)
+        self._disk.drop_note(place.name)
+        return Kept(job.evolve(payload=payload), "")
+
+    def _ended(self, name: str, job: Job) -> dict[str, Any]:
+        """The note of a job whose claim has ended."""
+        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
+        return _without(note, "token", "next", "timeout", "dead_at")
+
+    # Moving: an element is out of sight until it has its new name, so that whoever wants its old one has lost it
+
+    def _take_away(self, place: Place, prefix: str) -> str:
+        """Take an element out of its folder, if its lock is the one that was seen. Returns its name."""
+        name, path = hidden(prefix, place.element), self._disk.path(place.name)
+        if place.token:
+            self._check(place)
+        self._disk.make_folder(HIDDEN)
+        os.rename(path, self._disk.path(name))
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # two links to one file: a rename leaves both
+        if place.token and os.stat(self._disk.path(name)).st_mtime_ns != place.token:
+            os.link(self._disk.path(name), path)  # somebody else has locked it in this moment
+            os.unlink(self._disk.path(name))
+            raise Lost
+        return name
+
+    def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> Kept:
+        """Give an element that was taken away a name behind all others."""
+        note = self._ended(source, job) | {"id": job.id, "from": place.element}
+        name = self._link_to_the_back(source, note, now)
+        self._forget(source, place)
+        return Kept(job.evolve(sequence=number_of(name[-14:])), name)
+
+    def _link_to_the_back(self, source: str, note: dict[str, Any], now: datetime) -> str:
+        for _ in range(TRIES):
+            name = self._new_place(now)
+            self._disk.write_note(source, note | {"to": name})
+            with suppress(FileExistsError):
+                self._disk.carry_note(source, name)
+                try:
+                    os.link(self._disk.path(source), self._disk.path(name))
+                except OSError as error:
+                    self._disk.drop_note(name)
+                    if not isinstance(error, FileNotFoundError):
+                        raise
+                    self._disk.make_folder(name[:8])
+                    continue
+                return name
+        raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
+
+    def _is_abandoned(self, source: str, now: datetime) -> bool:
+        try:
+            return now.timestamp() - os.stat(self._disk.path(source)).st_ctime > ABANDONED
+        except FileNotFoundError:
+            return False
+
+    def _end_move(self, source: str, now: datetime) -> str:
+        """Bring to its end what somebody has begun and left. Returns the element's new name."""
+        if not self._is_abandoned(source, now):
+            raise Lost
+        note, place = self._disk.note(source), Place(source)
+        job_id, name = note.get("id", place.element), str(note.get("to", ""))
+        path = self._disk.path(source)
+        if not (name and os.path.exists(self._disk.path(name)) and os.path.samefile(path, self._disk.path(name))):
+            note = _without(note, "token", "next", "timeout") | {"id": job_id, "from": place.element}
+            name = self._link_to_the_back(source, note, now)
+        self._forget(source, place)
+        return name
+
+    def _forget(self, source: str, place: Place) -> None:
+        """An element has been moved: nothing is left of what it was before."""
+        for done in (self._disk.path(place.element) + LOCK, self._disk.path(source)):
+            with suppress(FileNotFoundError):
+                os.unlink(done)
+        self._disk.drop_note(source)  # last, or whoever ends the move would know nothing of it
+
+
+def _without(note: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in note.items() if name not in names}

@@ -1,0 +1,1 @@
+"""What several formats do with files: notes, listings, exclusive renames."""

@@ -1,0 +1,94 @@
+"""`StoreQueue`: a queue on a place that keeps jobs one by one, such as a folder of files in somebody else's format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.core.queue_base import Prepared, UsableAtOnce
+from jqueue.core.verbs import QueueVerbs
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Operation
+from jqueue.domain.option_names import names_its_options
+from jqueue.domain.rules import Schedule
+from jqueue.formats.engine import StoreEngine
+from jqueue.formats.needs import needs
+from jqueue.formats.port import JobStorePort
+from jqueue.ports.queue import Capabilities
+
+BATCH_LIMIT = 1_000
+"""The most calls that are carried out together."""
+
+
+@names_its_options
+@lists_queue_options
+class StoreQueue(QueueVerbs, UsableAtOnce):
+    """A queue whose jobs are kept one by one.
+
+    It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
+
+    Args:
+        store: where the jobs are. What it cannot keep is refused.
+        options: by name, as below.
+    """
+
+    _engine: StoreEngine
+
+    @takes_queue_options
+    def __init__(self, store: JobStorePort, **options: Any) -> None:
+        self.store = store
+        settings = QueueOptions(**options)
+        settings.check()
+        timeout = to_seconds("stale_timeout", settings.stale_timeout)
+        engine = StoreEngine(store, settings.clock, settings.entropy, claim_timeout=timeout)
+        super().__init__(engine, settings, batch_limit=BATCH_LIMIT)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can keep."""
+        return self.store.capabilities
+
+    def __repr__(self) -> str:
+        return f"StoreQueue(store={self.store!r})"
+
+    async def dequeue(
+        self,
+        entrypoint: str | Sequence[str] | None = None,
+        *,
+        batch_size: int = 1,
+        wait: Duration | None = None,
+        claim_timeout: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> list[Job]:
+        """Claim ready jobs: see `JobQueue`."""
+        if wait:
+            self.capabilities.require("wait")
+        return await super().dequeue(
+            entrypoint, batch_size=batch_size, wait=wait, claim_timeout=claim_timeout, deadline=deadline
+        )
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit: see `JobQueue`. One by itself needs no commit."""
+        self.capabilities.require("transactions")
+        return await super().apply(*operations, deadline=deadline)
+
+    async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
+        """The cron entries: see `JobQueue`."""
+        self.capabilities.require("schedules")
+        return []
+
+    def _checked(self, operation: Prepared) -> Prepared:
+        self.capabilities.require(*needs(operation, self._preparation.claim_timeout))
+        return operation
+
+    async def _release(self) -> None:
+        await self._engine.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.store, dict(vars(self.options)))
+
+
+def _rebuild(store: JobStorePort, settings: dict[str, Any]) -> StoreQueue:
+    return StoreQueue(store, **settings)

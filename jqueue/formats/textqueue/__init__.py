@@ -1,0 +1,1 @@
+"""The format of TextQueue: one text file for all jobs."""

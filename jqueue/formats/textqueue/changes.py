@@ -1,0 +1,330 @@
+"""Changes of a TextQueue, made together under its lock: one append, a byte for each message, one write of the journal.
+
+What makes a change is one write: the append of a message, its first byte, or its line in the journal. Where both a byte
+and a line change, the byte comes first, and says more than the line should we die in between; only a message that is
+hidden has its line first, as without it the byte would say that it is finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from jqueue.domain.errors import StorageError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.formats.files.open_file import OpenFile
+from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.textqueue.journal import KEPT_FINISHED, Told, Unwritten
+from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
+from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, number_of, place_of
+from jqueue.runtime.posix_files import file_status, flush, flush_folder, open_folder, write_all
+
+_NEW_FILE = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How changes are made: see `TextQueueFile`."""
+
+    fsync: bool
+    hide: bool
+    single_lines: bool
+
+
+class Batch:
+    """Changes that are made together. Its maker holds the lock.
+
+    Args:
+        view: the queue; it is read here.
+        manner: how.
+        now: the time.
+    """
+
+    def __init__(self, view: TextView, manner: Manner, now: datetime) -> None:
+        self._view = view
+        self._manner = manner
+        self._now = now
+        self._told: dict[str, Told] = {}
+        self._to_hide: list[Record] = []
+        self._new: set[str] = set()
+        self._last_order = 0
+        self._wrote = self._claims_moved = False
+
+    def carry_out(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Make each change that can be made.
+
+        Raises:
+            OSError: the system refused, and it is not known what was done: all has to be read again.
+            StorageError: the file is gone, or was replaced meanwhile.
+        """
+        view, manner = self._view, self._manner
+        steps = [change.step for change in changes]
+        new = [change for change, step in zip(changes, steps, strict=True) if step is Step.ADD]
+        if new:
+            self._see_to_the_file()
+        view.read(self._now, locked=True)
+        self._told |= view.ended_claims()  # or a message that is queued again would still be claimed
+        refusal = self._append(new) if new else None
+        outcomes = [self._prepare(change, step, refusal) for change, step in zip(changes, steps, strict=True)]
+        if self._wrote:
+            self._check_in_place()
+            self._flush()
+        if self._told:
+            owner = None if view.open is None else view.open.status
+            try:
+                view.journal.write(self._told, durable=manner.fsync and self._claims_moved, owner=owner)
+            except Unwritten as error:
+                if self._wrote:
+                    raise
+                return [error] * len(changes)
+        if self._to_hide:
+            for record in self._to_hide:
+                self._write_control(record, PROCESSED)
+            self._flush()
+        if self._wrote:
+            view.changed()
+        if view.journal.is_long(len(view.records.alive)):
+            with suppress(Unwritten):  # a long one says the same
+                self._shorten_journal()
+        return outcomes
+
+    def _prepare(self, change: Change, step: Step, refusal: Exception | None) -> Outcome:
+        """Make a change, as far as it is a byte, and note down what the journal is to say. Returns what it comes to."""
+        if step is Step.ADD:
+            return refusal or self._added(change)
+        record = self._view.records.by_id.get(change.job_id)
+        if record is None:
+            return Lost()
+        try:
+            kept: Kept = getattr(self, f"_{step}")(change, record)
+            return kept
+        except Lost as lost:
+            return lost
+
+    def _added(self, change: Change) -> Outcome:
+        job = _after(change)
+        record = self._view.records.by_id.get(job.id)
+        if job.id not in self._new or record is None:
+            return Lost()  # it was there already
+        if change.arrives:
+            dead_at = None if job.dead_at is None else number_of(job.dead_at)
+            self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
+        return Kept(job.evolve(sequence=place_of(record)), record.id)
+
+    # New messages
+
+    def _see_to_the_file(self) -> None:
+        """Make the file, if there never was one: as whoever appends to it would."""
+        view = self._view
+        if view.existed or file_status(view.path) is not None:
+            return
+        OpenFile(view.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _NEW_FILE)
+        if self._manner.fsync:
+            folder = open_folder(os.path.dirname(view.path))
+            try:
+                flush_folder(folder)
+            finally:
+                os.close(folder)
+
+    def _append(self, changes: Sequence[Change]) -> Exception | None:
+        """Append new messages by one write. Returns why not, if that has to wait."""
+        view, records = self._view, self._view.records
+        jobs = [change.after for change in changes if change.after and change.after.id not in records.by_id]
+        if not jobs:
+            return None
+        self._new = {job.id for job in jobs}
+        last, before = records.last, b""
+        if last is not None and records.is_torn(last):
+            if last.control == QUEUED:
+                self._flip(last, COMMENT)  # its writer died, and nobody was told that it is there
+                view.distrust()
+                view.read(self._now, locked=True)
+                records = view.records
+        elif not records.ends_a_line and last is not None and not view.is_settled(last, self._now):
+            return BlockingIOError(errno.EAGAIN, "another program is writing a line at the end of the queue file")
+        if not records.ends_a_line:
+            before = b"\n"
+        if records.open_note:
+            before += b"\n"  # or the next message of another program would be taken for the one that it announces
+        messages = [written(job, single=self._manner.single_lines) for job in jobs]
+        block = b"".join([before, *(part for _, *lines in messages for part in lines)])
+        file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
+        if view.open is None or not view.open.is_at(file.status):
+            raise StorageError("the queue file was replaced while it was about to be changed: nothing was appended")
+        self._wrote = True
+        write_all(file.number, block)
+        if os.fstat(file.number).st_size == len(records.data) + len(block):
+            records.grow(before, messages, number_of(self._now))
+        else:  # somebody else has appended as well
+            view.distrust()
+            view.read(self._now, locked=True)
+        return None
+
+    # Messages that are there: a method for each step, called after it
+
+    def _check(self, change: Change, record: Record) -> Told:
+        """What the journal says of a message that still is as it was seen; else it is lost."""
+        before, told = change.before, self._view.told(record)
+        assert before is not None
+        if self._view.status(record) is not before.status or told.attempt != before.attempt:
+            raise Lost
+        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != number_of(before.heartbeat_at or self._now):
+            raise Lost
+        return told
+
+    def _claim(self, change: Change, record: Record) -> Kept:
+        told, job = self._check(change, record), _after(change)
+        if job.run_at is not None:
+            job = job.evolve(run_at=None)  # that was when it would be taken for whole
+        if not self._view.is_settled(record, self._now):
+            raise Lost
+        self._look_again(record)
+        job = self._as_it_is_now(record, job)
+        if self._manner.hide and record.control == QUEUED:
+            self._to_hide.append(record)
+        self._tell(
+            record,
+            Told(
+                attempt=job.attempt,
+                failures=job.failures,
+                heartbeat=number_of(job.heartbeat_at or self._now),
+                timeout=job.claim_timeout,
+                order=told.order,
+                error=told.error,
+                hidden=self._manner.hide,
+            ),
+        )
+        return Kept(job, record.id)
+
+    def _as_it_is_now(self, record: Record, job: Job) -> Job:
+        """A job with what people may have edited since it was seen.
+
+        Raises:
+            Lost: it is of another entrypoint by now.
+        """
+        payload, said = self._view.records.payload(record), record.note
+        if said is None:
+            return job.evolve(payload=payload)
+        seen = job.payload, job.entrypoint, job.headers or None, job.max_attempts
+        if seen == (payload, said.get("ep"), said.get("h"), said.get("max")):
+            return job
+        values = plain_values(record, self._view.entrypoint)
+        if values["entrypoint"] != job.entrypoint:
+            raise Lost
+        return job.evolve(payload=payload, headers=values["headers"], max_attempts=values["max_attempts"])
+
+    def _prolong(self, change: Change, record: Record) -> Kept:
+        told, job = self._check(change, record), _after(change)
+        self._tell(record, told._replace(heartbeat=number_of(job.heartbeat_at or self._now)))
+        return Kept(job, record.id)
+
+    def _release(self, change: Change, record: Record) -> Kept:
+        told, job = self._check(change, record), _after(change)
+        if record.control != QUEUED:
+            self._flip(record, QUEUED)
+        if change.before is not None and job.sequence != change.before.sequence:
+            told = told._replace(order=self._next_order())
+        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._tell(record, told)
+        return Kept(job.evolve(sequence=told.order or place_of(record)), record.id)
+
+    def _bury(self, change: Change, record: Record) -> Kept:
+        told, job = self._check(change, record), _after(change)
+        self._flip(record, FAILED)
+        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._tell(record, told._replace(dead_at=number_of(job.dead_at or self._now)))
+        return Kept(job, record.id)
+
+    def _revive(self, change: Change, record: Record) -> Kept:
+        told, job = self._check(change, record), _after(change)
+        self._flip(record, QUEUED)
+        order = self._next_order()
+        self._tell(record, told._replace(failures=job.failures, dead_at=None, order=order))
+        return Kept(job.evolve(sequence=order), record.id)
+
+    def _remove(self, change: Change, record: Record) -> Kept:
+        before, told = change.before, self._check(change, record)
+        assert before is not None
+        if change.acked:
+            if record.control != PROCESSED:
+                self._flip(record, PROCESSED)
+            self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
+            return Kept(before, "")
+        # As a comment it can still be read, and undone; but one that looks like a note of ours would be taken for one.
+        like_a_note = self._view.records.text(record).startswith(b"jq {")
+        found = Kept(before.evolve(payload=self._view.records.payload(record)), "")
+        self._flip(record, PROCESSED if like_a_note else COMMENT)
+        return found
+
+    def _change(self, change: Change, record: Record) -> Kept:
+        raise Lost
+
+    # How it is done
+
+    def _tell(self, record: Record, told: Told, *, durable: bool = True) -> None:
+        self._told[record.id] = told
+        self._claims_moved = self._claims_moved or durable
+
+    def _next_order(self) -> int:
+        """A place behind everything that is there, and before what will be appended."""
+        first = len(self._view.records.data) * PLACES_PER_BYTE
+        following = max(self._view.journal.last_order, self._last_order) + 1
+        self._last_order = first if following >= first + PLACES_PER_BYTE - 1 else max(first, following)
+        return self._last_order
+
+    def _look_again(self, record: Record) -> None:
+        """See whether a message is still where it was read, as it was read; else it is lost, and all is read again."""
+        view = self._view
+        assert view.open is not None
+        expected = view.records.data[record.offset : record.end]
+        if os.pread(view.open.number, len(expected), record.offset) != expected:
+            view.distrust()
+            raise Lost
+
+    def _flip(self, record: Record, control: int) -> None:
+        self._look_again(record)
+        self._write_control(record, control)
+
+    def _write_control(self, record: Record, control: int) -> None:
+        view = self._view
+        assert view.open is not None
+        self._wrote = True
+        os.pwrite(view.open.number, bytes((control,)), record.offset)
+        if not view.records.flip(record, control):
+            view.distrust()
+
+    def _check_in_place(self) -> None:
+        """See to it that what was written is in the file that others will read."""
+        view = self._view
+        assert view.open is not None
+        if not view.open.is_at(file_status(view.path)):
+            raise StorageError(
+                "the queue file was replaced while it was changed: it has to be done again, in the new one"
+            )
+
+    def _flush(self) -> None:
+        if self._manner.fsync and self._view.open is not None:
+            flush(self._view.open.number)
+
+    def _shorten_journal(self) -> None:
+        """Have the journal say only what counts: of messages that are there, and of the last that were finished."""
+        view = self._view
+        kept, finished = {}, {}
+        for job_id, told in view.journal.told.items():
+            record = view.records.by_id.get(job_id)
+            if record is None or (record.control == COMMENT and not told.finished):
+                continue
+            if record.control == PROCESSED and not told.hidden:
+                finished[job_id] = Told(attempt=told.attempt, finished=True)
+            else:
+                kept[job_id] = told
+        view.journal.rewrite({**dict(list(finished.items())[-KEPT_FINISHED:]), **kept})
+
+
+def _after(change: Change) -> Job:
+    assert change.after is not None
+    return change.after

@@ -1,0 +1,179 @@
+"""TextQueue: a text file with a line for each message, which people edit by hand; docs/formats.md has the format.
+
+    -queued
+    =processed
+    !failed for good
+    # a comment
+
+Programs that know only the format go on reading, marking and appending while we work: we append whole messages, each
+lot by one write, we change one byte of a message in place, and we never move any. Among ourselves a lock on a file
+beside excludes all others; what the format has no place for is in a journal beside, or in a comment before a message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.models import Job
+from jqueue.formats.capabilities import OF_ALL
+from jqueue.formats.files.open_file import OpenFile
+from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.textqueue.changes import Batch, Manner
+from jqueue.formats.textqueue.view import TextView
+from jqueue.runtime.file_lock import FileLock, has_file_locks
+from jqueue.runtime.posix_files import as_storage_error, create_folder, file_status, flush
+from jqueue.runtime.system import SystemClock, SystemEntropy, forks
+
+CAPABILITIES = replace(OF_ALL, job_ids=True)
+
+LOCK_TIMEOUT = 10.0
+"""Seconds that a change waits for those of other processes."""
+
+
+class TextQueueFile:
+    """A TextQueue as a store of jobs.
+
+    Args:
+        path: of the file; it is made with the first job. A relative path stays what it is now.
+        entrypoint: of messages that do not say theirs; the name of the file without its suffix by default.
+        fsync: whether what is done is on the disk before the call returns.
+        hide: whether a claimed message is marked as processed until it is finished or given back, so that readers of
+            the original pass it over. Where the journal is lost, so are then the messages that were claimed.
+        single_lines: whether a message of several lines is written as one, in base64, for readers of TextQueue 1.0.
+        settle: how long, in seconds or as a timedelta, the last message of another program waits for more lines.
+
+    Raises:
+        InvalidJobError: settle is not a duration.
+        StorageFatalError: this system has no POSIX file locks (Windows).
+    """
+
+    capabilities = CAPABILITIES
+    knows_expiry = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        entrypoint: str | None = None,
+        fsync: bool = True,
+        hide: bool = False,
+        single_lines: bool = False,
+        settle: Duration = 0.2,
+    ) -> None:
+        if not has_file_locks():
+            raise StorageFatalError("a TextQueue needs POSIX file locks, which this system (Windows?) does not have")
+        self.path = Path(path)
+        self.entrypoint = entrypoint or self.path.stem
+        self._file = str(self.path.absolute())
+        self._folder, name = os.path.split(self._file)
+        journal = os.path.join(self._folder, f".{name}.jq")
+        seconds = to_seconds("settle", settle)
+        self._view = TextView(self._file, journal, entrypoint=self.entrypoint, settle=seconds)
+        self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
+        self._read_after = forks()
+        self._unflushed = False
+        self._manner = Manner(fsync=fsync, hide=hide, single_lines=single_lines)
+
+    def __repr__(self) -> str:
+        return f"TextQueueFile({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self._file
+
+    def watched(self) -> tuple[Path, ...]:
+        """The folder of the file: whoever changes the file or its journal is seen there."""
+        return (Path(self._folder),)
+
+    def store_time(self) -> datetime:
+        """The machine's clock, UTC: all who use the file share it."""
+        return SystemClock().now()
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(self._file)
+
+    def has_moved(self) -> bool:
+        """Whether the file or the journal may have changed since the last scan."""
+        return self._read_after != forks() or self._view.has_moved()
+
+    def scan(self, now: datetime) -> list[Kept]:
+        """Every message that is queued, claimed or dead."""
+        self._begin_anew_in_a_child()
+        try:
+            if self._unflushed:
+                self._flush_again()
+            self._view.read(now)
+            if self._view.ended_claims():
+                self._write_ended_claims(now)
+        except OSError as error:
+            raise as_storage_error(error, "read the queue file", self._file) from error
+        return self._view.jobs()
+
+    def _write_ended_claims(self, now: datetime) -> None:
+        """Have the journal say which claims other programs have ended: their marks may be gone at the next look."""
+        with suppress(StorageError):  # until it does, those who saw the marks know it
+            self._change((), now)
+        self._view.read(now)
+
+    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+        """The jobs with their payloads."""
+        records = self._view.records
+        found = [(job, records.by_id.get(job.id)) for job, _ in jobs]
+        return [job.evolve(payload=records.payload(record)) for job, record in found if record is not None]
+
+    def finished(self) -> dict[str, int]:
+        """Messages marked as processed, with their attempts: those that carry an id, and others of late."""
+        return self._view.finished()
+
+    def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Do each change by itself; what is written for all of them is written together."""
+        if not changes:
+            return []
+        self._begin_anew_in_a_child()
+        return self._change(changes, now)
+
+    def _change(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        try:
+            if any(change.step is Step.ADD for change in changes):
+                create_folder(self._folder)
+            elif not self._view.existed and not self.exists():
+                return [Lost() for _ in changes]
+            with self._lock.acquire() as lock:
+                if (status := file_status(self._file)) is not None:
+                    lock.give_to_owner_of(status)
+                return Batch(self._view, self._manner, now).carry_out(changes)
+        except OSError as error:
+            self.let_go()
+            self._unflushed = self._manner.fsync
+            raise as_storage_error(error, "change the queue file", self._file) from error
+        except StorageError:
+            self._view.forget()
+            raise
+
+    def _flush_again(self) -> None:
+        """What was written when the disk failed is read, and so taken for done, only once it is on the disk."""
+        for path in (self._file, self._view.journal.path):
+            with suppress(FileNotFoundError):
+                file = OpenFile(path, os.O_RDONLY)
+                flush(file.number)
+        self._unflushed = False
+
+    def let_go(self) -> None:
+        """Close the file and the journal, and forget what was read."""
+        self._view.forget()
+        self._view.journal.forget()
+
+    def _begin_anew_in_a_child(self) -> None:
+        """What the parent has read may have been half read when it was forked."""
+        if self._read_after != forks():
+            self._read_after = forks()
+            self.let_go()

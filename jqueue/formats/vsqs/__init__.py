@@ -1,0 +1,1 @@
+"""The format of vsqs: a file for each job."""

@@ -1,0 +1,360 @@
+"""vsqs: a folder for each queue, a file for each message, named by its time; docs/formats.md has the format.
+
+Every change of a message is one rename or removal of exactly the name that it was seen by, which the file system lets
+one program do, and no rename replaces anything. So programs of vsqs and of jqueue can work on one folder at a time.
+What the format has no place for is kept in a note with each file (`jqueue.formats.files.notes`), dead jobs in a
+folder that vsqs does not look into. A note is written before the rename that others see, or by whoever holds the claim.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
+from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.moving import HOLD as MOVE_SECONDS
+from jqueue.formats.capabilities import OF_ALL
+from jqueue.formats.files.exclusive import rename_exclusively
+from jqueue.formats.files.folders import AckedJobs, flush
+from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
+from jqueue.formats.port import Change, Full, Kept, Lost, Outcome, Step
+from jqueue.formats.vsqs.adding import add_all
+from jqueue.formats.vsqs.names import Name, Unit, parse
+from jqueue.formats.vsqs.numbers import Numbers
+from jqueue.formats.vsqs.sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of
+from jqueue.runtime.system import forks
+
+CAPABILITIES = replace(OF_ALL, delay=True)
+
+ACKED = ".jqueue-acked"
+
+
+class VsqsFolder:
+    """A queue of vsqs as a store of jobs.
+
+    Args:
+        path: of the folder; it is made with the first job. A relative path stays what it is now.
+        entrypoint: of messages that vsqs itself has published; the name of the folder by default.
+        unit: of the numbers that are written: "us", as vsqs 0.3 writes them, or "ms", as its documentation has them.
+        capacity: the most messages that there may be, ready and hidden; None if there is no limit.
+        when_full: what becomes of an enqueue then: "refuse" is QueueFullError at once, "wait" waits for room until
+            the deadline of the call.
+        fsync: whether a job is on the disk before its enqueue returns, as vsqs sees to it.
+        attributes: whether notes are extended attributes. Where these cannot be had, they are files in any case.
+
+    Raises:
+        InvalidJobError: an argument is wrong.
+    """
+
+    capabilities = CAPABILITIES
+    knows_expiry = True
+    serves_in_order = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        entrypoint: str | None = None,
+        unit: str = "us",
+        capacity: int | None = None,
+        when_full: str = "refuse",
+        fsync: bool = True,
+        attributes: bool = HAS_ATTRIBUTES,
+    ) -> None:
+        if unit not in tuple(Unit):
+            raise InvalidJobError("unit must be us or ms")
+        if when_full not in ("refuse", "wait"):
+            raise InvalidJobError("when_full must be refuse or wait")
+        if capacity is not None and capacity < 1:
+            raise InvalidJobError("capacity must be at least 1, or None")
+        self.path = Path(path).absolute()
+        self.unit = Unit(unit)
+        self._waits_for_room = when_full == "wait"
+        self.entrypoint = entrypoint or self.path.name
+        self._folder = os.fspath(self.path)
+        self._fsync = fsync
+        self._attributes = attributes and HAS_ATTRIBUTES
+        self._seen, self._forks = Sight(self._folder, self.entrypoint, self._attributes), forks()
+        self._acked = AckedJobs(self.path / ACKED)
+        self._numbers = Numbers(self._folder, self.unit, capacity)
+
+    def __repr__(self) -> str:
+        return f"VsqsFolder({str(self.path)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_seen": self._sight.anew()}
+
+    @property
+    def _sight(self) -> Sight:
+        """What is known of the folder; of what was half known when this process was forked, nothing."""
+        if self._forks != forks():
+            self._seen, self._forks = self._seen.anew(), forks()
+        return self._seen
+
+    @property
+    def name(self) -> str:
+        """The path of the folder."""
+        return str(self.path)
+
+    def watched(self) -> Sequence[Path]:
+        """The folder: whatever becomes of a message is seen in it."""
+        return (self.path,)
+
+    def exists(self) -> bool:
+        """Whether there is a folder."""
+        return self.path.exists()
+
+    def has_moved(self) -> bool:
+        """Whether the folder may have changed since the last scan."""
+        return self._sight.has_moved()
+
+    def scan(self, now: datetime) -> list[Kept]:
+        """Every message, and every dead job."""
+        return self._sight.scan(now)
+
+    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+        """The jobs with their payloads, as they are now."""
+        found = []
+        for job, place in jobs:
+            with suppress(FileNotFoundError, PermissionError):  # it has left, or is there by another name
+                now_there = self._sight.job(place, self._sight.note(place))
+                found.append(now_there.evolve(id=job.id, payload=self._read(place)))
+        return found
+
+    def finished(self) -> dict[str, int]:
+        """Jobs that jqueue has acked of late, by any process."""
+        return self._acked.read()
+
+    def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Do each change by itself, and what is new together."""
+        done = [None if change.step is Step.ADD else self._do(change, now) for change in changes]
+        new = [change for change in changes if change.step is Step.ADD]  # behind those that make room
+        added = iter(self._add(new, now) if new else ())
+        return [
+            next(added) if change.step is Step.ADD else outcome for change, outcome in zip(changes, done, strict=True)
+        ]
+
+    def _do(self, change: Change, now: datetime) -> Outcome:
+        self._sight.touched(change.place)
+        try:
+            kept: Kept = getattr(self, f"_{change.step}")(change, now)
+            return kept
+        except (FileNotFoundError, FileExistsError, Lost):
+            return Lost()
+        except OSError as error:
+            return error
+
+    # What is done: a method for each step, called after it
+
+    def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
+        notes: dict[str, dict[str, Any]] = {}
+        any_dead = any(_after(change).status is JobStatus.DEAD for change in changes)
+        try:
+            self._make_folders(any_dead=any_dead)
+        except (OSError, StorageError) as error:
+            return [error for _ in changes]
+
+        def name(job: Job, number: int, path: str) -> str:
+            due = None if job.run_at is None else self.unit.number(job.run_at)
+            place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
+            notes[place] = note_of(job, {}, due=due)
+            write_note(path, notes[place], self._sight.beside(place), attributes=self._attributes)
+            return place
+
+        places = add_all(self._numbers, changes, now, name, fsync=self._fsync)
+        try:
+            self._flush(any_dead=any_dead)
+        except OSError as error:
+            places = [self._taken_back(place, error) for place in places]
+        return [
+            self._kept(place, notes[place], _after(change).payload) if isinstance(place, str) else self._refusal(place)
+            for change, place in zip(changes, places, strict=True)
+        ]
+
+    def _make_folders(self, *, any_dead: bool) -> None:
+        if not self.path.is_dir():
+            self._sight.check_gone()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if self._fsync:
+                flush(str(self.path.parent))
+        self._sight.found()
+        if any_dead:
+            os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
+
+    def _flush(self, *, any_dead: bool) -> None:
+        if self._fsync:
+            flush(self._folder)
+            if any_dead:
+                flush(f"{self._folder}/{DEAD}")
+
+    def _taken_back(self, place: str | Exception, error: OSError) -> str | Exception:
+        """What an addition came to whose folder did not get to the disk: the job goes, if nobody has it by now."""
+        if isinstance(place, Exception):
+            return place
+        try:
+            os.unlink(self._path(place))
+        except OSError:
+            return place
+        with suppress(OSError):
+            os.unlink(self._sight.beside(place))
+        return error
+
+    def _refusal(self, error: Exception) -> Exception:
+        return Full(str(error)) if self._waits_for_room and isinstance(error, QueueFullError) else error
+
+    def _claim(self, change: Change, now: datetime) -> Kept:
+        before, job = change.before, _after(change)
+        assert before is not None
+        timeout = job.claim_timeout or VISIBILITY_TIMEOUT
+        number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
+        moves = timeout == MOVE_SECONDS
+        if moves:  # one that is cut short behind the renaming is known by the next
+            note = self._sight.note(change.place)
+            until = max(until, note.get("until", 0) + 1)
+            self._annotate(change.place, {**note, "until": until, "claim_timeout": timeout})
+        place = self._rename(change.place, str(Name(number, until)))
+        try:
+            note = self._sight.note(place)
+            if note.get("until", 0) >= until and not moves:  # each claim has another name than those before it
+                until = note["until"] + 1
+                place = self._rename(place, str(Name(number, until)))
+            failures = note.get("failures", 0) + job.failures - before.failures
+            job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
+            payload = self._read(place)
+            note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, claim_timeout=timeout))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            with suppress(OSError):
+                self._rename(place, change.place)
+            if isinstance(error, PermissionError):
+                self._sight.set_aside(change.place)
+                raise Lost from None
+            raise
+        return self._kept(place, note, payload)
+
+    def _prolong(self, change: Change, now: datetime) -> Kept:
+        job, name = _after(change), _name(change.place)
+        assert name.until is not None
+        until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
+        note = self._annotate(change.place, {**self._sight.note(change.place), "until": name.until, "next": until})
+        return self._kept(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
+
+    def _release(self, change: Change, now: datetime) -> Kept:
+        before, job = change.before, _after(change)
+        assert before is not None
+        place, note = change.place, self._noted(change)
+        due = None if job.run_at is None else self.unit.number(job.run_at)
+        note = note_of(job, note, due=due)
+        if job.sequence == before.sequence:
+            with suppress(FileExistsError):  # another message has that number: it would be lost
+                self._annotate(place, note)
+                return self._kept(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
+        return self._to_the_back(place, note, now, due, job.payload)
+
+    def _bury(self, change: Change, now: datetime) -> Kept:
+        job = _after(change)
+        place, note = change.place, self._noted(change)
+        os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
+        note = self._annotate(place, note_of(job, note, due=None))
+        dead = f"{DEAD}/{_name(place).number}"
+        try:
+            return self._kept(self._rename(place, dead), note, job.payload)
+        except FileExistsError:
+            return self._to_the_back(place, note, now, None, job.payload, f"{DEAD}/")
+
+    def _revive(self, change: Change, now: datetime) -> Kept:
+        job = _after(change)
+        note = note_of(job, self._sight.note(change.place), due=None)
+        return self._to_the_back(change.place, note, now, None, job.payload)
+
+    def _remove(self, change: Change, now: datetime) -> Kept:
+        job = change.before
+        assert job is not None
+        payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
+        os.unlink(self._path(change.place))
+        with suppress(OSError):
+            os.unlink(self._sight.beside(change.place))
+        if change.acked:
+            with suppress(OSError):  # it was acked all the same
+                self._acked.remember([job.claim])
+        return Kept(job.evolve(payload=payload), "")
+
+    def _change(self, change: Change, now: datetime) -> Kept:
+        raise Lost
+
+    # How it is done
+
+    def _noted(self, change: Change) -> dict[str, Any]:
+        """The note of a claim that is about to end, as it is now.
+
+        Its holder may prolong it in this very moment, or others may send it back if it is over. Then the rename that
+        follows finds nothing; and what was noted before does no harm, as it counts nothing.
+
+        Raises:
+            Lost: it does not say any more what was seen.
+        """
+        assert change.before is not None
+        note = self._sight.note(change.place)
+        seen = self._sight.job(change.place, note)
+        if (seen.attempt, seen.failures) != (change.before.attempt, change.before.failures):
+            raise Lost
+        return note
+
+    def _to_the_back(
+        self, place: str, note: dict[str, Any], now: datetime, due: int | None, payload: bytes, folder: str = ""
+    ) -> Kept:
+        [number] = self._numbers.reserve(1, now).numbers
+        try:
+            new = f"{folder}{Name(number, due)}"
+            write_note(self._path(place), note, self._sight.beside(new), attributes=self._attributes)
+            self._rename(place, new)
+            with suppress(OSError):
+                os.unlink(self._sight.beside(place))
+            return self._kept(new, note, payload)
+        finally:
+            self._numbers.free([number])
+
+    def _rename(self, old: str, new: str) -> str:
+        """Give a file another name, if it still has the one that it was seen by.
+
+        Raises:
+            FileNotFoundError: it has not.
+            FileExistsError: there is a file of the new name.
+        """
+        rename_exclusively(self._path(old), self._path(new))
+        return new
+
+    def _annotate(self, place: str, note: dict[str, Any]) -> dict[str, Any]:
+        write_note(self._path(place), note, self._sight.beside(place), attributes=self._attributes)
+        return note
+
+    def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> Kept:
+        """A job as whoever looks sees it now."""
+        said = {field: value for field, value in note.items() if value is not None}
+        job = self._sight.job(place, said)
+        return Kept(job.evolve(payload=payload), place)
+
+    def _read(self, place: str) -> bytes:
+        with open(self._path(place), "rb", buffering=0) as file:
+            return file.readall()
+
+    def _path(self, place: str) -> str:
+        return f"{self._folder}/{place}"
+
+
+def _after(change: Change) -> Job:
+    assert change.after is not None
+    return change.after
+
+
+def _name(place: str) -> Name:
+    name = parse(place.removeprefix(f"{DEAD}/"))
+    assert name is not None
+    return name
