@@ -15,8 +15,6 @@ CODE = re.compile(r"`((?:\w+/)+\w+\.py)` · `([\w.]+)`(?: · `([^`]+)`)?")
 
 RULE = re.compile(r"^### (\d)\. .*?(?=^##)", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"`(test_\w+)`")
-BLOCK = re.compile(r"^(jqueue/\S+)\n((?: .*\n)+)", re.MULTILINE)
-MAPPED = re.compile(r"^ {2}(\S+\.py|\w+/) ", re.MULTILINE)
 
 
 def _name(page: Path) -> str:
@@ -79,20 +77,6 @@ def test_each_safety_rule_names_the_code_that_upholds_it_and_tests_that_exist():
         assert CODE.search(text), f"rule {number} names no code"
         assert named <= existing
         assert {name for name in existing if re.fullmatch(rf"test_rule_{number}_\w+", name)} <= named
-
-
-def test_the_map_of_the_architecture_is_complete():
-    """Each module has its line there, and each line its module; a package, a block or one line."""
-    section = _text("docs/architecture.md").split("\n## ")
-    [text] = [part for part in section if part.startswith("Where everything is")]
-    blocks = {folder: sorted(MAPPED.findall(block)) for folder, block in BLOCK.findall(text)}
-    layers = ("domain", "ports", "core", "adapters", "worker", "testing", "sync", "spark", "cli")
-    assert {f"jqueue/{layer}" for layer in layers} <= blocks.keys()
-    for folder, named in blocks.items():
-        inside = [path for path in (ROOT / folder).iterdir() if path.name not in ("__init__.py", "__pycache__")]
-        modules = [path.name for path in inside if path.suffix == ".py"]
-        packages = [path.name for path in inside if (path / "__init__.py").exists()]
-        assert named == sorted(modules + [f"{name}/" for name in packages if f"{folder}/{name}" not in blocks])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

@@ -7,7 +7,7 @@ import sys
 import traceback
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InvalidURLError, StorageError, connect
@@ -49,6 +49,7 @@ texts = st.text(max_size=30) | st.lists(pieces, max_size=8).map("".join)
 urls = texts | st.builds("{}://{}".format, st.sampled_from(list(EXAMPLES)), texts)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(urls)
 @example("s3://\ufdfa/a").via("urlsplit refuses such a host, and shows it")
 def test_any_text_is_a_storage_or_an_invalid_url(url):
