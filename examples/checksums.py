@@ -29,7 +29,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jqueue import BrokerQueue, Claim, ClaimLostError, Enqueue, HeartbeatManager, Job, LocalFileSystemStorage
+from jqueue import BrokerQueue, Claim, ClaimLostError, HeartbeatManager, Job, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 
 try:
     from rich.console import Console

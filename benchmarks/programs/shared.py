@@ -88,7 +88,7 @@ async def fill(queue: Any, depth: int, payload: bytes, priority: int = STANDING_
             count = min(CHUNK, depth - start)
             await asyncio.gather(*(queue.enqueue(ENTRYPOINT, payload, priority) for _ in range(count)))
         return
-    from jqueue import Enqueue
+    from jqueue.domain.operations import Enqueue
 
     size = max(1, min(CHUNK, (8 << 20) // (len(payload) + 1)))
     for start in range(0, depth, size):

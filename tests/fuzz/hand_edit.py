@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jqueue import Ack, Enqueue
+from jqueue.operations import Ack, Enqueue
 from jqueue.testing.virtual_time import run
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import edit

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 
-from jqueue import Ack, Claim, Enqueue, Job, JobStatus, Nack
+from jqueue import Claim, Job, JobStatus
 from jqueue.domain.errors import JQueueError
+from jqueue.operations import Ack, Enqueue, Nack
 from jqueue.testing.virtual_time import run
 from tests.fuzz.choices import Choices
 from tests.fuzz.oracles import read_written, require

@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 
 PROCESSES = 8
 EARLY = 2

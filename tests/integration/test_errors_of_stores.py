@@ -11,17 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jqueue import (
-    Ack,
-    BlobMissingError,
-    BrokerQueue,
-    DeadlineExceededError,
-    DirectQueue,
-    Enqueue,
-    StorageError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
+from jqueue import BrokerQueue, DeadlineExceededError, DirectQueue, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import BlobMissingError, StorageFatalError
+from jqueue.operations import Ack, Enqueue
 from tests import object_stores
 from tests.object_stores import store_of
 from tests.servers.fault_kinds import BlackHole, ReplaceAnswer, s3_error

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jqueue import CASConflictError, DirectQueue, GCSStorage, StorageError, StorageFatalError
+from jqueue import CASConflictError, DirectQueue, GCSStorage, StorageError
+from jqueue.domain.errors import StorageFatalError
 from tests.object_stores import BUCKET
 from tests.servers.fault_kinds import ReplaceAnswer
 from tests.servers.fault_proxy import FaultProxy

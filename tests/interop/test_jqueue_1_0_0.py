@@ -10,8 +10,6 @@ import pytest
 from jqueue import (
     BrokerQueue,
     DirectQueue,
-    Enqueue,
-    InvalidBlobError,
     Job,
     JobNotFoundError,
     JobStatus,
@@ -20,6 +18,8 @@ from jqueue import (
     UnknownOutcomeError,
 )
 from jqueue.core.codec import decode, encode
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.operations import Enqueue
 
 HERE = Path(__file__).parent
 EVERY_CALL = {"read_state", "enqueue", "dequeue", "ack", "nack", "heartbeat"}

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jqueue import Ack, DirectQueue, Enqueue, Job, JobStatus, QueueState
+from jqueue import DirectQueue, Job, JobStatus, QueueState
+from jqueue.operations import Ack, Enqueue
 from tests.kill.folder import NAME, Folder
 from tests.kill.journal import payload_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import Enqueue
+from jqueue.operations import Enqueue
 from tests.moved_jobs import PAIRS, PLACES, audit, drained, jobs_of, open_at
 
 ROOT = Path(__file__).parents[2]

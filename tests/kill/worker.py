@@ -8,18 +8,9 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from jqueue import (
-    Ack,
-    BlobMissingError,
-    BrokerQueue,
-    DirectQueue,
-    Enqueue,
-    InvalidBlobError,
-    Job,
-    JQueueError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
+from jqueue import BrokerQueue, DirectQueue, Job, JQueueError, UnknownOutcomeError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, StorageFatalError
+from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import ObjectStoragePort
 from tests.kill.journal import JobAt, Kind, Line, Verb, payload_of, say
 

@@ -7,8 +7,9 @@ It is the other half of the model of `tests/property/plain_queue.py`: how calls 
 from datetime import timedelta
 from typing import Any
 
-from jqueue import Ack, Claim, ClaimLostError, Dequeue, Heartbeat, Job, Nack
+from jqueue import Claim, ClaimLostError, Job
 from jqueue.domain.operations import AwaitResult
+from jqueue.operations import Ack, Dequeue, Heartbeat, Nack
 from tests.property.plain_values import Refused
 
 ALLOWANCE = timedelta(seconds=60)

@@ -9,27 +9,22 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue import (
+from jqueue import ClaimLostError, DuplicateJobError, JobCancelledError, JobFailedError, JobNotFoundError, JobStateError
+from jqueue.domain.errors import ResultNotKeptError
+from jqueue.domain.operations import AwaitResult
+from jqueue.operations import (
     Ack,
     Cancel,
-    ClaimLostError,
     Dequeue,
-    DuplicateJobError,
     Enqueue,
     Heartbeat,
-    JobCancelledError,
-    JobFailedError,
-    JobNotFoundError,
-    JobStateError,
     Nack,
     Purge,
     Redrive,
     Reprioritise,
     RequeueStale,
     Reschedule,
-    ResultNotKeptError,
 )
-from jqueue.domain.operations import AwaitResult
 from tests.property.plain_rules import PlainRules
 from tests.property.plain_values import ABSENT, AS_ASKED, STALE, Refused, ended, kept_text
 

@@ -6,8 +6,8 @@ Every limit is looked up in the list of all jobs and of all claims that were mad
 from datetime import timedelta
 from typing import Any
 
-from jqueue import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.operations import UNCHANGED
+from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
 
 CRONS = {"* * * * *": 60, "*/10 * * * * *": 10, "0 */2 * * * *": 120}

@@ -10,14 +10,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jqueue import (
+from jqueue import JobStatus
+from jqueue.domain.operations import AwaitResult
+from jqueue.operations import (
     Ack,
     Cancel,
     Configure,
     Dequeue,
     Enqueue,
     Heartbeat,
-    JobStatus,
     Nack,
     Pause,
     Purge,
@@ -30,7 +31,6 @@ from jqueue import (
     SetSchedule,
     Unschedule,
 )
-from jqueue.domain.operations import AwaitResult
 from tests.property.plain_rules import CRONS
 
 NOBODY = "nobody"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from jqueue import Job, QueueSettings, Schedule
+from jqueue import Job
+from jqueue.domain.rules import QueueSettings, Schedule
 from tests.property.plain_values import STALE, Refused
 
 UNDONE = "undone-"

@@ -13,15 +13,8 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from jqueue import (
-    BrokerQueue,
-    DirectQueue,
-    Heartbeat,
-    InMemoryStorage,
-    InvalidJobError,
-    Job,
-    ResultTimeoutError,
-)
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Job, ResultTimeoutError
+from jqueue.operations import Heartbeat
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop
 from tests.property import queue_calls as calls
 from tests.property.plain_program import PlainProgram

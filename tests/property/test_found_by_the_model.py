@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import DirectQueue, DuplicateJobError, Enqueue, InMemoryStorage
+from jqueue import DirectQueue, DuplicateJobError, InMemoryStorage
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.virtual_world import in_virtual_time, now
 

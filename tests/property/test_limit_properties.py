@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue import Claim, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError, Job, Limits, QueueFullError
+from jqueue import Claim, DirectQueue, InMemoryStorage, InvalidJobError, Job, Limits, QueueFullError
 from jqueue.core.blob.lines import encode_job
 from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.limits import cut_error
 from jqueue.domain.operations import Preparation
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 BOUNDS = settings(max_examples=25, deadline=None)

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jqueue import Job, QueueSettings
+from jqueue import Job
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import packed
 from jqueue.domain.models import LARGEST, QueueState
+from jqueue.domain.rules import QueueSettings
 from tests.property.test_codec_properties import times
 from tests.property.test_layout_properties import any_jobs
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue import BrokerQueue, Dequeue, DirectQueue, Enqueue, InMemoryStorage, Job, Nack, Redrive
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Job
+from jqueue.operations import Dequeue, Enqueue, Nack, Redrive
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 ORDER = settings(max_examples=40, deadline=None)

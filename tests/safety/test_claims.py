@@ -7,13 +7,8 @@ import asyncio
 
 import pytest
 
-from jqueue import (
-    BrokerQueue,
-    ClaimLostError,
-    Enqueue,
-    JobNotFoundError,
-    JobStatus,
-)
+from jqueue import BrokerQueue, ClaimLostError, JobNotFoundError, JobStatus
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import run
 from tests.safety.world import World
 

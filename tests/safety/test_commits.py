@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from jqueue import (
-    BlobMissingError,
     BrokerQueue,
     DeadlineExceededError,
     DirectQueue,
@@ -19,6 +18,7 @@ from jqueue import (
     StorageError,
     UnknownOutcomeError,
 )
+from jqueue.domain.errors import BlobMissingError
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.safety.world import World

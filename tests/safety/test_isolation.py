@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 
-from jqueue import (
-    Ack,
-    BrokerQueue,
-    ClaimLostError,
-    Dequeue,
-    Enqueue,
-    Heartbeat,
-    InvalidJobError,
-    JobNotFoundError,
-    JobStatus,
-    Limits,
-    QueueFullError,
-)
+from jqueue import BrokerQueue, ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus, Limits, QueueFullError
+from jqueue.operations import Ack, Dequeue, Enqueue, Heartbeat
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import run
 from tests.safety.world import World

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jqueue import Ack, BrokerQueue, DirectQueue, Enqueue, JobStatus
+from jqueue import BrokerQueue, DirectQueue, JobStatus
+from jqueue.operations import Ack, Enqueue
 from tests.object_stores import store_of
 from tests.servers.fault_kinds import (
     BlackHole,

@@ -18,19 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from jqueue import (
-    Ack,
-    BlobMissingError,
-    BrokerQueue,
-    DirectQueue,
-    Enqueue,
-    InvalidBlobError,
-    Job,
-    JQueueError,
-    QueueClosedError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
+from jqueue import BrokerQueue, DirectQueue, Job, JQueueError, QueueClosedError, UnknownOutcomeError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, StorageFatalError
+from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import SupportsRelease
 from tests.kill.journal import JobAt, payload_of
 from tests.soak.broken import BROKEN

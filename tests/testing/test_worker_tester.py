@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError, JobStatus, QueueClosedError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, QueueClosedError
+from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
 from jqueue.worker import Context, Discard, Exponential, Rate, Retry, RunReport, Snooze, Worker
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from jqueue import StoreQueue
+from jqueue.formats.queue import StoreQueue
 
 
 async def until_its_deadline(queue: StoreQueue, call: Coroutine[Any, Any, Any]) -> Any:

@@ -4,13 +4,14 @@ import logging
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, InMemoryStorage, Limits
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.connect import connect
 from jqueue.domain.errors import JobFailedError, QueueFullError, ResultNotKeptError
 from jqueue.domain.limits import ENTRYPOINTS_KEPT
 from jqueue.domain.operations import Ack, Nack, Pause, Resume
 from jqueue.domain.operations.moving import ArriveRules
 from jqueue.domain.rules import EntrypointRules
+from jqueue.operations import Enqueue
 from jqueue.worker import Worker
 
 BLOB = Limits(blob_bytes=1_000_000)

@@ -18,13 +18,13 @@ from jqueue import (
     DirectQueue,
     GCSStorage,
     InMemoryStorage,
-    InvalidURLError,
     JQueueError,
     LocalFileSystemStorage,
     ObjectStoragePort,
     S3Storage,
     connect,
 )
+from jqueue.domain.errors import InvalidURLError
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
@@ -391,3 +391,17 @@ print(jqueue.connect("memory://"))
 def test_jqueue_has_no_other_names():
     with pytest.raises(AttributeError, match="module 'jqueue' has no attribute 'RedisStorage'"):
         jqueue.RedisStorage  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("Ack", "jqueue.operations"),
+        ("StorageFatalError", "jqueue.domain.errors"),
+        ("Schedule", "jqueue.domain.rules"),
+        ("StoreQueue", "jqueue.formats.queue"),
+    ],
+)
+def test_a_rarer_name_is_told_where_it_is(name, module):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': use `from {module} import {name}`$"):
+        getattr(jqueue, name)

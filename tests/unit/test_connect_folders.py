@@ -2,14 +2,8 @@
 
 import pytest
 
-from jqueue import (
-    DirectQueue,
-    InvalidURLError,
-    LocalFileSystemStorage,
-    MissingFolderError,
-    connect,
-    connect_queue,
-)
+from jqueue import DirectQueue, LocalFileSystemStorage, connect, connect_queue
+from jqueue.domain.errors import InvalidURLError, MissingFolderError
 
 PLACES = [
     "{}/misspelled/queue.json",

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jqueue import DirectQueue, InvalidURLError, StorageError, connect
+from jqueue import DirectQueue, StorageError, connect
+from jqueue.domain.errors import InvalidURLError
 
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
 SECRET = "xYzZy4711"

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jqueue import BrokerQueue, Dequeue, DirectQueue, Enqueue, InMemoryStorage, InvalidJobError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
 from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Preparation, SetLimits, perform
+from jqueue.operations import Dequeue, Enqueue
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.property.plain_limits import PlainLimits, Record
 

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue import ClaimLostError, DirectQueue, Enqueue, Heartbeat, InMemoryStorage, InvalidJobError
+from jqueue import ClaimLostError, DirectQueue, InMemoryStorage, InvalidJobError
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Cancel, Dequeue, Nack, SetSchedule, Unschedule
+from jqueue.operations import Enqueue, Heartbeat
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 

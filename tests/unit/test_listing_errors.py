@@ -8,7 +8,8 @@ import pytest
 from botocore import exceptions as botocore_errors
 from google.api_core import exceptions as google_errors
 
-from jqueue import GCSStorage, S3Storage, StorageError, StorageFatalError
+from jqueue import GCSStorage, S3Storage, StorageError
+from jqueue.domain.errors import StorageFatalError
 
 
 class S3:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jqueue import BrokerQueue, ClaimLostError, DirectQueue, Enqueue, InMemoryStorage, UnknownOutcomeError
+from jqueue import BrokerQueue, ClaimLostError, DirectQueue, InMemoryStorage, UnknownOutcomeError
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.virtual_world import in_virtual_time
 

@@ -2,15 +2,8 @@
 
 import pytest
 
-from jqueue import (
-    BrokerQueue,
-    DeadlineExceededError,
-    DirectQueue,
-    InMemoryStorage,
-    StorageError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
+from jqueue import BrokerQueue, DeadlineExceededError, DirectQueue, InMemoryStorage, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.virtual_world import in_virtual_time
 

@@ -6,16 +6,19 @@ import re
 import pytest
 
 import jqueue
+import jqueue.operations
 import jqueue.worker
-from jqueue import BrokerQueue, DirectQueue, Enqueue, GroupCommitLoop, InMemoryStorage, QueueSet, StoreQueue, connect
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet, connect
+from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.core.options import QueueOptions
+from jqueue.formats.queue import StoreQueue
+from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 
 QUEUES = (BrokerQueue, DirectQueue, GroupCommitLoop, StoreQueue, QueueSet, SyncQueue)
 NOT_MADE_BY_USERS = {
-    "Capabilities", "Claim", "Context", "EntrypointRules", "EntrypointStats", "Handler", "HandlerOptions", "Job",
-    "JobQueue", "JobStatus", "KeepAlive", "MigrationReport", "ObjectStoragePort", "QueueSettings", "QueueState",
-    "QueueStats", "RunReport", "Schedule",
+    "Claim", "Context", "Handler", "HandlerOptions", "Job", "JobQueue", "JobStatus", "KeepAlive", "ObjectStoragePort",
+    "QueueState", "RunReport",
 }  # fmt: skip
 
 
@@ -39,9 +42,9 @@ def asked_for(call, *names):
     return named
 
 
-CONSTRUCTORS = {
+CONSTRUCTORS = {queue.__name__: queue for queue in QUEUES} | {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (jqueue, jqueue.worker, jqueue.sync)
+    for module in (jqueue, jqueue.operations, jqueue.worker, jqueue.sync)
     for name in module.__all__
     if inspect.isclass(getattr(module, name)) and name not in NOT_MADE_BY_USERS
 }

@@ -2,11 +2,8 @@
 
 import asyncio
 
-from jqueue import (
-    InMemoryStorage,
-    JobStatus,
-    StoreQueue,
-)
+from jqueue import InMemoryStorage, JobStatus
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.virtual_time import VirtualClock
 from tests.sets_of_queues import blob

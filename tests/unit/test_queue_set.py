@@ -4,17 +4,8 @@ import asyncio
 
 import pytest
 
-from jqueue import (
-    Ack,
-    ClaimLostError,
-    Enqueue,
-    Heartbeat,
-    InMemoryStorage,
-    InvalidJobError,
-    JobNotFoundError,
-    JobStatus,
-    Nack,
-)
+from jqueue import ClaimLostError, InMemoryStorage, InvalidJobError, JobNotFoundError, JobStatus
+from jqueue.operations import Ack, Enqueue, Heartbeat, Nack
 from jqueue.testing.virtual_time import VirtualClock
 from tests.sets_of_queues import Plain, all_of, blob, ids, set_of, two
 from tests.virtual_world import in_virtual_time

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from jqueue import (
-    Ack,
     BrokerQueue,
     DirectQueue,
     InMemoryStorage,
@@ -17,10 +16,11 @@ from jqueue import (
     QueueClosedError,
     QueueSet,
     StorageError,
-    StoreQueue,
     connect_queue,
 )
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
+from jqueue.operations import Ack
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Retry, Worker

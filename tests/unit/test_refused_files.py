@@ -2,7 +2,9 @@
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, InvalidBlobError, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue.domain.errors import InvalidBlobError
+from jqueue.operations import Enqueue
 
 CUT = "a queue, cut off"
 

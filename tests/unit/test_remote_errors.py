@@ -16,15 +16,8 @@ import requests
 from botocore import exceptions as botocore_errors
 from google.api_core import exceptions as google_errors
 
-from jqueue import (
-    AzureBlobStorage,
-    CASConflictError,
-    GCSStorage,
-    S3Storage,
-    StorageError,
-    StorageFatalError,
-    StorageThrottledError,
-)
+from jqueue import AzureBlobStorage, CASConflictError, GCSStorage, S3Storage, StorageError
+from jqueue.domain.errors import StorageFatalError, StorageThrottledError
 
 CONTENT = b"the payload of a job"
 SECRETS = ["payload", "StringToSign", "sIgNaTuRe", "AKIDKEY", "Ab12Secret"]

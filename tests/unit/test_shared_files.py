@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, StorageFatalError, connect
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
+from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.storage_contract import count_up
 
 GROUP = 54321

@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
-from jqueue import (
-    DuplicateJobError,
-    Enqueue,
-    JobNotFoundError,
-    Limits,
-    QueueFullError,
-)
+from jqueue import DuplicateJobError, JobNotFoundError, Limits, QueueFullError
 from jqueue.domain.limits import TRANSACTIONS_KEPT
 from jqueue.domain.operations import Ack, EnqueueStaged, LastTransaction, StagedReceipt, Transaction
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.staged_jobs import block, both, ids_in, queue_on, store
 from tests.virtual_world import in_virtual_time

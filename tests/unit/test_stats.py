@@ -1,7 +1,8 @@
 """What the figures of a queue say of its size."""
 
-from jqueue import DirectQueue, Enqueue, InMemoryStorage
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.limits import Limits
+from jqueue.operations import Enqueue
 
 
 async def test_ids_of_finished_jobs_do_not_make_an_empty_queue_look_full():

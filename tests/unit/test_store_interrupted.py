@@ -5,9 +5,11 @@ import threading
 
 import pytest
 
-from jqueue import ClaimLostError, DeadlineExceededError, StorageFatalError, StoreQueue, UnknownOutcomeError
+from jqueue import ClaimLostError, DeadlineExceededError, UnknownOutcomeError
+from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.operations.moving import Depart, Take
 from jqueue.formats.port import Step
+from jqueue.formats.queue import StoreQueue
 from tests.unit.test_store_queue import Shelf
 
 

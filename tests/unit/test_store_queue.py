@@ -6,18 +6,11 @@ import threading
 
 import pytest
 
-from jqueue import (
-    Ack,
-    Cancel,
-    ClaimLostError,
-    DeadlineExceededError,
-    JobNotFoundError,
-    StorageError,
-    StorageFatalError,
-    StoreQueue,
-    UnknownOutcomeError,
-)
+from jqueue import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import StorageFatalError
 from jqueue.formats.port import JobStorePort, Kept, Lost, Step
+from jqueue.formats.queue import StoreQueue
+from jqueue.operations import Ack, Cancel
 from jqueue.ports.queue import Capabilities
 from tests.unit.in_vain import until_its_deadline
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, Enqueue, InMemoryStorage
+from jqueue import BrokerQueue, InMemoryStorage
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 

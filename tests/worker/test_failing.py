@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from jqueue import Enqueue, InvalidJobError
+from jqueue import InvalidJobError
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
+from jqueue.operations import Enqueue
 from jqueue.worker import Discard, Exponential, Retry, RunReport, Snooze, Worker
 from jqueue.worker.retries import Decision, decide
 from tests.virtual_world import in_virtual_time, now

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from jqueue import InvalidBlobError, JQueueError, StorageError, StorageFatalError, UnknownOutcomeError
+from jqueue import JQueueError, StorageError, UnknownOutcomeError
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Discard, RunReport, Worker

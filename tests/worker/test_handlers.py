@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jqueue import Enqueue, InvalidJobError, Job
+from jqueue import InvalidJobError, Job
 from jqueue.domain.errors import JobFailedError, ResultTimeoutError
+from jqueue.operations import Enqueue
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker import Context, Discard, Exponential, Rate, RunReport, Snooze, Worker
 from jqueue.worker.options import EnqueueArguments, OperationArguments

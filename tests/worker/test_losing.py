@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import Ack, ClaimLostError, Enqueue, InvalidJobError
+from jqueue import ClaimLostError, InvalidJobError
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.operations import Ack, Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, RunReport, Worker

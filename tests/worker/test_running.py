@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from jqueue import Enqueue
+from jqueue.operations import Enqueue
 from jqueue.worker import RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import CountingStorage, broker, direct, until, working

@@ -5,14 +5,9 @@ import logging
 
 import pytest
 
-from jqueue import (
-    DeadlineExceededError,
-    QueueFullError,
-    StorageError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
+from jqueue import DeadlineExceededError, QueueFullError, StorageError, UnknownOutcomeError
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock, run
 from jqueue.worker import Exponential, RunReport, Worker

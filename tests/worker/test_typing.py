@@ -13,7 +13,8 @@ PROGRAM = """
 from functools import wraps
 from typing import Any, Callable, ParamSpec, TypeVar, assert_type
 
-from jqueue import BrokerQueue, Enqueue, Job
+from jqueue import BrokerQueue, Job
+from jqueue.operations import Enqueue
 from jqueue.worker import Context, Handler, Worker
 
 P = ParamSpec("P")

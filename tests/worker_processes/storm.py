@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jqueue import BrokerQueue, Enqueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 from tests.worker_processes.journal import bytes_written
 from tests.worker_processes.processes import LONGEST, LOOK_EVERY, Fate, WorkerProcess
 from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage

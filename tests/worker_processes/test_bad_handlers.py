@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import DirectQueue, Enqueue, LocalFileSystemStorage
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 from tests.worker_processes.claims import End, Lives, steps
 from tests.worker_processes.history import read_history
 from tests.worker_processes.journal import BEGINS, ENDS, journals

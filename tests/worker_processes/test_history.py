@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, Enqueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.adapters.storage.s3 import S3Storage
+from jqueue.operations import Enqueue
 from tests.object_stores import store_of
 from tests.worker_processes.accounts import Accounts
 from tests.worker_processes.claims import Lives, steps

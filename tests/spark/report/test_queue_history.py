@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow.dataset as datasets
 import pytest
 
-from jqueue import DirectQueue, Enqueue, connect
+from jqueue import DirectQueue, connect
+from jqueue.operations import Enqueue
 from jqueue.spark.session import java_problem
 from tests.servers.fixtures import cannot_be_had
 

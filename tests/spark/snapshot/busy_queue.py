@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from jqueue import DirectQueue, Enqueue, StorageError, connect
+from jqueue import DirectQueue, StorageError, connect
 from jqueue.core.blob.codec import decode
 from jqueue.domain.operations import Cancel
+from jqueue.operations import Enqueue
 from jqueue.ports.storage import SupportsRelease
 
 WRITERS = 3

@@ -11,8 +11,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from jqueue import DirectQueue, Enqueue, InMemoryStorage, LocalFileSystemStorage, StorageError, connect
+from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage, StorageError, connect
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageFatalError
+from jqueue.operations import Enqueue
 from jqueue.spark.fleet import Member
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot import contents

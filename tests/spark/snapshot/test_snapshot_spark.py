@@ -9,7 +9,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from jqueue import DirectQueue, Enqueue, connect
+from jqueue import DirectQueue, connect
+from jqueue.operations import Enqueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA, arrow_of
 
 AT = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

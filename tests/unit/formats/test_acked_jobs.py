@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import StoreQueue
 from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.files import folders
 from jqueue.formats.files.folders import AckedJobs
 from jqueue.formats.files.notes import write_note
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import QueueClosedError, StoreQueue
+from jqueue import QueueClosedError
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.formats.text_files import queue_on
 

@@ -133,7 +133,7 @@ async def test_a_folder_that_is_removed_and_made_again_is_watched_again(queue, h
 
 
 async def test_a_waiting_call_is_told_when_the_folder_is_gone(queue, heard, tmp_path):
-    from jqueue import BlobMissingError
+    from jqueue.domain.errors import BlobMissingError
 
     folder = filled(tmp_path / "a" / "queue", {})
     waiting = await _waits(queue, heard)

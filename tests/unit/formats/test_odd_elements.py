@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import StoreQueue
 from jqueue.formats.dirq.disk import Disk
 from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 
 

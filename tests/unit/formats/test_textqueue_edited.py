@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import ClaimLostError, Job, JobStatus, StoreQueue
+from jqueue import ClaimLostError, Job, JobStatus
+from jqueue.formats.queue import StoreQueue
 from tests.file_faults import failing
 from tests.unit.formats.text_files import queue_on
 

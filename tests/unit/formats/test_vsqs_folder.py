@@ -7,7 +7,8 @@ import stat
 
 import pytest
 
-from jqueue import BlobMissingError, ClaimLostError, InvalidJobError, JobStatus, QueueFullError, StorageError
+from jqueue import ClaimLostError, InvalidJobError, JobStatus, QueueFullError, StorageError
+from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations import Enqueue
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, read_note
 from jqueue.formats.vsqs.names import Unit

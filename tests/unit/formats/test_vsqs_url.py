@@ -2,8 +2,8 @@
 
 import pytest
 
-from jqueue import InvalidURLError
 from jqueue.connect import connect
+from jqueue.domain.errors import InvalidURLError
 from tests.unit.formats.folders import names
 
 

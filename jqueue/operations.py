@@ -1,0 +1,43 @@
+"""The operations for `apply` and `enqueue_many`: values such as `Enqueue("mail", data)` and `Ack(job)`."""
+
+from jqueue.domain.operations import (
+    Ack,
+    Cancel,
+    Configure,
+    Dequeue,
+    Enqueue,
+    Heartbeat,
+    Nack,
+    Operation,
+    Pause,
+    Purge,
+    Redrive,
+    Reprioritise,
+    RequeueStale,
+    Reschedule,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
+)
+
+__all__ = [
+    "Ack",
+    "Cancel",
+    "Configure",
+    "Dequeue",
+    "Enqueue",
+    "Heartbeat",
+    "Nack",
+    "Operation",
+    "Pause",
+    "Purge",
+    "Redrive",
+    "Reprioritise",
+    "RequeueStale",
+    "Reschedule",
+    "Resume",
+    "SetLimits",
+    "SetSchedule",
+    "Unschedule",
+]
