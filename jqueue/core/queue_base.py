@@ -12,8 +12,10 @@ from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
 from jqueue.core.options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
+from jqueue.domain.option_names import names_its_options
+from jqueue.ports.queue import Capabilities
 
 DEQUEUES_KEPT = 256
 """So many dequeues are kept, prepared."""
@@ -38,6 +40,7 @@ def errors_of(results: list[Any]) -> list[Exception]:
     return [result for result in results if isinstance(result, Exception)]
 
 
+@names_its_options
 class QueueBase:
     """Turns prepared operations into results, and remembers the claims in them.
 
@@ -72,6 +75,59 @@ class QueueBase:
 
     async def _release(self) -> None:
         """Let go of what the queue is in: it is closed."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this queue can do: everything."""
+        return Capabilities()
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
+
+        Returns:
+            The result of each operation, in order.
+
+        Raises:
+            JQueueError: one was refused; none of them was done.
+        """
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+        if not operations:
+            return []
+        prepared = [self._prepared(operation) for operation in operations]
+        self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
+        return await self._submit(prepared, deadline)
+
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, each for itself.
+
+        Returns:
+            The result of each operation, in order, or the JQueueError that refused it.
+        """
+        prepared: list[Operation | JQueueError] = []
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise InvalidJobError(f"apply_each takes operations such as Ack(job), got {type(operation).__name__}")
+            try:
+                prepared.append(self._prepared(operation))
+            except JQueueError as error:
+                prepared.append(error)
+        valid = [operation for operation in prepared if isinstance(operation, Operation)]
+        if not valid:
+            return list(prepared)
+        self._check_size(len(valid), *(len(operation.job_ids()) for operation in valid))
+
+        def in_place(results: list[Any]) -> list[Any]:
+            rest = iter(results)
+            return [next(rest) if isinstance(entry, Operation) else entry for entry in prepared]
+
+        return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
+
+    async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
+        """The result of one operation."""
+        results: list[Any] = await self._one(self._prepared(operation), deadline)
+        return results[0]
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """What this queue object remembers of a claim that it handed out; None if nothing."""

@@ -1,6 +1,7 @@
-"""What a queue is to those who use it: the verbs that every queue has, and what one of them may be unable to do.
+"""The verbs of a queue, for each role in which a program uses one, and what a queue may be unable to do.
 
-The worker, the server and the contract tests know queues by `JobQueue` alone. A queue that keeps its jobs in a format
+The roles are `Producer`, `Consumer` and `Operator`; a `JobQueue` serves all three. A function that takes a queue
+names the part that it needs. A queue that keeps its jobs in a format
 of somebody else's says in its `Capabilities` what that format has no place for, and refuses to be asked for it: a job
 whose priority, delay or key were dropped silently would be another job than the one that was meant.
 """
@@ -114,18 +115,35 @@ class SupportsPeek(Protocol):
 
 
 @runtime_checkable
-class JobQueue(Protocol):
-    """The verbs that every queue has.
+class SupportsApply(Protocol):
+    """What producers, consumers and operators have in common: a queue that takes operations.
 
-    Every verb but the two that only look takes `deadline`, a timedelta or seconds: by then the call has ended. Any may
-    raise StorageError (the store failed), DeadlineExceededError (not done), UnknownOutcomeError (perhaps done; it can
-    be asked), QueueClosedError, and InvalidJobError: an argument is wrong, or needs a capability that is missing.
+    Every verb takes `deadline`, a timedelta or seconds: by then the call has ended. Any may raise StorageError (the
+    store failed), DeadlineExceededError (not done), UnknownOutcomeError (perhaps done; it can be asked),
+    QueueClosedError, and InvalidJobError: an argument is wrong, or needs a capability that is missing.
     """
 
     @property
     def capabilities(self) -> Capabilities:
         """What this queue can do."""
         ...
+
+    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, all or nothing; returns the result of each, in order.
+
+        Raises:
+            JQueueError: one was refused; none of them was done.
+        """
+        ...
+
+    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        """Do several things in one commit, each for itself; returns each one's result, or its refusal."""
+        ...
+
+
+@runtime_checkable
+class Producer(SupportsApply, Protocol):
+    """The verbs of a program that adds jobs, and may wait for their results."""
 
     async def enqueue(
         self,
@@ -158,6 +176,24 @@ class JobQueue(Protocol):
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
         """Add many jobs, all or none of them, in one commit."""
         ...
+
+    async def result(
+        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
+    ) -> Any:
+        """Wait until a job has finished, and return the result that was kept.
+
+        Raises:
+            JobFailedError: it is dead.
+            ResultTimeoutError: it has not finished by then.
+            ResultNotKeptError: it has finished, and no result is kept.
+            JobNotFoundError: there is no such job.
+        """
+        ...
+
+
+@runtime_checkable
+class Consumer(SupportsApply, Protocol):
+    """The verbs of a program that claims jobs, works on them, and ends the claims."""
 
     async def dequeue(
         self,
@@ -233,17 +269,10 @@ class JobQueue(Protocol):
         """
         ...
 
-    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, all or nothing; returns the result of each, in order.
 
-        Raises:
-            JQueueError: one was refused; none of them was done.
-        """
-        ...
-
-    async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, each for itself; returns each one's result, or its refusal."""
-        ...
+@runtime_checkable
+class Operator(SupportsApply, Protocol):
+    """The verbs of people and programs that keep a queue in order, or only look at it."""
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
         """Remove a job that nobody has claimed, or have the holder of one in progress told to stop; returns it.
@@ -359,19 +388,6 @@ class JobQueue(Protocol):
         """The cron entries, by name."""
         ...
 
-    async def result(
-        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
-    ) -> Any:
-        """Wait until a job has finished, and return the result that was kept.
-
-        Raises:
-            JobFailedError: it is dead.
-            ResultTimeoutError: it has not finished by then.
-            ResultNotKeptError: it has finished, and no result is kept.
-            JobNotFoundError: there is no such job.
-        """
-        ...
-
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """The queue in figures."""
         ...
@@ -379,3 +395,8 @@ class JobQueue(Protocol):
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """The queue as it is now, as a value."""
         ...
+
+
+@runtime_checkable
+class JobQueue(Producer, Consumer, Operator, Protocol):
+    """The verbs that every queue has."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jqueue.ports.queue import JobQueue, SupportsPeek
 
-VERBS = frozenset(name for port in (JobQueue, SupportsPeek) for name in vars(port) if not name.startswith("_"))
+VERBS = frozenset(name for port in (JobQueue, SupportsPeek) for name in dir(port) if not name.startswith("_"))
 
 
 def _refusal(storage: object, what: str) -> AttributeError:

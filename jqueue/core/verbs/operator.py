@@ -1,27 +1,22 @@
-"""What operators ask of a queue, and those who only look: every verb that is not for a job's own producer or worker."""
+"""The verbs of those who keep a queue in order, or only look: `Operator`, and `SupportsPeek`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from datetime import datetime
-from typing import Any
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
 from jqueue.core.queue_base import QueueBase
-from jqueue.domain.durations import LONGEST, Duration, to_seconds
-from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
+from jqueue.domain.durations import Duration
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.occurrences import as_told
 from jqueue.domain.operations import (
     UNCHANGED,
-    AwaitResult,
     Cancel,
     Configure,
     Dequeue,
     Find,
-    Operation,
     Pause,
     Peek,
     Purge,
@@ -39,20 +34,10 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 
-A_MOMENT = 0.01
-"""Seconds by which a timer may be early."""
-
 
 @names_its_options
 class OperatorVerbs(QueueBase):
-    """The verbs for those who keep a queue in order. `QueueVerbs` has the others, and says what holds for all."""
-
-    async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
-        """The result of one operation."""
-        results: list[Any] = await self._one(self._prepared(operation), deadline)
-        return results[0]
-
-    # Operators
+    """The verbs of `Operator`, and of `SupportsPeek`."""
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
         """Remove a job that nobody has claimed, and return it.
@@ -248,30 +233,6 @@ class OperatorVerbs(QueueBase):
 
     # Looking
 
-    async def result(
-        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
-    ) -> Any:
-        """Wait until a job that was enqueued with `keep_result` has finished, and return its result, a JSON value.
-
-        Args:
-            job_id: the job, or its id.
-            timeout: how long to wait; None means as long as it takes.
-            deadline: how long the store may take, besides.
-
-        Raises:
-            JobFailedError: it is dead; the error says why.
-            ResultTimeoutError: it has not finished by then.
-            ResultNotKeptError: it has finished, and no result is kept, or not any more.
-            JobNotFoundError: there is no such job (any more): it was cancelled, perhaps.
-        """
-        reference = job_id.id if isinstance(job_id, Job) else job_id
-        patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
-        operation = self._checked(AwaitResult(reference).prepared(self._preparation))
-        found = await self._look_for(operation, patience, self._seconds(deadline))
-        if not found:
-            raise ResultTimeoutError(reference, patience)
-        return deepcopy(found[0].result)  # the state has it too
-
     async def peek(
         self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
     ) -> list[Job]:
@@ -332,17 +293,3 @@ class OperatorVerbs(QueueBase):
             if number % JOBS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return census.figures(sight.header, sight.set_aside, size, taken, self.options.limits)
-
-    async def _look_for(self, operation: AwaitResult, patience: float, seconds: float) -> list[Job]:
-        """The finished job, or nothing if it has not finished in time. Looking has no outcome that could be unknown."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + patience
-        while True:
-            try:
-                now = loop.time()
-                [found] = await self._submit((operation,), min(seconds, end + seconds - now), wait=max(0.0, end - now))
-            except UnknownOutcomeError as error:
-                if loop.time() >= end + seconds - A_MOMENT:
-                    raise DeadlineExceededError("the store did not answer in time", error) from None
-            else:
-                return list(found)

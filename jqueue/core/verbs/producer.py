@@ -1,0 +1,139 @@
+"""The verbs of those who add jobs: `Producer`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
+
+from jqueue.core.queue_base import QueueBase
+from jqueue.domain.durations import LONGEST, Duration, to_seconds
+from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import AwaitResult, Enqueue, OnConflict, new_job
+from jqueue.domain.option_names import names_its_options
+
+A_MOMENT = 0.01
+"""Seconds by which a timer may be early."""
+
+
+@names_its_options
+class ProducerVerbs(QueueBase):
+    """The verbs of `Producer`."""
+
+    async def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        job_id: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        unique_key: str | None = None,
+        unique_for: Duration | None = None,
+        on_conflict: OnConflict = "return",
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        keep_result: Duration | None = None,
+        deadline: Duration | None = None,
+    ) -> Job:
+        """Add a job. Once this returns, no crash loses it.
+
+        Args:
+            entrypoint: the name of what handles it.
+            payload: bytes-like; text is refused. Empty by default.
+            priority: lower is served first; 32 bits.
+            job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
+            delay: not to be claimed before so long from now.
+            run_at: not to be claimed before this time; give one of the two.
+            expires_at: to be removed if nobody has claimed it by this time.
+            max_attempts: after so many failures it is dead; None means never.
+            headers: names and texts that travel with it.
+            unique_key: no second job with the same key, while one is queued, scheduled or in progress.
+            unique_for: how long the key stays taken after the ack.
+            on_conflict: if the key is taken, "return" the job that has it, "raise", or "replace" it if it is queued.
+            concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
+            concurrency_limit: it is claimed while fewer jobs with the key are in progress. 1 if not given.
+            keep_result: how long the result is kept after the ack, for `result`.
+            deadline: by then the call has ended.
+
+        Returns:
+            The job; its status is `COMPLETED` if it was finished already.
+
+        Raises:
+            DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
+            QueueFullError: there is no room.
+        """
+        operation = new_job(
+            self._preparation,
+            entrypoint,
+            payload,
+            priority,
+            job_id,
+            delay,
+            run_at,
+            expires_at,
+            max_attempts,
+            headers,
+            unique_key,
+            unique_for,
+            on_conflict,
+            concurrency_key,
+            concurrency_limit,
+            keep_result,
+        )
+        jobs: list[Job] = await self._one(self._checked(operation), deadline)
+        return jobs[0]
+
+    async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
+        """Add many jobs in one commit, all or none of them.
+
+        Raises:
+            DuplicateJobError: a key is taken; nothing was added.
+            QueueFullError: there is no room for all; nothing was added.
+        """
+        return await self.apply(*jobs, deadline=deadline)
+
+    async def result(
+        self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
+    ) -> Any:
+        """Wait until a job that was enqueued with `keep_result` has finished, and return its result, a JSON value.
+
+        Args:
+            job_id: the job, or its id.
+            timeout: how long to wait; None means as long as it takes.
+            deadline: how long the store may take, besides.
+
+        Raises:
+            JobFailedError: it is dead; the error says why.
+            ResultTimeoutError: it has not finished by then.
+            ResultNotKeptError: it has finished, and no result is kept, or not any more.
+            JobNotFoundError: there is no such job (any more): it was cancelled, perhaps.
+        """
+        reference = job_id.id if isinstance(job_id, Job) else job_id
+        patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
+        operation = self._checked(AwaitResult(reference).prepared(self._preparation))
+        found = await self._look_for(operation, patience, self._seconds(deadline))
+        if not found:
+            raise ResultTimeoutError(reference, patience)
+        return deepcopy(found[0].result)  # the state has it too
+
+    async def _look_for(self, operation: AwaitResult, patience: float, seconds: float) -> list[Job]:
+        """The finished job, or nothing if it has not finished in time. Looking has no outcome that could be unknown."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
+        while True:
+            try:
+                now = loop.time()
+                [found] = await self._submit((operation,), min(seconds, end + seconds - now), wait=max(0.0, end - now))
+            except UnknownOutcomeError as error:
+                if loop.time() >= end + seconds - A_MOMENT:
+                    raise DeadlineExceededError("the store did not answer in time", error) from None
+            else:
+                return list(found)
