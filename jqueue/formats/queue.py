@@ -14,7 +14,6 @@ from jqueue.domain.operations import Operation
 from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import Schedule
 from jqueue.formats.engine import StoreEngine
-from jqueue.formats.needs import needs
 from jqueue.formats.port import JobStorePort
 from jqueue.ports.queue import Capabilities
 
@@ -80,7 +79,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         return []
 
     def _checked(self, operation: Prepared) -> Prepared:
-        self.capabilities.require(*needs(operation, self._preparation.claim_timeout))
+        self.capabilities.require(*operation.needs(self._preparation.claim_timeout))
         return operation
 
     async def _release(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -45,6 +45,9 @@ class Operation:
     needs_room: ClassVar[bool] = True
     """Whether it waits for room in a full buffer: what keeps or ends a claim does not."""
 
+    always_needs: ClassVar[tuple[str, ...]] = ()
+    """Names of the capabilities that it needs of a queue, whatever its arguments."""
+
     def prepared(self, preparation: Preparation) -> Operation:
         """The operation with its arguments checked and completed.
 
@@ -53,6 +56,14 @@ class Operation:
             ClaimLostError: it names a claim that the queue object cannot know.
         """
         return self
+
+    def needs(self, claim_timeout: float) -> Iterable[str]:
+        """Return the names of the capabilities (see `jqueue.ports.queue`) that the prepared operation needs.
+
+        Args:
+            claim_timeout: the queue's own in seconds, which needs no capability.
+        """
+        return self.always_needs
 
     def change(self, draft: Draft, now: datetime) -> Any:
         """Change the draft and return the result. A raised JQueueError means: refused; the caller rolls back."""

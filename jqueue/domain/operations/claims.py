@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -111,6 +111,11 @@ class Ack(Operation):
         result, size = check_result(self.result, preparation.limits)
         return Ack(preparation.find_claim(self.job), result, keep_result, size, preparation.limits.blob_bytes)
 
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """`results`, if a result is given or kept."""
+        if self.result is not None or self.keep_result is not None:
+            yield "results"
+
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
         claim = self.job
@@ -188,6 +193,17 @@ class Nack(Operation):
             blob_bytes=preparation.limits.blob_bytes,
         )
 
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """One capability for each argument that is given."""
+        if self.delay:
+            yield "delay"
+        if self.error is not None:
+            yield "errors"
+        if self.dead:
+            yield "dead_letters"
+        if not self.charge:
+            yield "uncharged"
+
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Queued again, or dead."""
         assert isinstance(self.job, Claim)
@@ -224,6 +240,7 @@ class Heartbeat(Operation):
     """
 
     needs_room: ClassVar[bool] = False
+    always_needs: ClassVar[tuple[str, ...]] = ("heartbeat",)
 
     jobs: tuple[JobReference, ...]
     tolerant: bool = False

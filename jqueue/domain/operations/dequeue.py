@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -67,6 +67,13 @@ class Dequeue(Operation):
             through=None if self.through is None else check_integer("through", self.through, 0, LARGEST),
             enqueue_bytes=preparation.limits.enqueue_bytes,
         )
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """`claim_timeout` for a timeout that is not the queue's own; `holders` for a holder or a bound."""
+        if self.claim_timeout != claim_timeout:
+            yield "claim_timeout"
+        if self.holder is not None or self.through is not None:
+            yield "holders"
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Remove what has expired, enqueue what cron entries say, then claim."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import Job
@@ -22,6 +23,8 @@ class HeldBy(Operation):
         prefix: how the name begins.
     """
 
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
+
     prefix: str
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
@@ -34,6 +37,8 @@ class HeldBy(Operation):
 @dataclass(frozen=True, slots=True)
 class LastSequence(Operation):
     """Look which sequence number was the last that was given. What comes later gets a higher one."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Nothing is changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NoReturn, get_args
@@ -34,6 +34,20 @@ CONFLICTS = get_args(OnConflict)
 LINE_BYTES = 240
 """About what a job takes in the blob besides its texts and its payload."""
 
+
+_NEEDS = tuple(
+    {
+        "priority": "priority",
+        "run_at": "delay",
+        "expires_at": "expiry",
+        "headers": "headers",
+        "unique_key": "unique_keys",
+        "max_attempts": "dead_letters",
+        "concurrency_key": "limits",
+        "keep_result": "results",
+    }.items()
+)
+"""Fields of a new job, each with the capability that it needs of a queue."""
 
 PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job, most of them as they are when nobody says otherwise."""
@@ -199,6 +213,17 @@ class NewJob(Operation):
         self.delay = delay
         self._on_conflict = on_conflict
         self._enqueue_bytes = enqueue_bytes
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """One capability for each field that is used."""
+        values = self.values
+        yield from [need for name, need in _NEEDS if values[name]]
+        if values["keep_result"] is not None:
+            yield "results"
+        if self.delay is not None:
+            yield "delay"
+        if self.id_given:
+            yield "job_ids"
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -47,6 +48,11 @@ class Cancel(Operation):
         """Checked."""
         check_name("job_id", self.job_id, preparation.limits)
         return self
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """`cancel_running`, if jobs in progress are meant too."""
+        if self.running:
+            yield "cancel_running"
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Remove it, or have its holder told.
@@ -92,6 +98,8 @@ class Redrive(Operation):
         job_id: only this one; if its unique key is taken, that is DuplicateJobError.
         entrypoint: only those of this entrypoint. Jobs whose unique key is taken stay dead.
     """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
 
     job_id: str | None = None
     entrypoint: str | None = None
@@ -168,6 +176,13 @@ class Purge(Operation):
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
         return replace(self, status=JobStatus(self.status), older_than=older_than)
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """The capability without which there are no jobs of that status."""
+        if self.status is JobStatus.DEAD:
+            yield "dead_letters"
+        elif self.status is JobStatus.COMPLETED:
+            yield "results"
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Remove them."""

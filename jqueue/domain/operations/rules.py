@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
@@ -15,6 +16,9 @@ from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import check_rules_fit
 from jqueue.domain.rules import EntrypointRules, QueueSettings
+
+_NEEDS = {"aging": "limits", "dead_retention": "retention", "blob_bytes": "size_limit"}
+"""The settings of a queue, each with the capability that it needs."""
 
 
 class Unchanged:
@@ -35,6 +39,8 @@ def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
 @dataclass(frozen=True, slots=True)
 class Pause(Operation):
     """Have no job of an entrypoint claimed until it is resumed. Jobs in progress go on, and enqueue takes more."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
 
     entrypoint: str
 
@@ -57,6 +63,8 @@ class Pause(Operation):
 @dataclass(frozen=True, slots=True)
 class Resume(Operation):
     """End a pause."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
 
     entrypoint: str
 
@@ -81,6 +89,8 @@ class SetLimits(Operation):
         rate: so many may be claimed within any `per` seconds; None means any number.
         per: see `rate`.
     """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
 
     entrypoint: str
     _: KW_ONLY
@@ -141,6 +151,10 @@ class Configure(Operation):
         if self.blob_bytes is not None and not isinstance(self.blob_bytes, Unchanged):
             check_integer("blob_bytes", self.blob_bytes, 1, COUNT_MAX)
         return replace(self, **seconds)
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """One capability for each setting that is given."""
+        yield from (_NEEDS[name] for name in self._given())
 
     def change(self, draft: Draft, now: datetime) -> QueueSettings:
         """Change those that are given."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
@@ -90,6 +90,8 @@ class SetSchedule(Operation):
         enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
     """
 
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+
     name: str
     cron: str
     entrypoint: str
@@ -157,6 +159,8 @@ class SetSchedule(Operation):
 @dataclass(frozen=True, slots=True)
 class Unschedule(Operation):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is whether there was one."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
 
     name: str
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
@@ -94,6 +94,8 @@ class EnqueueStaged(Operation):
             has, as by `configure(blob_bytes=...)`. A larger limit stays. None: the jobs must fit.
     """
 
+    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
+
     staged: Sequence[StagedJobs]
     _: KW_ONLY
     transaction: Transaction | tuple[str, int] | None = None
@@ -164,6 +166,8 @@ class EnqueueStaged(Operation):
 @dataclass(frozen=True, slots=True)
 class LastTransaction(Operation):
     """Look which version of an application's writes was the last. Its result is that version, or None."""
+
+    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
 
     app_id: str
 

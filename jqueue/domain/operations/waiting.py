@@ -37,6 +37,8 @@ class Reschedule(Operation):
         run_at: not to be claimed before this time; give one of the two.
     """
 
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+
     job_id: str
     _: KW_ONLY
     delay: Duration | None = None
@@ -77,6 +79,8 @@ class Reschedule(Operation):
 class Reprioritise(Operation):
     """Give a queued job another priority: it keeps its place among those that have it. Its result is the job."""
 
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
+
     job_id: str
     priority: int
 
@@ -113,6 +117,7 @@ class AwaitResult(Operation):
 
     claims_jobs: ClassVar[bool] = True
     needs_room: ClassVar[bool] = False
+    always_needs: ClassVar[tuple[str, ...]] = ("results",)
 
     job_id: str
 
