@@ -7,7 +7,6 @@ for it is kept.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -16,13 +15,11 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jqueue.core.blob.content import Sight
-from jqueue.core.calls.requests import Outcome, Request, as_storage_error
-from jqueue.core.engine.engine import TRANSIENT, Engine
-from jqueue.core.pacing.pace import Backoff
+from jqueue.core.calls.requests import Outcome, Request
+from jqueue.core.engine.engine import Engine
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,
-    DeadlineExceededError,
     QueueFullError,
     StorageFatalError,
 )
@@ -116,7 +113,7 @@ class StoreEngine(Engine):
         except BaseException:
             self.watch.failed()
             raise
-        self.cycle.read(self.clock.monotonic() - started)
+        self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = False
         if found is not None:
             jobs, self._heard = found
@@ -143,25 +140,11 @@ class StoreEngine(Engine):
         ends = [end for _, end in self._ends()] if self.store.knows_expiry else []
         return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
 
-    async def look(self, deadline: float) -> tuple[Sight, int, int]:
-        """What there is now, payloads and all."""
-        backoff = Backoff(self.entropy)
-        last: BaseException | None = None
-        try:
-            async with asyncio.timeout(deadline):
-                while True:
-                    try:
-                        kept, jobs = await self._call(self._all)
-                        break
-                    except StorageFatalError:
-                        raise
-                    except TRANSIENT as error:
-                        last = error
-                        await asyncio.sleep(backoff.failure(throttled=False))
-                    except Exception as error:
-                        raise as_storage_error(error) from error
-        except TimeoutError as error:
-            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+    async def _read_all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
+        return await self._call(self._all)
+
+    async def _sight(self, found: tuple[Sequence[Kept], Sequence[Job]]) -> tuple[Sight, int, int]:
+        kept, jobs = found
         looked_at = frozenset((place, *seen(job)) for job, place in kept)
         if looked_at != self._looked_at:
             self._version, self._looked_at = self._version + 1, looked_at

@@ -62,9 +62,9 @@ class QueueMachine(RuleBasedStateMachine):
         for kind in self.kinds:
             timeout = CLAIM_TIMEOUTS[kind]
             queue = kind(self.storage, stale_timeout=timeout, clock=VirtualClock(), entropy=Draws(kind.__name__))
-            begin = queue._engine.turns.begin
+            begin = queue._engine.pacing.turns.begin
             # Whether a call reads first decides when a claim is seen to be stale. The plain queue cannot know.
-            queue._engine.turns.begin = lambda begin=begin: begin() and False
+            queue._engine.pacing.turns.begin = lambda begin=begin: begin() and False
             self.runner.run(queue.__aenter__())
             self.queues.append(queue)
             self.programs.append(PlainProgram(timeout, groups=kind is BrokerQueue))

@@ -66,7 +66,7 @@ async def test_a_pause_that_a_throttling_store_asks_for_ends_with_the_calls_that
         storage.on_write(*LOST)
         with pytest.raises(UnknownOutcomeError):  # it was sent
             await queue.enqueue("work", b"")
-        assert queue._engine.pace.interval > 1
+        assert queue._engine.pacing.pace.interval > 1
         began = now()
     assert now() - began < 0.1
 

@@ -93,7 +93,7 @@ async def held_back(queue, storage):
     await refused
     assert now() - began < LONGEST_INTERVAL / 2 + 1, "nor does it wait longer than that to try again"
     storage.forget()
-    assert LONGEST_INTERVAL - 1 < queue._engine.pace.pause() <= LONGEST_INTERVAL
+    assert LONGEST_INTERVAL - 1 < queue._engine.pacing.pace.pause() <= LONGEST_INTERVAL
 
 
 # Many calls, few commits
@@ -191,15 +191,15 @@ async def test_only_a_refusal_sets_a_pace_and_only_that_of_a_write(kind):
         storage.on_read(*[Fault.LOST_REQUEST] * 3)
         await queue.enqueue("work", b"payload")
         for fault in (Fault.RESENT, Fault.LOST_REQUEST, Fault.LOST_ANSWER):
-            assert 0.0 == queue._engine.pace.interval
+            assert 0.0 == queue._engine.pacing.pace.interval
             storage.error = TimeoutError
             storage.on_write(fault)
             await queue.enqueue("work", b"payload")
-        assert 0.0 == queue._engine.pace.interval
+        assert 0.0 == queue._engine.pacing.pace.interval
         storage.error = lambda: StorageThrottledError("slow down")
         storage.on_write(Fault.LOST_REQUEST)
         await queue.enqueue("work", b"payload")
-        assert queue._engine.pace.interval > 0.0
+        assert queue._engine.pacing.pace.interval > 0.0
 
 
 @both
@@ -279,7 +279,7 @@ async def test_a_consumer_that_waits_looks_as_often_as_ever_and_claims_at_once(k
         assert 55 <= storage.reads <= 80
         assert 0 == storage.writes
         await queue.enqueue("other", b"payload")
-        assert queue._engine.pace.pause() > 2, "it is not our turn"
+        assert queue._engine.pacing.pace.pause() > 2, "it is not our turn"
         waiting = asyncio.create_task(queue.dequeue("work", wait=60))
         await asyncio.sleep(LONGEST_INTERVAL)
         await queue.enqueue("other", b"payload")
@@ -365,9 +365,9 @@ async def test_one_refusal_among_many_writers_of_a_quick_store_is_soon_forgotten
     await enqueue_without_end(queue, 5)
     ours.on_write(Fault.LOST_REQUEST)
     await queue.enqueue("work", b"payload")
-    assert queue._engine.pace.interval > 0.1
+    assert queue._engine.pacing.pace.interval > 0.1
     commits = queue._engine.commits
-    while queue._engine.pace.interval > 0.1:
+    while queue._engine.pacing.pace.interval > 0.1:
         await queue.enqueue("work", b"payload")
     assert queue._engine.commits - commits <= 8
     for task in others:

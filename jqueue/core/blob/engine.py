@@ -19,19 +19,16 @@ from typing import TypeVar
 
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob, Sight
-from jqueue.core.calls.requests import Outcome, Request, as_storage_error
-from jqueue.core.engine.engine import TRANSIENT, Engine
+from jqueue.core.calls.requests import Outcome, Request
+from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.tries import Try
-from jqueue.core.pacing.pace import Backoff
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
-    DeadlineExceededError,
     StorageError,
     StorageFatalError,
-    StorageThrottledError,
     shown,
 )
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
@@ -114,42 +111,18 @@ class CommitEngine(Engine):
                 self.watch.failed()
             raise
         self.go_on(life)
-        self.cycle.read(self.clock.monotonic() - started)
-        if moved := found is not None and await self._adopt(*found):
-            self.pace.moved()
-        self.turns.read(self.draft.version, moved=moved)
+        self.pacing.cycle.read(self.clock.monotonic() - started)
+        moved = found is not None and await self._adopt(*found)
+        self.pacing.read(self.draft.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
-    async def look(self, deadline: float) -> tuple[Sight, int, int]:
-        """What there is now, its bytes, and how many of them count against the limit: a read of its own.
+    async def _read_all(self) -> tuple[bool, str, bytes, str | None]:
+        existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change it
+        return existed, queue_id, *await self._call(self.storage.read)
 
-        Args:
-            deadline: seconds within which it must succeed.
-
-        Raises:
-            BlobMissingError: the object was there and is gone.
-            DeadlineExceededError: the store could not be read in time.
-            StorageError: the store refused, or its content is not a queue that we can read.
-        """
-        backoff = Backoff(self.entropy)
-        last: BaseException | None = None
-        try:
-            async with asyncio.timeout(deadline):
-                while True:
-                    existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change it
-                    try:
-                        data, etag = await self._call(self.storage.read)
-                        break
-                    except StorageFatalError:
-                        raise
-                    except TRANSIENT as error:
-                        last = error
-                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
-                    except Exception as error:
-                        raise as_storage_error(error) from error
-        except TimeoutError as error:
-            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+    async def _sight(self, found: tuple[bool, str, bytes, str | None]) -> tuple[Sight, int, int]:
+        existed, queue_id, data, etag = found
         if etag is None and existed:
             raise self._gone()
         if etag is None:
@@ -224,7 +197,7 @@ class CommitEngine(Engine):
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.version)
         queue = self.draft.queue or self.entropy.new_id()
-        header = next_header(self.draft, commit, queue, self.now(), self.cycle.seconds, self.versions_kept)
+        header = next_header(self.draft, commit, queue, self.now(), self.pacing.cycle.seconds, self.versions_kept)
         try:
             content = await in_turns(self.blob.encoding(header))
             self.go_on(life)
@@ -233,16 +206,15 @@ class CommitEngine(Engine):
                 self._undo(outcomes)
             raise
         sent = Try(commit, tuple(outcomes))
-        started = self.pace.sent = self.clock.monotonic()
+        started = self.pacing.sent()
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
             self.go_on(life)
-            self.cycle.write(self.clock.monotonic() - started)
+            self.pacing.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
-            self.pace.landed(self.writer_id, header.commits)
-            self.turns.landed(self.writer_id, header.commits, self.cycle.seconds)
+            self.pacing.landed(self.writer_id, header.commits)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: should a line above ever fail, the next read finds the commit
         except BaseException as error:
@@ -253,7 +225,7 @@ class CommitEngine(Engine):
             self._undo(outcomes)
             self.tries.forget_old()
             if isinstance(error, CASConflictError):
-                self.cycle.write(self.clock.monotonic() - started)
+                self.pacing.cycle.write(self.clock.monotonic() - started)
             else:
                 self.watch.failed()
             raise

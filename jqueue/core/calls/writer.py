@@ -279,9 +279,7 @@ class Writer:
             self._waiting = [request for request in self._waiting if request.wanted]
             if batch:
                 # who waits longest is served first
-                pace = self.engine.pace
-                read_first = pace.shared if pace.interval else self.engine.turns.begin()
-                await self._carry([*self._waiting, *batch], read_first=read_first)
+                await self._carry([*self._waiting, *batch], read_first=self.engine.pacing.begin())
                 self._looked, self._poll = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
             elif self._waiting:
@@ -297,8 +295,7 @@ class Writer:
 
         A queue that is left tries at once.
         """
-        pace = self.engine.pace if self.engine.pace.interval else self.engine.turns
-        while self._pending and self.closed is None and (pause := pace.pause()) > 0:
+        while self._pending and self.closed is None and (pause := self.engine.pacing.pause()) > 0:
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> bool:
@@ -319,7 +316,7 @@ class Writer:
 
     def _take_batch(self) -> list[Request]:
         """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
-        limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pace.interval else self._batch_limit
+        limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pacing.is_slow else self._batch_limit
         batch: list[Request] = []
         while self._pending and len(batch) < limit:
             request = self._pending.popleft()

@@ -10,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,17 @@ from jqueue.core.blob.content import Sight
 from jqueue.core.calls.requests import Outcome, Request, as_storage_error, is_empty, rest
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.core.engine.tries import OpenTries, answer
-from jqueue.core.pacing.pace import Backoff, CycleTime, WritePace
-from jqueue.core.pacing.turns import Turns
+from jqueue.core.pacing.pace import Backoff
+from jqueue.core.pacing.pacing import Pacing
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.errors import (
+    CASConflictError,
+    DeadlineExceededError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
@@ -31,6 +38,15 @@ TRANSIENT = (StorageError, OSError, TimeoutError)
 
 OPERATIONS_PER_SLICE = 256
 """After so many operations the event loop gets a turn."""
+
+
+class Step(Enum):
+    """What a commit does next. It is done when no request is pending, or when a step has answered them."""
+
+    READ = auto()
+    APPLY = auto()
+    WRITE = auto()
+    REFUSE = auto()
 
 
 class Engine(ABC):
@@ -70,9 +86,7 @@ class Engine(ABC):
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self.tries = OpenTries()
-        self.cycle = CycleTime()
-        self.turns = Turns(self.clock)
-        self.pace = WritePace(self.clock, self.entropy)
+        self.pacing = Pacing(self.clock, self.entropy)
 
     @abstractmethod
     def _forget_content(self) -> None:
@@ -93,58 +107,60 @@ class Engine(ABC):
             requests: submitted before this call.
             read_first: begin with a read: somebody else may have changed the queue.
         """
-        backoff = Backoff(self.entropy)
-        fresh, conflicts = False, 0
+        backoff, conflicts = Backoff(self.entropy), 0
+        fresh = False  # whether the state was read since the call
         refusal: Exception | None = None
         life = self.life
         self.draft.rollback()
-        must_read = read_first or not self.loaded or bool(self.tries.open) or self._must_look(requests)
+        known = self.loaded and not (read_first or self.tries.open or self._must_look(requests))
+        step = Step.APPLY if known else Step.READ
         while pending := [request for request in requests if not request.future.done()]:
             self.go_on(life)
             try:
-                if must_read:
+                if step is Step.READ:
                     await self.refresh()
-                    fresh, must_read = True, False
-                    order = self.pace if self.pace.interval else self.turns
-                    if (seconds := order.not_yet(self.draft.version, self.draft.commits)) is not None:
-                        must_read = True
+                    fresh = True
+                    if (seconds := self.pacing.not_yet(self.draft.version, self.draft.commits)) is not None:
                         await rest(pending, seconds)
-                elif refusal is not None:
+                    else:
+                        step = Step.APPLY if refusal is None else Step.REFUSE
+                elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
                     outcomes = await self._apply(pending)
                     self.go_on(life)
                     if not fresh and self._is_short(outcomes):
                         self._undo(outcomes)
-                        must_read = True
-                        continue
-                    if self.draft.changed:
+                        step = Step.READ
+                    elif self.draft.changed:
+                        step = Step.WRITE
                         await self._write(outcomes)
+                        return
                     elif fresh or all(request.seen_empty and is_empty(outcome) for request, outcome in outcomes):
                         answer(outcomes)
+                        return
                     else:
                         self._undo(outcomes)
-                        must_read = True
-                        continue
-                    return
+                        step = Step.READ
             except CASConflictError as error:
                 conflicts += 1
-                must_read = True
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
-                await rest(pending, backoff.conflict(self.cycle.seconds))
+                step = Step.READ
+                await rest(pending, backoff.conflict(self.pacing.cycle.seconds))
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
                     for request in pending:
                         request.last_error = error
                     throttled = isinstance(error, StorageThrottledError)
-                    await rest(pending, backoff.failure(throttled=throttled, pace=None if must_read else self.pace))
-                    must_read = True
-                elif must_read or failure.nothing_written:
+                    refused = throttled and step is not Step.READ
+                    step = Step.READ
+                    await rest(pending, self.pacing.refused() if refused else backoff.failure(throttled=throttled))
+                elif step is Step.READ or failure.nothing_written:
                     self._fail(pending, failure)
                 else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
-                    refusal, must_read = failure, True
+                    refusal, step = failure, Step.READ
 
     def _must_look(self, requests: Sequence[Request]) -> bool:
         """Whether what is known, and was current once, will not do for these requests."""
@@ -162,13 +178,43 @@ class Engine(ABC):
             StorageError: the store failed.
         """
 
-    @abstractmethod
     async def look(self, deadline: float) -> tuple[Sight, int, int]:
         """What there is now, its bytes, and how many of them count against the limit: a read of its own.
 
+        Args:
+            deadline: seconds within which it must succeed.
+
         Raises:
-            StorageError: the store failed, or was not read within so many seconds.
+            BlobMissingError: the object was there and is gone.
+            DeadlineExceededError: the store could not be read in time.
+            StorageError: the store refused, or its content is not a queue that we can read.
         """
+        backoff = Backoff(self.entropy)
+        last: BaseException | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    try:
+                        found = await self._read_all()
+                        break
+                    except StorageFatalError:
+                        raise
+                    except TRANSIENT as error:
+                        last = error
+                        await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
+                    except Exception as error:
+                        raise as_storage_error(error) from error
+        except TimeoutError as error:
+            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+        return await self._sight(found)
+
+    @abstractmethod
+    async def _read_all(self) -> Any:
+        """One read of everything, beside the commits: what `_sight` is made of."""
+
+    @abstractmethod
+    async def _sight(self, found: Any) -> tuple[Sight, int, int]:
+        """What `look` returns of a read."""
 
     @abstractmethod
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:

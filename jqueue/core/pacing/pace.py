@@ -49,15 +49,12 @@ class Backoff:
         self._failures = 0
         self._conflicts = 0
 
-    def failure(self, *, throttled: bool, pace: WritePace | None = None) -> float:
+    def failure(self, *, throttled: bool) -> float:
         """Seconds to wait after a failure of the store; more if it asked for fewer requests.
 
         Args:
             throttled: whether it did.
-            pace: if it was a write that failed: the pace of writes, which says when to try again if it came too soon.
         """
-        if throttled and pace is not None:
-            return pace.refused()
         self._failures += 1
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
         return self._entropy.jitter(exponential_bound(self._failures, base, cap))
