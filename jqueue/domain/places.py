@@ -20,6 +20,22 @@ def renumbered(jobs: Iterable[Job]) -> list[Job]:
     return [job.evolve(sequence=places[job.sequence]) for job in jobs]
 
 
+def place_unplaced(jobs: list[Job]) -> list[Job]:
+    """Give jobs that came without a sequence, added by hand or by 1.0.0, a place behind the others, in their order.
+
+    Where places have become too large, all are given anew.
+    """
+    if all(0 < job.sequence <= PLACES for job in jobs):
+        return jobs
+    last = max((job.sequence for job in jobs), default=0)
+    placed = []
+    for job in jobs:
+        if not job.sequence:
+            last += 1
+        placed.append(job if job.sequence else job.evolve(sequence=last))
+    return renumbered(placed) if last > PLACES else placed
+
+
 class EncodedJobs(Protocol):
     """Jobs whose lines in the blob were written before it was known where and when they would be placed.
 

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from jqueue.core.blob.content import Sight
-from jqueue.core.calls.requests import Outcome, Request
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.requests import Outcome, Request
+from jqueue.core.engine.sight import Sight
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     CASConflictError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jqueue.core.calls.requests import Outcome, Request
+from jqueue.core.engine.requests import Outcome, Request
 from jqueue.ports.clock import Clock
 
 SECONDS = 0.1

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from jqueue.core.calls.requests import Outcome, Request, as_storage_error
 from jqueue.core.engine.engine import TRANSIENT
+from jqueue.core.engine.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Dequeue, Find, Operation, Peek, Purge, Redrive, RequeueStale

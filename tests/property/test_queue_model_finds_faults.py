@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from jqueue.core.calls.requests import Request
+from jqueue.core.engine.requests import Request
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.domain.draft import Draft
 from jqueue.domain.models import JobStatus

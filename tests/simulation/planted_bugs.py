@@ -12,9 +12,9 @@ import pytest
 from jqueue.core.blob import engine
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.calls import requests
-from jqueue.core.calls.requests import Request
 from jqueue.core.calls.writer import Writer
+from jqueue.core.engine import requests
+from jqueue.core.engine.requests import Request
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.core.pacing.turns import Turns
 from jqueue.domain.commits import Verdict, next_header, recognise

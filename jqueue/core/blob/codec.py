@@ -41,7 +41,7 @@ from jqueue.core.blob.pages import SEPARATOR
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.places import PLACES, renumbered
+from jqueue.domain.places import place_unplaced
 from jqueue.domain.rules import LIMITS
 
 FORMAT = 2
@@ -282,22 +282,6 @@ def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
             jobs.append(found)
     set_aside += set_twins_aside(twins, seen, set_aside)
     return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": tuple(set_aside)})
-
-
-def place_unplaced(jobs: list[Job]) -> list[Job]:
-    """Give jobs that came without a sequence, added by hand or by 1.0.0, a place behind the others, in their order.
-
-    Where places have become too large, all are given anew.
-    """
-    if all(0 < job.sequence <= PLACES for job in jobs):
-        return jobs
-    last = max((job.sequence for job in jobs), default=0)
-    placed = []
-    for job in jobs:
-        if not job.sequence:
-            last += 1
-        placed.append(job if job.sequence else job.evolve(sequence=last))
-    return renumbered(placed) if last > PLACES else placed
 
 
 def _parse_whole(data: bytes) -> ParsedBlob:

@@ -13,19 +13,18 @@ from jqueue.core.blob.codec import (
     ParsedBlob,
     encode_header,
     join_blob,
-    place_unplaced,
     reading_state,
     take_whole,
 )
 from jqueue.core.blob.lines import encode_asides, encode_job, read_entry, set_twins_aside, splitting_lines
 from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page, Pages
+from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import shown
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
-from jqueue.domain.places import PLACES
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -51,37 +50,6 @@ class _Read:
     set_aside: list[SetAside]
     twins: list[tuple[str, bytes]] = field(repr=False)
     ids: set[str]
-
-
-@dataclass(slots=True)
-class Sight:
-    """What is to be seen in a blob: a state that is not yet made of models.
-
-    Attributes:
-        header: the state without its jobs.
-        set_aside: the lines that cannot be read as jobs.
-        entries: the jobs by id, some of them packed.
-    """
-
-    header: QueueState
-    set_aside: tuple[SetAside, ...]
-    entries: dict[str, Job | Packed] = field(repr=False)  # payloads, which no repr or log may show
-
-    def jobs(self) -> Iterator[Job]:
-        """The jobs, one by one, in the order of the blob."""
-        return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
-
-    def freezing(self) -> Slices[QueueState]:
-        """The state as a value, in slices."""
-        jobs = []
-        placed = True
-        for job in self.jobs():
-            jobs.append(job)
-            placed = placed and 0 < job.sequence <= PLACES
-            if len(jobs) % JOBS_PER_SLICE == 0:
-                yield
-        found = tuple(jobs if placed else place_unplaced(jobs))
-        return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})
 
 
 class Blob:

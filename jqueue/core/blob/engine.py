@@ -18,9 +18,10 @@ from datetime import datetime
 from typing import TypeVar
 
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
-from jqueue.core.blob.content import Blob, Sight
-from jqueue.core.calls.requests import Outcome, Request
+from jqueue.core.blob.content import Blob
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.requests import Outcome, Request
+from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.slices import in_turns
 from jqueue.core.engine.tries import Try
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise

@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable
 
-from jqueue.core.calls.requests import Request
+from jqueue.core.engine.requests import Request
 
 FLOOR = 256
 """So many entries are never looked through for those that are not wanted any more."""

@@ -14,9 +14,9 @@ from typing import Any
 from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.core.calls.deadlines import Alarms
 from jqueue.core.calls.file_watch import FileWatch
-from jqueue.core.calls.requests import Request
 from jqueue.core.calls.space import Room
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.requests import Request
 from jqueue.core.pacing.pace import BATCH_WHILE_PACED
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError

@@ -14,8 +14,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from jqueue.core.blob.content import Sight
-from jqueue.core.calls.requests import Outcome, Request, as_storage_error, is_empty, rest
+from jqueue.core.engine.requests import Outcome, Request, as_storage_error, is_empty, rest
+from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.core.engine.tries import OpenTries, answer
 from jqueue.core.pacing.pace import Backoff

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jqueue.core.calls.requests import Outcome, Request
+from jqueue.core.engine.requests import Outcome, Request
 from jqueue.domain.commits import CommitId, Verdict
 
 TRIES_KEPT = 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -100,6 +101,30 @@ class Share(NamedTuple):
     at_least: float
     below: float | None
     jobs: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All figures of a report, as its tables and its page show them.
+
+    Attributes:
+        now: what ages are measured from.
+        queues: the names of all queues that were read, those without jobs too.
+        standings: the figures of each entrypoint in each queue, in their order.
+        totals: those of each queue, by its name, and of all queues, by None.
+        failures: the classes of errors, the most frequent first.
+        ages: how long ready jobs have been due, as a histogram; `turnarounds`: how long finished jobs took;
+            `attempts`: how often jobs were claimed.
+    """
+
+    now: datetime
+    queues: tuple[str, ...]
+    standings: tuple[Standing, ...] = field(repr=False)
+    totals: dict[str | None, Standing] = field(repr=False)
+    failures: tuple[Failure, ...] = field(repr=False)
+    ages: tuple[Share, ...] = field(repr=False)
+    turnarounds: tuple[Share, ...] = field(repr=False)
+    attempts: tuple[Share, ...] = field(repr=False)
 
 
 _KINDS = {

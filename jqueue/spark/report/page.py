@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jqueue._version import __version__
 from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
 from jqueue.spark.report import plots
-from jqueue.spark.report.columns import Failure
+from jqueue.spark.report.columns import Failure, Figures
 from jqueue.spark.report.figures import OTHER
 from jqueue.spark.report.sections import sections_of
 from jqueue.spark.report.words import duration, moment, number, short_names
@@ -23,9 +23,6 @@ try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 except ImportError as error:
     raise ImportError('the page of a report needs Jinja: pip install "jqueue[report]"') from error
-
-if TYPE_CHECKING:
-    from jqueue.spark.report.reading import Report
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Tile:
     kind: str = ""
 
 
-def page_of(report: Report) -> str:
+def page_of(report: Figures) -> str:
     """The page, as HTML."""
     environment = Environment(
         loader=PackageLoader("jqueue.spark.report"),
@@ -62,7 +59,7 @@ def page_of(report: Report) -> str:
     )
 
 
-def _tiles(report: Report) -> list[Tile]:
+def _tiles(report: Figures) -> list[Tile]:
     total = report.totals[None]
     tiles = [Tile(words, number(getattr(total, field)), field) for field, words in plots.STATES if field != "expired"]
     tiles.append(Tile("oldest ready job", duration(total.oldest_age) or "none"))
@@ -70,7 +67,7 @@ def _tiles(report: Report) -> list[Tile]:
     return tiles
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: Figures) -> list[str]:
     """What somebody should know who reads nothing else."""
     total = report.totals[None]
     notes = []

@@ -29,6 +29,7 @@ from jqueue.spark.report.columns import (
     SHARE_SCHEMA,
     STANDING_SCHEMA,
     Failure,
+    Figures,
     Share,
     Standing,
 )
@@ -43,28 +44,10 @@ EACH, QUEUES, ALL = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was in the queues.
-
-    Attributes:
-        now: what ages are measured from.
-        queues: the names of all queues that were read, those without jobs too.
-        standings: the figures of each entrypoint in each queue, in their order.
-        totals: those of each queue, by its name, and of all queues, by None.
-        failures: the classes of errors, the most frequent first.
-        ages: how long ready jobs have been due, as a histogram; `turnarounds`: how long finished jobs took;
-            `attempts`: how often jobs were claimed.
-    """
+class Report(Figures):
+    """What was in the queues: its figures, as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
-    now: datetime
-    queues: tuple[str, ...]
-    standings: tuple[Standing, ...] = field(repr=False)
-    totals: dict[str | None, Standing] = field(repr=False)
-    failures: tuple[Failure, ...] = field(repr=False)
-    ages: tuple[Share, ...] = field(repr=False)
-    turnarounds: tuple[Share, ...] = field(repr=False)
-    attempts: tuple[Share, ...] = field(repr=False)
 
     @property
     def frame(self) -> DataFrame:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from jqueue.domain.counting import counted
 from jqueue.spark.report import plots
-from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS, Share, Standing
+from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS, Figures, Share, Standing
 from jqueue.spark.report.words import ahead, duration, mean, number
-
-if TYPE_CHECKING:
-    from jqueue.spark.report.reading import Report
 
 MOST_ROWS = 1000
 """So many rows a table of the page has; the DataFrame has all."""
@@ -80,7 +76,7 @@ class Section:
     tables: tuple[Table, ...]
 
 
-def sections_of(report: Report, short: Mapping[str, str]) -> list[Section]:
+def sections_of(report: Figures, short: Mapping[str, str]) -> list[Section]:
     """The sections that have something to tell.
 
     Args:
@@ -96,7 +92,7 @@ def sections_of(report: Report, short: Mapping[str, str]) -> list[Section]:
 class _Telling:
     """A report, told."""
 
-    report: Report
+    report: Figures
     short: Mapping[str, str]
 
     def where(self) -> Section:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from jqueue.domain.counting import counted
-from jqueue.spark.report.columns import Standing
+from jqueue.spark.report.columns import Figures, Standing
 from jqueue.spark.report.plots import by_class
 from jqueue.spark.report.words import ahead, duration, mean, moment, name, number, short_names
 
@@ -19,9 +18,6 @@ try:
     from rich.text import Text
 except ImportError as error:
     raise ImportError('the tables of a report need rich: pip install "jqueue[report]"') from error
-
-if TYPE_CHECKING:
-    from jqueue.spark.report.reading import Report
 
 MOST_ROWS = 40
 """So many rows a table has; the DataFrame and the page have all."""
@@ -44,7 +40,7 @@ class View:
     weight: Callable[[Standing], int]
 
 
-def show(report: Report, console: Console | None = None) -> None:
+def show(report: Figures, console: Console | None = None) -> None:
     """Print it."""
     out = console or Console(highlight=False)
     total = report.totals[None]
@@ -66,7 +62,7 @@ def show(report: Report, console: Console | None = None) -> None:
         out.print("no jobs")
 
 
-def _views(report: Report) -> tuple[View, ...]:
+def _views(report: Figures) -> tuple[View, ...]:
     def waits(each: Standing) -> tuple[Text | str, ...]:
         return (
             *_durations(each.oldest_age, each.median_age, each.p95_age),
@@ -137,7 +133,7 @@ def _table(title: str, view: View, rows: Sequence[Standing], total: Standing, sh
     return made
 
 
-def _failures(report: Report) -> tuple[Table, int]:
+def _failures(report: Figures) -> tuple[Table, int]:
     """The classes of errors, each over all entrypoints; and how many there are."""
     made = _empty("error", ("jobs", "dead", "waiting", "finished"), "most of them in")
     classes = by_class(report.failures)

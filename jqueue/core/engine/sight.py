@@ -1,0 +1,42 @@
+"""A look at a queue: its jobs as they were read, not yet made into models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
+from jqueue.domain.job_table import Packed, unpacked
+from jqueue.domain.models import Job, QueueState, SetAside
+from jqueue.domain.places import PLACES, place_unplaced
+
+
+@dataclass(slots=True)
+class Sight:
+    """What is to be seen in a queue: a state that is not yet made of models.
+
+    Attributes:
+        header: the state without its jobs.
+        set_aside: the lines that cannot be read as jobs.
+        entries: the jobs by id, some of them packed.
+    """
+
+    header: QueueState
+    set_aside: tuple[SetAside, ...]
+    entries: dict[str, Job | Packed] = field(repr=False)  # payloads, which no repr or log may show
+
+    def jobs(self) -> Iterator[Job]:
+        """The jobs, one by one, in the order in which they were read."""
+        return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
+
+    def freezing(self) -> Slices[QueueState]:
+        """The state as a value, in slices."""
+        jobs = []
+        placed = True
+        for job in self.jobs():
+            jobs.append(job)
+            placed = placed and 0 < job.sequence <= PLACES
+            if len(jobs) % JOBS_PER_SLICE == 0:
+                yield
+        found = tuple(jobs if placed else place_unplaced(jobs))
+        return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})
