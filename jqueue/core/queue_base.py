@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,7 +19,7 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities
 
 DEQUEUES_KEPT = 256
-"""So many dequeues are kept, prepared."""
+"""Number of dequeues that a queue keeps prepared."""
 
 Prepared = TypeVar("Prepared", bound=Operation)
 
@@ -62,7 +63,7 @@ class QueueBase:
             new_id=options.entropy.new_id,
             find_claim=self._claims.find,
         )
-        self._prepared_dequeues: dict[Any, tuple[Dequeue]] = {}
+        self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(self._new_dequeue)
         self._deadline = to_seconds("deadline", options.deadline)
         self._writer = Writer(
             engine,
@@ -164,21 +165,20 @@ class QueueBase:
             return self._writer.enter(operations, seconds, convert=convert).future
         return self._submit(operations, deadline, convert=convert)
 
-    def _dequeues(
-        self, entrypoint: str | Sequence[str] | None, batch_size: int, claim_timeout: Duration | None
-    ) -> tuple[Dequeue]:
-        """A dequeue, prepared. Workers ask for the same again and again, and get the same."""
-        key = (entrypoint, batch_size)
-        plain = claim_timeout is None and entrypoint.__class__ is str and batch_size.__class__ is int
-        if plain and key in self._prepared_dequeues:
-            return self._prepared_dequeues[key]
-        dequeue = Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout)
-        operation = self._checked(dequeue.prepared(self._preparation))
-        if plain:
-            if len(self._prepared_dequeues) >= DEQUEUES_KEPT:
-                self._prepared_dequeues.clear()
-            self._prepared_dequeues[key] = (operation,)
-        return (operation,)
+    def _dequeues(self, entrypoint: object, **options: object) -> tuple[Dequeue]:
+        """Return a dequeue, prepared; equal arguments get the same one again, as workers repeat theirs.
+
+        Args:
+            entrypoint: the first field of `Dequeue`.
+            **options: its other fields. What is said of a dequeue is said here alone, and so is part of the key.
+        """
+        try:
+            return self._dequeues_kept(entrypoint, **options)
+        except TypeError:  # a list cannot be a key, nor can some wrong arguments
+            return self._new_dequeue(entrypoint, **options)
+
+    def _new_dequeue(self, entrypoint: Any, **options: Any) -> tuple[Dequeue]:
+        return (self._checked(Dequeue(entrypoint, **options).prepared(self._preparation)),)
 
     async def _each(self, operations: Sequence[Operation], deadline: Duration | None) -> list[Exception]:
         if not operations:

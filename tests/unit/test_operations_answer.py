@@ -1,15 +1,21 @@
 """Operations answer for themselves: what an operation needs, and what its result means, is said in its class alone."""
 
+import asyncio
 import pkgutil
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from inspect import getmembers, isclass
+from inspect import getmembers, isclass, signature
+from typing import Any
 
 import pytest
 
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
 from jqueue.domain import operations
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Operation
+from jqueue.domain.operations import Dequeue, Operation, Peek
+from jqueue.domain.operations.jobs import UNPREPARED
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.queue import Capabilities
 from tests.unit.test_store_queue import Shelf
@@ -48,3 +54,87 @@ async def test_an_operation_that_a_queue_has_not_heard_of_is_refused_by_what_it_
     assert "no schedules" in str(refused)
     assert isinstance(refused, InvalidJobError)
     assert ["la"] == await StoreQueue(Shelf()).apply_each(Sing())
+
+
+# Two of the same kind
+
+DIFFERENT: dict[str, Any] = {
+    "entrypoints": ("work", ("work", "play")),
+    "batch_size": (1, 2),
+    "claim_timeout": (30, 60),
+    "holder": ("worker-1", "worker-2"),
+    "through": (1, 2),
+    "enqueue_bytes": (1_000, 2_000),
+}
+"""Two values for each field of a dequeue."""
+
+OF_THE_QUEUE = {"enqueue_bytes"}
+"""Fields that are not the caller's, but the queue's."""
+
+SEARCHED = [field.name for field in fields(Dequeue) if field.name != "batch_size"]
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_search_key_tells_apart_dequeues_that_differ_in_any_field(name):
+    """Otherwise a dequeue would be told "nothing" because another one, with another filter, had found nothing."""
+    given = [Dequeue(**{name: value}) for value in DIFFERENT[name]]
+    one, other = given if name in OF_THE_QUEUE else [dequeue.prepared(UNPREPARED) for dequeue in given]
+    assert one.search_key() != other.search_key()
+    assert Peek(one).search_key() != Peek(other).search_key()
+    assert one.search_key() == replace(one, batch_size=9).search_key() == Peek(one).search_key()
+
+
+def test_dequeues_of_one_job_and_of_many_search_for_the_same_but_a_dequeue_of_none_does_not_search():
+    assert Dequeue("work").search_key() == Dequeue("work", batch_size=9).search_key()
+    assert Dequeue("work", batch_size=0).search_key() is None
+
+
+OF_THE_CALL = {"self", "wait", "deadline"}
+"""Parameters of the verb that say nothing of the dequeue."""
+
+
+@pytest.mark.parametrize("name", sorted(signature(DirectQueue.dequeue).parameters.keys() - OF_THE_CALL))
+def test_a_kept_dequeue_is_used_again_only_by_calls_that_ask_for_the_same(name):
+    """Otherwise a call with another filter would get the jobs that an earlier call asked for."""
+    queue = DirectQueue(InMemoryStorage())
+    field = "entrypoints" if name == "entrypoint" else name
+    asked = [{"entrypoint": "work"} | {name: value} for value in DIFFERENT[field]]
+    [one], [other] = [queue._dequeues(**each) for each in asked]
+    assert getattr(one, field) != getattr(other, field)
+    assert one is queue._dequeues(**asked[0])[0]
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": True}, {"batch_size": []}, {"claim_timeout": []}])
+async def test_a_wrong_dequeue_is_refused_although_one_that_equals_it_is_kept(wrong):
+    queue = DirectQueue(InMemoryStorage())
+    await queue.dequeue("work")
+    with pytest.raises(InvalidJobError):
+        await queue.dequeue("work", **wrong)
+
+
+@dataclass(frozen=True)
+class Count(Operation):
+    """Count how often it is applied, and find nothing."""
+
+    key: str
+    applied: list[str]
+
+    claims_jobs = True
+
+    def search_key(self):
+        """What it is told to search for."""
+        return self.key or None
+
+    def change(self, draft, now):
+        """Nothing is changed."""
+        self.applied.append(self.key)
+        return []
+
+
+async def test_in_one_commit_nothing_is_found_once_for_each_search_key():
+    applied: list[str] = []
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await asyncio.gather(*(queue.apply(Count(key, applied)) for key in ("a", "b", "a", "", "b", "")))
+    rounds = applied.count("a")
+    assert rounds
+    assert (rounds, 2 * rounds) == (applied.count("b"), applied.count(""))

@@ -170,7 +170,7 @@ async def test_nothing_keeps_a_call_that_is_done(make):
     async with make(SlowStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=3600))
         await asyncio.sleep(1)
-        request = queue._writer.enter(queue._dequeues("work", 1, None), 30)
+        request = queue._writer.enter(queue._dequeues("work"), 30)
         await request.future
         known = weakref.ref(request)
         await queue.enqueue("work", b"payload")

@@ -338,7 +338,7 @@ class Writer:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
         loop, version = asyncio.get_running_loop(), self.engine.draft.version
         self._files.begin()
-        due = self.engine.next_due() if any(request.sought is not None for request in self._waiting) else None
+        due = self.engine.next_due() if any(request.search_key is not None for request in self._waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         poll = self._longest_poll if self._files.active else self._poll
         until_poll = max(0.0, self._looked + poll - loop.time())

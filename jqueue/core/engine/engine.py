@@ -257,7 +257,7 @@ class Engine(ABC):
         for number, request in enumerate(claiming, 1):
             if not request.future.done():
                 request.in_flight = True
-                key = request.sought
+                key = request.search_key
                 if key is not None and key in nothing_for:
                     outcomes.append((request, [[]]))
                     continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.models import Claim
-from jqueue.domain.operations import Dequeue, Operation, Peek, perform
+from jqueue.domain.operations import Operation, perform
 
 Outcome = list[Any] | JQueueError
 """What one request got from one try: a result (or an error) for each operation, or the error that undid them all."""
@@ -114,17 +114,9 @@ class Request:
         return not self.future.done()
 
     @property
-    def sought(self) -> tuple[tuple[str, ...] | None] | None:
-        """What it looks for, if it does nothing but claim, or look: who looks for the same finds the same."""
-        operation = self.operations[0]
-        if isinstance(operation, Peek):
-            operation = operation.dequeue
-        alike = isinstance(operation, Dequeue) and operation.batch_size and operation.through is None
-        if len(self.operations) == 1 and alike:
-            assert isinstance(operation, Dequeue)
-            assert not isinstance(operation.entrypoints, str)
-            return (None if operation.entrypoints is None else tuple(operation.entrypoints),)
-        return None
+    def search_key(self) -> Hashable | None:
+        """The key of its operation, if it is one that only searches: see `Operation.search_key`."""
+        return self.operations[0].search_key() if len(self.operations) == 1 else None
 
     def perform(self, draft: Draft, now: datetime) -> Outcome:
         """Apply the operations. Refused ones leave the draft as it was; if atomic, so do the others."""

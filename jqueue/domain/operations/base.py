@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -68,6 +68,15 @@ class Operation:
     def change(self, draft: Draft, now: datetime) -> Any:
         """Change the draft and return the result. A raised JQueueError means: refused; the caller rolls back."""
         raise NotImplementedError
+
+    def search_key(self) -> Hashable | None:
+        """Return what the prepared operation searches for; None if it does anything but search and claim.
+
+        If an operation finds nothing, neither do those with an equal key that are applied after it in the same commit:
+        they are not applied any more. So a key says all that a job must be, and an operation that has one makes no job
+        ready. Its result is a list, empty if nothing was found.
+        """
+        return None
 
     def claims(self, result: Any) -> Sequence[Claim]:
         """The claims that a result of this operation hands out."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import ClassVar
 
 from jqueue.domain.draft import Draft
@@ -110,9 +111,16 @@ class Dequeue(Operation):
             claimed.append(job)
         return claimed
 
+    def search_key(self) -> Hashable | None:
+        """Every field but the number of jobs; None if it asks for no job, and so finds none."""
+        return _SEARCHED(self) if self.batch_size else None
+
     def claims(self, result: list[Job]) -> Sequence[Claim]:
         """One for each job."""
         return [job.claim for job in result]
+
+
+_SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name != "batch_size"))
 
 
 def _count_claim(draft: Draft, entrypoint: str, now: datetime) -> None:

@@ -5,7 +5,7 @@ Who chooses among several queues has to know what each of them has before it cla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
@@ -44,6 +44,10 @@ class Peek(Operation):
         ids = [job.id for job in self.dequeue.claim(draft, now)]
         draft.rollback(savepoint)
         return [draft.jobs[job_id].evolve(payload=b"") for job_id in ids]
+
+    def search_key(self) -> Hashable | None:
+        """That of the dequeue: where one finds nothing, neither does the other."""
+        return self.dequeue.search_key()
 
 
 @dataclass(frozen=True, slots=True)
