@@ -18,6 +18,9 @@ from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparati
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities
 
+EVERYTHING = Capabilities()
+"""What a queue on one object can do."""
+
 DEQUEUES_KEPT = 256
 """Number of dequeues that a queue keeps prepared."""
 
@@ -80,7 +83,7 @@ class QueueBase:
     @property
     def capabilities(self) -> Capabilities:
         """What this queue can do: everything."""
-        return Capabilities()
+        return EVERYTHING
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         """Do several things in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
@@ -91,6 +94,7 @@ class QueueBase:
         Raises:
             JQueueError: one was refused; none of them was done.
         """
+        self.capabilities.require("transactions")
         for operation in operations:
             if not isinstance(operation, Operation):
                 raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.verbs import QueueVerbs
-from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.models import Job
-from jqueue.domain.operations import Operation
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.option_names import names_its_options
-from jqueue.domain.rules import Schedule
 from jqueue.formats.engine import StoreEngine
 from jqueue.formats.port import JobStorePort
 from jqueue.ports.queue import Capabilities
@@ -51,32 +47,6 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     def __repr__(self) -> str:
         return f"StoreQueue(store={self.store!r})"
-
-    async def dequeue(
-        self,
-        entrypoint: str | Sequence[str] | None = None,
-        *,
-        batch_size: int = 1,
-        wait: Duration | None = None,
-        claim_timeout: Duration | None = None,
-        deadline: Duration | None = None,
-    ) -> list[Job]:
-        """Claim ready jobs: see `JobQueue`."""
-        if wait:
-            self.capabilities.require("wait")
-        return await super().dequeue(
-            entrypoint, batch_size=batch_size, wait=wait, claim_timeout=claim_timeout, deadline=deadline
-        )
-
-    async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit: see `JobQueue`. One by itself needs no commit."""
-        self.capabilities.require("transactions")
-        return await super().apply(*operations, deadline=deadline)
-
-    async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
-        """The cron entries: see `JobQueue`."""
-        self.capabilities.require("schedules")
-        return []
 
     def _checked(self, operation: Prepared) -> Prepared:
         self.capabilities.require(*operation.needs(self._preparation.claim_timeout))

@@ -11,7 +11,7 @@ from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import JobReference
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Consumer
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.tenant import Tenant
 
@@ -67,7 +67,7 @@ class KeepAlive:
         if exc_type is None and self.error is not None:
             raise self.error
 
-    async def _start(self, queue: JobQueue) -> HeartbeatManager:
+    async def _start(self, queue: Consumer) -> HeartbeatManager:
         manager = HeartbeatManager(queue, self._jobs, self._interval, on_lost="event")
         await manager.__aenter__()
         self._tenant.beats.add(manager)

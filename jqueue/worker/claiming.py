@@ -15,7 +15,7 @@ from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Consumer
 from jqueue.worker.held import Hands, Signal
 from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
@@ -45,7 +45,7 @@ class Claimer:
 
     def __init__(
         self,
-        queue: JobQueue,
+        queue: Consumer,
         hands: Hands,
         begin: Callable[[list[Job]], None],
         names: Sequence[str],

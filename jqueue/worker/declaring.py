@@ -10,7 +10,7 @@ from typing import Any
 from jqueue.domain.errors import StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Operator
 from jqueue.worker.handlers import Handler
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
@@ -39,7 +39,7 @@ class Cron:
 
 
 async def declare(
-    queue: JobQueue,
+    queue: Operator,
     handlers: Iterable[Handler[..., Any]],
     crons: Iterable[Cron],
     entropy: Entropy,
@@ -64,14 +64,14 @@ async def declare(
     await asyncio.gather(*(_until_done(call, trouble) for call in calls))
 
 
-async def _limit(queue: JobQueue, handler: Handler[..., Any]) -> None:
+async def _limit(queue: Operator, handler: Handler[..., Any]) -> None:
     options = handler.options
     rate = None if options.rate is None else options.rate.count
     per = None if options.rate is None else options.rate.per
     await queue.limit(handler.entrypoint, running=options.max_running, rate=rate, per=per)
 
 
-async def _schedule(queue: JobQueue, cron: Cron) -> None:
+async def _schedule(queue: Operator, cron: Cron) -> None:
     options = cron.handler.options
     await queue.schedule(
         cron.name,
@@ -99,7 +99,7 @@ async def _until_done(call: Callable[[], Awaitable[Any]], trouble: Trouble) -> N
             return
 
 
-async def warn_of_strangers(queue: JobQueue, names: Container[str]) -> None:
+async def warn_of_strangers(queue: Operator, names: Container[str]) -> None:
     """Say which cron entries enqueue jobs that are not done here: one that is gone from the code goes on for ever."""
     if not queue.capabilities.schedules:
         return

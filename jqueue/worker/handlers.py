@@ -11,7 +11,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.domain.option_names import names_its_options
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Producer
 from jqueue.worker.options import (
     OF_AN_ENQUEUE,
     OF_AN_OPERATION,
@@ -86,7 +86,7 @@ class Handler(Generic[P, R_co]):
         return self.function(*args, **kwargs)
 
     @enqueue_by_payload
-    async def enqueue(self, queue: JobQueue, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Job:
+    async def enqueue(self, queue: Producer, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Job:
         """Add a job for this handler, and return it.
 
         Args:
@@ -125,11 +125,11 @@ class Handler(Generic[P, R_co]):
 
     @overload
     async def result(
-        self: Handler[..., Awaitable[T]], queue: JobQueue, job: Job | str, *, timeout: Duration | None = None
+        self: Handler[..., Awaitable[T]], queue: Producer, job: Job | str, *, timeout: Duration | None = None
     ) -> T: ...
     @overload
-    async def result(self, queue: JobQueue, job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
-    async def result(self, queue: JobQueue, job: Job | str, *, timeout: Duration | None = None) -> Any:
+    async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
+    async def result(self, queue: Producer, job: Job | str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of this handler is finished, and return what the handler returned.
 
         Args:

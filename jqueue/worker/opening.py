@@ -11,7 +11,7 @@ from jqueue.core.options import QueueOptions
 from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalError
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Consumer
 from jqueue.ports.storage import SupportsWriteCheck
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.worker.trouble import TROUBLE
@@ -22,7 +22,7 @@ A_MOMENT = 0.001
 """Seconds; a queue that is not open says so at once."""
 
 
-async def opened(queue: JobQueue, stack: AsyncExitStack, names: Sequence[str]) -> None:
+async def opened(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -> None:
     """Open a queue that is to be opened and is not; the stack closes it.
 
     Raises:
@@ -46,7 +46,7 @@ async def opened(queue: JobQueue, stack: AsyncExitStack, names: Sequence[str]) -
         return
 
 
-def name_of(queue: JobQueue) -> str:
+def name_of(queue: object) -> str:
     """What the log calls a queue: where it is, without secrets."""
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if place is None:
@@ -55,7 +55,7 @@ def name_of(queue: JobQueue) -> str:
     return f"the queue at {describe(place) if known else type(place).__name__}"
 
 
-async def check_writable(queue: JobQueue) -> None:
+async def check_writable(queue: object) -> None:
     """Find out at the start what would fail at the first claim, if the store can tell.
 
     Raises:
@@ -72,19 +72,19 @@ async def check_writable(queue: JobQueue) -> None:
         logger.warning("%s cannot be written now: %s", name_of(queue), error)
 
 
-def clock_of(queue: JobQueue) -> Clock:
+def clock_of(queue: object) -> Clock:
     """The queue's clock, so that both agree what time it is."""
     options = getattr(queue, "options", None)
     return options.clock if isinstance(options, QueueOptions) else SystemClock()
 
 
-def entropy_of(queue: JobQueue) -> Entropy:
+def entropy_of(queue: object) -> Entropy:
     """The queue's dice."""
     options = getattr(queue, "options", None)
     return options.entropy if isinstance(options, QueueOptions) else SystemEntropy()
 
 
-def batch_size_of(queue: JobQueue) -> int:
+def batch_size_of(queue: object) -> int:
     """How many jobs or operations one call of the queue takes."""
     options = getattr(queue, "options", None)
     return (options if isinstance(options, QueueOptions) else QueueOptions()).limits.batch_size

@@ -12,7 +12,7 @@ from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Consumer
 from jqueue.worker.held import Hands, Held
 from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
@@ -39,7 +39,7 @@ class Pulse:
 
     def __init__(
         self,
-        queue: JobQueue,
+        queue: Consumer,
         hands: Hands,
         workshop: Workshop,
         entropy: Entropy,

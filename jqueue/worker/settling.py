@@ -20,7 +20,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import SupportsApply
 from jqueue.worker.held import Hands, Held, Outcome
 from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
@@ -46,7 +46,9 @@ class Settler:
         health: is told how the outcomes go.
     """
 
-    def __init__(self, queue: JobQueue, hands: Hands, workshop: Workshop, entropy: Entropy, health: Health) -> None:
+    def __init__(
+        self, queue: SupportsApply, hands: Hands, workshop: Workshop, entropy: Entropy, health: Health
+    ) -> None:
         self._queue = queue
         self._hands = hands
         self._workshop = workshop

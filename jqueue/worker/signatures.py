@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Producer
 from jqueue.worker.context import Context
 from jqueue.worker.options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
@@ -175,21 +175,21 @@ def _bind_by_name(payload: str | None, context: str | None) -> Bind:
 class EnqueueOf(Protocol[T_contra]):
     """`enqueue` of a handler that takes a payload."""
 
-    async def __call__(self, queue: JobQueue, payload: T_contra, **options: Unpack[EnqueueArguments]) -> Job:
+    async def __call__(self, queue: Producer, payload: T_contra, **options: Unpack[EnqueueArguments]) -> Job:
         """See `Handler.enqueue`."""
 
 
 class EnqueueNothing(Protocol):
     """`enqueue` of a handler that takes no payload."""
 
-    async def __call__(self, queue: JobQueue, **options: Unpack[EnqueueArguments]) -> Job:
+    async def __call__(self, queue: Producer, **options: Unpack[EnqueueArguments]) -> Job:
         """See `Handler.enqueue`."""
 
 
 class EnqueueAnything(Protocol):
     """`enqueue` of a handler whose shape says nothing of its payload."""
 
-    async def __call__(self, queue: JobQueue, payload: Any = ..., **options: Unpack[EnqueueArguments]) -> Job:
+    async def __call__(self, queue: Producer, payload: Any = ..., **options: Unpack[EnqueueArguments]) -> Job:
         """See `Handler.enqueue`."""
 
 

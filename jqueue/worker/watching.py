@@ -8,7 +8,7 @@ from collections.abc import Container
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import CountQueued
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import SupportsApply
 from jqueue.worker.held import Hands
 from jqueue.worker.trouble import Health, stuck_everywhere
 
@@ -34,7 +34,7 @@ class Watch:
         handled: the entrypoints that have handlers here; None: jobs of others are not looked for.
     """
 
-    def __init__(self, queue: JobQueue, hands: Hands, health: Health, handled: Container[str] | None) -> None:
+    def __init__(self, queue: SupportsApply, hands: Hands, health: Health, handled: Container[str] | None) -> None:
         self._queue = queue
         self._hands = hands
         self._health = health

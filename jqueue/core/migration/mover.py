@@ -30,7 +30,7 @@ from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.moving import MOVER, is_moving
 from jqueue.domain.operations import Find, HandBack, Operation, Preparation
 from jqueue.domain.operations.moving import Arrive, ArriveRules, Depart, RulesReceipt, Take
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import Operator, SupportsApply
 
 BATCH_JOBS = 500
 """So many jobs go together: four commits for all of them, where a queue is one object."""
@@ -87,8 +87,8 @@ class MigrationReport:
 
 
 async def migrate(
-    source: JobQueue,
-    dest: JobQueue,
+    source: Operator,
+    dest: Operator,
     *,
     dry_run: bool = False,
     lossy: bool = False,
@@ -124,8 +124,8 @@ class Mover:
 
     def __init__(
         self,
-        source: JobQueue,
-        dest: JobQueue,
+        source: Operator,
+        dest: Operator,
         *,
         lossy: bool = False,
         on_progress: Progress | None = None,
@@ -322,11 +322,11 @@ class Mover:
                 self._stay[move.job.id] = IN_BOTH
         return False
 
-    async def _let_go(self, queue: JobQueue, claims: Sequence[Claim]) -> None:
+    async def _let_go(self, queue: SupportsApply, claims: Sequence[Claim]) -> None:
         if claims:
             await self._each(queue, [HandBack(tuple(claims))])
 
-    async def _each(self, queue: JobQueue, operations: Sequence[Operation]) -> list[Any]:
+    async def _each(self, queue: SupportsApply, operations: Sequence[Operation]) -> list[Any]:
         """Have operations done, each for itself, and make sure of it."""
         if not operations:
             return []
@@ -335,7 +335,7 @@ class Mover:
         except UnknownOutcomeError as error:
             return list(await error.resolve())
 
-    async def _find(self, queue: JobQueue, job_id: str) -> Job | None:
+    async def _find(self, queue: SupportsApply, job_id: str) -> Job | None:
         """A job, also if it was finished a short while ago."""
         [found] = await self._each(queue, [Find(job_id)])
         return found[0] if found else None

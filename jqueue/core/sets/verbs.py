@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from jqueue.core.calls.claims import HeldClaim
 from jqueue.core.options import QueueOptions
 from jqueue.core.sets.members import Member, Memory, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
+from jqueue.core.verbs.operator import OperatorVerbs
+from jqueue.core.verbs.producer import ProducerVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import check_names, names_its_options
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Capabilities
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def of_one_queue(
+    verb: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[SetVerbs, Parameters], Coroutine[Any, Any, Result]]:
+    """The method of a set for a verb that concerns one queue as a whole: it takes the same arguments, and refuses."""
+    known = list(inspect.signature(verb).parameters)[1:]
+
+    @functools.wraps(verb)
+    async def refuse(self: SetVerbs, /, *given: Parameters.args, **options: Parameters.kwargs) -> Result:
+        check_names(verb.__name__, options, known)
+        raise _said_to_one(verb.__name__)
+
+    return refuse
 
 
 @names_its_options
@@ -46,55 +67,15 @@ class SetVerbs:
 
     # What is said to one queue
 
-    def _refuse(self, verb: str, capability: str = "jobs of its own") -> NoReturn:
-        raise InvalidJobError(
-            f"a set of queues has no {capability}: {verb} concerns one queue as a whole, so call it on that queue"
-        )
-
-    async def enqueue(self, entrypoint: str, payload: bytes = b"", priority: int = 0, **options: Any) -> Job:
-        """Refused: a job is enqueued to one of the queues.
-
-        Raises:
-            InvalidJobError: always.
-        """
-        self._refuse("enqueue")
-
-    async def enqueue_many(self, jobs: Iterable[Any], *, deadline: Duration | None = None) -> list[Job]:
-        """Refused: jobs are enqueued to one of the queues.
-
-        Raises:
-            InvalidJobError: always.
-        """
-        self._refuse("enqueue_many")
-
-    async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        """Refused: see `enqueue`."""
-        self._refuse("pause", "limits")
-
-    async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        """Refused: see `enqueue`."""
-        self._refuse("resume", "limits")
-
-    async def limit(self, entrypoint: str, **limits: Any) -> None:
-        """Refused: see `enqueue`."""
-        self._refuse("limit", "limits")
-
-    async def configure(self, **settings: Any) -> Any:
-        """Refused: see `enqueue`."""
-        needs = {"dead_retention": "retention", "blob_bytes": "size_limit"}
-        self._refuse("configure", next((needs[name] for name in settings if name in needs), "limits"))
-
-    async def schedule(self, name: str, cron: str, entrypoint: str, payload: bytes = b"", **options: Any) -> Any:
-        """Refused: see `enqueue`."""
-        self._refuse("schedule", "schedules")
-
-    async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
-        """Refused: see `enqueue`."""
-        self._refuse("unschedule", "schedules")
-
-    async def schedules(self, *, deadline: Duration | None = None) -> list[Any]:
-        """Refused: see `enqueue`."""
-        self._refuse("schedules", "schedules")
+    enqueue = of_one_queue(ProducerVerbs.enqueue)
+    enqueue_many = of_one_queue(ProducerVerbs.enqueue_many)
+    pause = of_one_queue(OperatorVerbs.pause)
+    resume = of_one_queue(OperatorVerbs.resume)
+    limit = of_one_queue(OperatorVerbs.limit)
+    configure = of_one_queue(OperatorVerbs.configure)
+    schedule = of_one_queue(OperatorVerbs.schedule)
+    unschedule = of_one_queue(OperatorVerbs.unschedule)
+    schedules = of_one_queue(OperatorVerbs.schedules)
 
     # Claims
 
@@ -197,7 +178,7 @@ class SetVerbs:
         if not operations:
             return []
         if not owners:
-            self._refuse("apply of what names no job")
+            raise _said_to_one("an apply that names no job")
         if len(owners) > 1:
             raise InvalidJobError("these jobs are of several queues, and no commit is for more than one")
         results = await owners[0].queue.apply(*operations, deadline=deadline)
@@ -217,7 +198,7 @@ class SetVerbs:
             try:
                 owners = dict.fromkeys([await self._owner(job, deadline) for job in _named(operation)])
                 if len(owners) != 1:
-                    self._refuse("what names no job, or jobs of several queues,")
+                    raise _said_to_one("an operation that names no job, or jobs of several queues,")
                 lots.setdefault(next(iter(owners)), []).append(place)
             except JQueueError as error:
                 results[place] = error
@@ -360,6 +341,13 @@ class SetVerbs:
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         """The jobs of all queues as one value."""
         return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
+
+
+def _said_to_one(what: str) -> InvalidJobError:
+    return InvalidJobError(
+        "a set of queues has no jobs, limits, retention, schedules or size_limit of its own: "
+        f"{what} concerns one queue as a whole, so call it on that queue"
+    )
 
 
 def _claim(reference: Job | Claim) -> Claim:

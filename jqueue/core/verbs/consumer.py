@@ -38,6 +38,8 @@ class ConsumerVerbs(QueueBase):
         Returns:
             The claimed jobs; none if there were none.
         """
+        if wait:
+            self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout)
         patience = wait if operations[0].batch_size else None  # who wants none waits for nothing
         jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)

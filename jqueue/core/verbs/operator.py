@@ -227,6 +227,7 @@ class OperatorVerbs(QueueBase):
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         """The cron entries, by name, each due as this process's clock has it: one read, no commit."""
+        self.capabilities.require("schedules")
         sight, _, _ = await self._engine.look(self._seconds(deadline))
         now = self._engine.now()
         return [as_told(schedule, now) for _, schedule in sorted(sight.header.schedules.items())]
