@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
+from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import UNCHANGED, Enqueue, JobReference, OnConflict, Operation, Unchanged
+from jqueue.domain.operations import UNCHANGED, Enqueue, JobReference, Operation, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 
@@ -145,27 +146,17 @@ class SupportsApply(Protocol):
 class Producer(SupportsApply, Protocol):
     """The verbs of a program that adds jobs, and may wait for their results."""
 
+    @takes_options(EnqueueOptions)
     async def enqueue(
         self,
         entrypoint: str,
         payload: bytes = b"",
         priority: int = 0,
         *,
-        job_id: str | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        max_attempts: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        unique_for: Duration | None = None,
-        on_conflict: OnConflict = "return",
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        keep_result: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """Add a job, and return it as it stands.
+        """Add a job, and return it as it stands. `jqueue.domain.job_options` lists the options.
 
         Raises:
             DuplicateJobError: the unique key is taken, and that is not to be passed over.

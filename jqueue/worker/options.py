@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypedDict
 
 from jqueue.domain import option_names
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
-from jqueue.domain.operations import OnConflict
 from jqueue.domain.option_names import names_its_options
 from jqueue.worker.retries import Backoff, Exponential
 
@@ -61,22 +60,8 @@ class HandlerArguments(TypedDict, total=False):
     keep_result: Duration | None
 
 
-class OperationArguments(TypedDict, total=False):
+class OperationArguments(PriorityOption, EnqueueOptions, total=False):
     """What `Handler.operation` takes by name: see `Enqueue`."""
-
-    priority: int
-    job_id: str | None
-    delay: Duration | None
-    run_at: datetime | None
-    expires_at: datetime | None
-    max_attempts: int | None
-    headers: Mapping[str, str] | None
-    unique_key: str | None
-    unique_for: Duration | None
-    on_conflict: OnConflict
-    concurrency_key: str | None
-    concurrency_limit: int | None
-    keep_result: Duration | None
 
 
 class EnqueueArguments(OperationArguments, total=False):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -20,10 +20,12 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.lines import dump_ascii, encode_places, encode_unplaced, encode_unplaced_plain
 from jqueue.core.blob.pages import SEPARATOR
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.job_options import IN_BULK, options_of_plain, plain_options
 from jqueue.domain.limits import Limits, check_name, check_payload
 from jqueue.domain.operations import Preparation, StagedJobs, new_job
+from jqueue.domain.option_names import check_names
 
 FORMAT = 1
 
@@ -89,51 +91,31 @@ class StagedWriter:
         entrypoint: str,
         payload: bytes = b"",
         priority: int = 0,
-        *,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        unique_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_attempts: int | None = None,
-        keep_result: Duration | None = None,
+        **options: Any,
     ) -> None:
         """Add a job. A delay counts from the commit. A job with a unique key gets another id.
 
+        Args:
+            job_id: of the job.
+            entrypoint: the name of what handles it.
+            payload: bytes-like.
+            priority: lower is served first.
+            options: those of `Enqueue` that jobs of a bulk enqueue may have.
+
         Raises:
             InvalidJobError: an argument is wrong.
+            TypeError: there is no such option here.
         """
+        check_names("StagedWriter.add", options, IN_BULK)
         preparation = Preparation(self.limits, 1.0, lambda: job_id, _no_claims)
-        new = new_job(
-            preparation,
-            entrypoint,
-            payload,
-            priority,
-            job_id,
-            delay=delay,
-            run_at=run_at,
-            unique_key=unique_key,
-            headers=headers,
-            max_attempts=max_attempts,
-            keep_result=keep_result,
-        )
-        seconds = None if delay is None else to_seconds("delay", delay)
+        new = new_job(preparation, entrypoint, payload, priority, job_id=job_id, **options)
         self.jobs += 1
-        if unique_key is None:
-            self._add_lines([encode_unplaced(new.values, MARK)], seconds)
+        if new.values["unique_key"] is None:
+            self._add_lines([encode_unplaced(new.values, MARK)], new.delay)
             return
         self.bytes += new.stored_bytes()
-        row = {
-            "entrypoint": entrypoint,
-            "payload": b64encode(new.values["payload"]).decode(),
-            "priority": priority,
-            "delay": seconds,
-            "run_at": None if run_at is None else new.values["run_at"].isoformat(),
-            "unique_key": unique_key,
-            "headers": None if headers is None else dict(headers),
-            "max_attempts": max_attempts,
-            "keep_result": new.values["keep_result"],
-        }
-        self._keyed.append({name: value for name, value in row.items() if value is not None})
+        row = {"entrypoint": entrypoint, "payload": b64encode(new.values["payload"]).decode(), "priority": priority}
+        self._keyed.append({**row, **plain_options(options)})
 
     def add_plain(
         self, job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], keep_result: float | None = None
@@ -202,9 +184,7 @@ def read_staged(content: bytes) -> StagedJobs:
 
 def _arguments(row: dict[str, Any]) -> dict[str, Any]:
     row["payload"] = b64decode(row["payload"], validate=True)
-    if "run_at" in row:
-        row["run_at"] = datetime.fromisoformat(row["run_at"])
-    return row
+    return options_of_plain(row)
 
 
 def _no_claims(job: object) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import deepcopy
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
+from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.models import Job
-from jqueue.domain.operations import AwaitResult, Enqueue, OnConflict, new_job
+from jqueue.domain.operations import AwaitResult, Enqueue, new_job
 from jqueue.domain.option_names import names_its_options
 
 A_MOMENT = 0.01
@@ -23,25 +23,15 @@ A_MOMENT = 0.01
 class ProducerVerbs(QueueBase):
     """The verbs of `Producer`."""
 
+    @takes_options(EnqueueOptions)
     async def enqueue(
         self,
         entrypoint: str,
         payload: bytes = b"",
         priority: int = 0,
         *,
-        job_id: str | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        max_attempts: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        unique_for: Duration | None = None,
-        on_conflict: OnConflict = "return",
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        keep_result: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Job:
         """Add a job. Once this returns, no crash loses it.
 
@@ -49,18 +39,6 @@ class ProducerVerbs(QueueBase):
             entrypoint: the name of what handles it.
             payload: bytes-like; text is refused. Empty by default.
             priority: lower is served first; 32 bits.
-            job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
-            delay: not to be claimed before so long from now.
-            run_at: not to be claimed before this time; give one of the two.
-            expires_at: to be removed if nobody has claimed it by this time.
-            max_attempts: after so many failures it is dead; None means never.
-            headers: names and texts that travel with it.
-            unique_key: no second job with the same key, while one is queued, scheduled or in progress.
-            unique_for: how long the key stays taken after the ack.
-            on_conflict: if the key is taken, "return" the job that has it, "raise", or "replace" it if it is queued.
-            concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
-            concurrency_limit: it is claimed while fewer jobs with the key are in progress. 1 if not given.
-            keep_result: how long the result is kept after the ack, for `result`.
             deadline: by then the call has ended.
 
         Returns:
@@ -70,24 +48,7 @@ class ProducerVerbs(QueueBase):
             DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
             QueueFullError: there is no room.
         """
-        operation = new_job(
-            self._preparation,
-            entrypoint,
-            payload,
-            priority,
-            job_id,
-            delay,
-            run_at,
-            expires_at,
-            max_attempts,
-            headers,
-            unique_key,
-            unique_for,
-            on_conflict,
-            concurrency_key,
-            concurrency_limit,
-            keep_result,
-        )
+        operation = new_job(self._preparation, entrypoint, payload, priority, **options)
         jobs: list[Job] = await self._one(self._checked(operation), deadline)
         return jobs[0]
 

@@ -3,10 +3,11 @@
 Direct and broker differ only in how many of these go into one commit.
 """
 
+from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations.base import Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, JobReference, Nack
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.jobs import Enqueue, NewJob, OnConflict, new_job
+from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
 from jqueue.domain.operations.looking import CountQueued, Find, Peek
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged

@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NoReturn, get_args
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration, check_time, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, shown
-from jqueue.domain.limits import (
-    Limits,
-    check_headers,
-    check_integer,
-    check_name,
-    check_payload,
-    check_priority,
-    written_bytes,
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError
+from jqueue.domain.job_options import (
+    OPTIONS,
+    EnqueueOptions,
+    OnConflict,
+    check_options,
+    options_bytes,
+    options_needed,
+    with_options,
 )
-from jqueue.domain.models import COUNT_MAX, DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
+from jqueue.domain.limits import Limits, check_name, check_payload, check_priority, written_bytes
+from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import make_room
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
-OnConflict = Literal["return", "raise", "replace"]
-"""What an enqueue does when its unique key is taken."""
-
-CONFLICTS = get_args(OnConflict)
-
 LINE_BYTES = 240
 """About what a job takes in the blob besides its texts and its payload."""
 
-
-_NEEDS = tuple(
-    {
-        "priority": "priority",
-        "run_at": "delay",
-        "expires_at": "expiry",
-        "headers": "headers",
-        "unique_key": "unique_keys",
-        "max_attempts": "dead_letters",
-        "concurrency_key": "limits",
-        "keep_result": "results",
-    }.items()
-)
-"""Fields of a new job, each with the capability that it needs of a queue."""
 
 PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job, most of them as they are when nobody says otherwise."""
@@ -73,6 +55,7 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
+@with_options(EnqueueOptions)
 class Enqueue(Operation):
     """Add a job. Its result is the job as it stands: the new one, or the one that was there already.
 
@@ -80,40 +63,25 @@ class Enqueue(Operation):
         entrypoint: the name of what handles it.
         payload: bytes-like; empty by default.
         priority: lower is served first.
-        job_id: makes the call idempotent: a job with this id, live or recently finished, is returned as it is.
-        delay: not to be claimed before so long from now; not together with `run_at`.
-        run_at: not to be claimed before this time.
-        expires_at: from this time on, it is removed when it is queued: not to be started later.
-        max_attempts: after so many failures it is dead; None means never.
-        headers: names and texts that travel with it.
-        unique_key: no second live job may have the same.
-        unique_for: how long the key stays taken after the ack.
-        on_conflict: "return" the job that holds the key, "raise" DuplicateJobError, or "replace" it if it is queued.
-        concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
-        concurrency_limit: that ceiling: it is claimed while fewer jobs with the key are in progress. 1 if not given.
-        keep_result: how long the result is kept after the ack; None means not at all.
     """
 
     entrypoint: str
     payload: bytes = field(default=b"", repr=False)
     priority: int = 0
-    _: KW_ONLY
-    job_id: str | None = None
-    delay: Duration | None = None
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    max_attempts: int | None = None
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
-    unique_key: str | None = None
-    unique_for: Duration | None = None
-    on_conflict: OnConflict = "return"
-    concurrency_key: str | None = None
-    concurrency_limit: int | None = None
-    keep_result: Duration | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, entrypoint: str, payload: bytes = b"", priority: int = 0, **options: Unpack[EnqueueOptions]
+        ) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def prepared(self, preparation: Preparation) -> NewJob:
         """Checked, with an id, and durations in seconds."""
-        return new_job(preparation, **{name: getattr(self, name) for name in _GIVEN})
+        given = zip(OPTIONS, _defaults, _options_of(self), strict=True)
+        options: Any = {name: value for name, default, value in given if value is not default}
+        return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
 
     def change(self, draft: Draft, now: datetime) -> Job:
         """Add the job, unless its id or its key says that it is there already."""
@@ -124,7 +92,8 @@ class Enqueue(Operation):
         return () if self.job_id is None else (self.job_id,)
 
 
-_GIVEN = tuple(field.name for field in fields(Enqueue))
+_options_of: Callable[[Enqueue], tuple[Any, ...]] = attrgetter(*OPTIONS)
+_defaults = tuple(option.default for option in OPTIONS.values())
 
 
 def new_job(
@@ -132,61 +101,29 @@ def new_job(
     entrypoint: str,
     payload: bytes = b"",
     priority: int = 0,
-    job_id: str | None = None,
-    delay: Duration | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    max_attempts: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    unique_key: str | None = None,
-    unique_for: Duration | None = None,
-    on_conflict: OnConflict = "return",
-    concurrency_key: str | None = None,
-    concurrency_limit: int | None = None,
-    keep_result: Duration | None = None,
+    **options: Unpack[EnqueueOptions],
 ) -> NewJob:
     """An enqueue, checked and completed: see `Enqueue`.
 
     Raises:
         InvalidJobError: an argument is wrong.
+        TypeError: there is no such option.
     """
     limits = preparation.limits
-    if delay is not None and run_at is not None:
-        raise InvalidJobError("give either delay or run_at, not both")
-    if on_conflict not in CONFLICTS:
-        raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(on_conflict)}")
-    if unique_for is not None and unique_key is None:
-        raise InvalidJobError("unique_for needs a unique_key")
-    if concurrency_limit is not None and concurrency_key is None:
-        raise InvalidJobError("concurrency_limit needs a concurrency_key")
+    given = check_options(options, limits) if options else {}
+    job_id = given.pop("job_id", None)
+    delay = given.pop("delay", None)
+    on_conflict = given.pop("on_conflict", "return")
     values: dict[str, Any] = {
         **PLAIN,
-        "id": preparation.new_id() if job_id is None else check_name("job_id", job_id, limits),
+        "id": preparation.new_id() if job_id is None else job_id,
         "entrypoint": check_name("entrypoint", entrypoint, limits),
         "payload": check_payload(payload, limits),
+        **given,
     }
     if priority.__class__ is not int or priority:
         values["priority"] = check_priority(priority)
-    if run_at is not None:
-        values["run_at"] = check_time("run_at", run_at).astimezone(UTC)
-    if expires_at is not None:
-        values["expires_at"] = check_time("expires_at", expires_at).astimezone(UTC)
-    if max_attempts is not None:
-        values["max_attempts"] = check_integer("max_attempts", max_attempts, 1, COUNT_MAX)
-    if headers is not None:
-        values["headers"] = check_headers(headers, limits)
-    if unique_key is not None:
-        values["unique_key"] = check_name("unique_key", unique_key, limits)
-    if unique_for is not None:
-        values["unique_for"] = to_seconds("unique_for", unique_for)
-    if concurrency_key is not None:
-        values["concurrency_key"] = check_name("concurrency_key", concurrency_key, limits)
-    if concurrency_limit is not None:
-        values["concurrency_limit"] = check_integer("concurrency_limit", concurrency_limit, 1, COUNT_MAX)
-    if keep_result is not None:
-        values["keep_result"] = to_seconds("keep_result", keep_result)
-    seconds = None if delay is None else to_seconds("delay", delay)
-    return NewJob(values, job_id is not None, seconds, on_conflict, limits.enqueue_bytes)
+    return NewJob(values, job_id is not None, delay, on_conflict, limits.enqueue_bytes)
 
 
 class NewJob(Operation):
@@ -216,10 +153,7 @@ class NewJob(Operation):
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """One capability for each field that is used."""
-        values = self.values
-        yield from [need for name, need in _NEEDS if values[name]]
-        if values["keep_result"] is not None:
-            yield "results"
+        yield from options_needed(self.values)
         if self.delay is not None:
             yield "delay"
         if self.id_given:
@@ -260,14 +194,9 @@ class NewJob(Operation):
         values = self.values
         size = LINE_BYTES + len(values["payload"]) * 4 // 3
         size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
-        if values["unique_key"] is not None:
-            size += written_bytes(values["unique_key"]) + 4
-        if values["concurrency_key"] is not None:
-            size += written_bytes(values["concurrency_key"]) + 24
+        size += options_bytes(values)
         if values["error"] is not None:  # of a job that comes from another queue
             size += written_bytes(values["error"])
-        for name, text in values["headers"].items():
-            size += written_bytes(name) + written_bytes(text) + 8
         return size
 
     def _job(self, draft: Draft, now: datetime) -> Job:

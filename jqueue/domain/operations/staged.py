@@ -14,11 +14,12 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_options import OnConflict, check_conflict
 from jqueue.domain.limits import Limits, check_integer, check_name, enqueue_share
 from jqueue.domain.models import COUNT_MAX, LARGEST, QueueState, TransactionRecord
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.operations.jobs import CONFLICTS, NewJob, OnConflict, drop_outlived, new_job
+from jqueue.domain.operations.jobs import NewJob, drop_outlived, new_job
 from jqueue.domain.places import EncodedJobs
 from jqueue.domain.room import make_room, room_for_jobs
 
@@ -110,8 +111,7 @@ class EnqueueStaged(Operation):
         given = tuple(several) if isinstance(several, Iterable) else (several,)
         if given == (several,) or not all(isinstance(staged, StagedJobs) for staged in given):
             raise InvalidJobError("EnqueueStaged takes a sequence of StagedJobs, as read_staged gives them")
-        if self.on_conflict not in CONFLICTS:
-            raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(self.on_conflict)}")
+        check_conflict(self.on_conflict)
         if self.blob_bytes is not None:
             check_integer("blob_bytes", self.blob_bytes, 1, COUNT_MAX)
         return replace(

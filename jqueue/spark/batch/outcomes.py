@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
+from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.spark.batch.together import Together
@@ -24,9 +24,6 @@ Kind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "o
 """
 
 _KINDS = frozenset(get_args(Kind))
-
-_DURATIONS = ("delay", "unique_for", "keep_result")
-_TIMES = ("run_at", "expires_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +127,14 @@ def _kind_of(nack: Nack) -> Kind:
 
 def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     """The arguments of an `Enqueue` as JSON values. They must have been checked."""
-    said = {}
-    for field in fields(enqueue):
-        value = getattr(enqueue, field.name)
-        if value is None or (field.default == value and field.name != "payload"):
-            continue
-        if field.name == "payload":
-            value = base64.b64encode(value).decode("ascii")
-        elif field.name in _DURATIONS:
-            value = to_seconds(field.name, value)
-        elif field.name in _TIMES:
-            value = value.isoformat()
-        elif field.name == "headers":
-            value = dict(value)
-        said[field.name] = value
-    return said
+    payload = base64.b64encode(enqueue.payload).decode("ascii")
+    said = {"entrypoint": enqueue.entrypoint, "payload": payload, "priority": enqueue.priority}
+    return {**said, **plain_options({name: getattr(enqueue, name) for name in OPTIONS})}
 
 
 def enqueue_of_plain(said: dict[str, Any]) -> Enqueue:
     """An `Enqueue` from what `plain_of_enqueue` made."""
-    times = {name: datetime.fromisoformat(said[name]) for name in _TIMES if name in said}
-    return Enqueue(**{**said, **times, "payload": base64.b64decode(said["payload"])})
+    return Enqueue(**{**options_of_plain(said), "payload": base64.b64decode(said["payload"])})
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:

@@ -19,9 +19,9 @@ from jqueue.core.blob.staged import StagedWriter, read_staged
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError
+from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Configure, EnqueueStaged, Fence, LastTransaction, StagedReceipt, Transaction
-from jqueue.domain.operations.jobs import OnConflict
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch

@@ -1,0 +1,112 @@
+"""`jqueue.domain.job_options` says each option of a job once, and all that repeats it agrees."""
+
+import dataclasses
+import inspect
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, JobQueue
+from jqueue.domain.job_options import (
+    ALL_OPTIONS,
+    OPTIONS,
+    STORED,
+    RepeatedOptions,
+    options_of,
+    options_of_plain,
+    plain_options,
+)
+from jqueue.domain.models import Job, Schedule
+from jqueue.domain.operations import Enqueue
+from jqueue.ports.queue import Capabilities
+from jqueue.sync import SyncQueue
+
+BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
+VERBS = (BrokerQueue.enqueue, JobQueue.enqueue, SyncQueue.enqueue)
+GIVEN: dict[str, Any] = {
+    "job_id": "a",
+    "delay": timedelta(seconds=3),
+    "run_at": datetime(2026, 1, 1, tzinfo=UTC),
+    "expires_at": datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+    "max_attempts": 3,
+    "headers": {"a": "b"},
+    "unique_key": "k",
+    "unique_for": 5,
+    "on_conflict": "replace",
+    "concurrency_key": "c",
+    "concurrency_limit": 2,
+    "keep_result": 60.5,
+}
+
+
+def unset_of(field):
+    return Job.model_fields[field].default
+
+
+@pytest.mark.parametrize("option", STORED.values(), ids=STORED)
+def test_a_stored_option_is_a_field_of_the_job(option):
+    assert option.field in Job.model_fields
+    if option.field != "id":
+        assert option.unset == unset_of(option.field)
+
+
+@pytest.mark.parametrize("name", options_of(RepeatedOptions))
+def test_an_option_of_the_jobs_of_a_cron_entry_is_a_field_of_it_like_that_of_a_job(name):
+    entry, job = Schedule.model_fields[name], Job.model_fields[name]
+    assert repr(entry) == repr(job)
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS.values(), ids=ALL_OPTIONS)
+def test_the_capability_of_an_option_is_one_that_a_queue_can_have(option):
+    assert option.capability in (None, *(field.name for field in dataclasses.fields(Capabilities)))
+    assert option.words.endswith((".", '"'))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__qualname__)
+def test_a_verb_shows_each_option_with_its_default_and_its_type(verb):
+    parameters = inspect.signature(verb).parameters
+    own = ["entrypoint", "payload", "priority"]
+    assert ["self", *own, *OPTIONS, "deadline"] == list(parameters)
+    for name, option in OPTIONS.items():
+        assert (option.default, option.type) == (parameters[name].default, parameters[name].annotation)
+
+
+def test_the_help_of_a_verb_tells_each_option():
+    for told in (inspect.getdoc(BrokerQueue.enqueue), inspect.getdoc(Enqueue)):
+        assert told is not None
+        assert [] == [name for name, option in OPTIONS.items() if f"\n    {name}: {option.words}\n" not in f"{told}\n"]
+
+
+def test_an_enqueue_has_each_option_as_a_field():
+    fields = {field.name: field.default for field in dataclasses.fields(Enqueue)}
+    assert ["entrypoint", "payload", "priority", *OPTIONS] == list(fields)
+    assert {name: option.default for name, option in OPTIONS.items()}.items() <= fields.items()
+
+
+def test_all_options_become_json_and_come_back():
+    assert OPTIONS.keys() == GIVEN.keys()
+    said = plain_options(GIVEN)
+    assert {"2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+01:00"} == {said["run_at"], said["expires_at"]}
+    assert {**GIVEN, "delay": 3.0} == options_of_plain(said)
+    assert {} == plain_options({name: option.default for name, option in OPTIONS.items()})
+
+
+@pytest.mark.parametrize("option", BOUND, ids=lambda each: each.name)
+async def test_options_that_belong_together_or_exclude_each_other_are_checked(option):
+    partners: dict[str, Any] = {option.excludes: GIVEN[option.excludes]} if option.excludes else {}
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        with pytest.raises(InvalidJobError, match=option.needs or option.excludes):
+            await queue.enqueue("work", **partners, **{option.name: GIVEN[option.name]})
+
+
+async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQueue) -> None:
+    """Never called: each `type: ignore` is an error that a type checker sees in a user's program."""
+    await queue.enqueue("work", b"", 3, delay=timedelta(1), max_attempts=3, headers={"a": "b"}, deadline=3)
+    await queue.enqueue("work", b"", 3, delya=3)  # type: ignore[call-arg]
+    await broker.enqueue("work", max_attempts="3")  # type: ignore[arg-type]
+    await broker.enqueue("work", on_conflict="ignore")  # type: ignore[arg-type]
+    blocking.enqueue("work", b"", 3, delay=timedelta(1), max_attempts=3, headers={"a": "b"}, deadline=3)
+    blocking.enqueue("work", max_attempts="3")  # type: ignore[arg-type]
+    Enqueue("work", b"", delay=3, headers={"a": "b"})
+    Enqueue("work", max_attempts="3")  # type: ignore[arg-type]
