@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -113,6 +113,12 @@ class Option:
     excludes: str | None = None
     in_bulk: bool = False
 
+    @property
+    def kind(self) -> type:
+        """The type of its values, without None and without the other forms of a duration: `timedelta` stands for it."""
+        kinds = get_args(self.type) or (self.type,)
+        return timedelta if timedelta in kinds else get_origin(kinds[0]) or kinds[0]
+
 
 class PriorityOption(TypedDict, total=False):
     """The priority, where it is given by name."""
@@ -175,10 +181,14 @@ class OnceOptions(TypedDict, total=False):
 class RepeatedOptions(TypedDict, total=False):
     """What may be said of all jobs of a cron entry, too."""
 
-    max_attempts: Annotated[
-        int | None,
+    unique_key: Annotated[
+        str | None,
         Option(
-            "after so many failures it is dead; None means never.", _integer, capability="dead_letters", in_bulk=True
+            "no second job with the same key, while one is queued, scheduled or in progress.",
+            check_name,
+            size=lambda key: written_bytes(key) + 4,
+            capability="unique_keys",
+            in_bulk=True,
         ),
     ]
     headers: Annotated[
@@ -192,14 +202,10 @@ class RepeatedOptions(TypedDict, total=False):
             in_bulk=True,
         ),
     ]
-    unique_key: Annotated[
-        str | None,
+    max_attempts: Annotated[
+        int | None,
         Option(
-            "no second job with the same key, while one is queued, scheduled or in progress.",
-            check_name,
-            size=lambda key: written_bytes(key) + 4,
-            capability="unique_keys",
-            in_bulk=True,
+            "after so many failures it is dead; None means never.", _integer, capability="dead_letters", in_bulk=True
         ),
     ]
     concurrency_key: Annotated[
@@ -259,6 +265,9 @@ OPTIONS: Mapping[str, Option] = options_of(EnqueueOptions)
 
 ALL_OPTIONS: Mapping[str, Option] = {**options_of(PriorityOption), **OPTIONS}
 """The same, and the priority."""
+
+SCHEDULE_OPTIONS: Mapping[str, Option] = options_of(ScheduleOptions)
+"""The options that the jobs of a cron entry may have."""
 
 STORED: Mapping[str, Option] = {each.field: each for each in ALL_OPTIONS.values() if each.field is not None}
 """The options that a job keeps, by its field."""

@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -103,7 +104,6 @@ class Job(BaseModel):
         status: see `JobStatus`.
         priority: lower is served first.
         created_at: when it was enqueued.
-        heartbeat_at: when its claim was last confirmed; None unless in progress.
         sequence: its place among jobs of the same priority.
         attempt: the fencing token: one more at each claim. It never shrinks. See `tries`.
         attempts_before: attempts that earlier jobs with its id may have had, and claims by a move; its own begin above.
@@ -114,6 +114,7 @@ class Job(BaseModel):
         headers: names and texts that travel with it.
         unique_key: no two live jobs have the same.
         unique_for: seconds for which the key stays taken after the ack.
+        heartbeat_at: when its claim was last confirmed; None unless in progress.
         claim_timeout: seconds without a heartbeat after which the claim is stale; None unless in progress.
         dead_at: when it died; None unless dead.
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
@@ -137,7 +138,6 @@ class Job(BaseModel):
     status: JobStatus = JobStatus.QUEUED
     priority: Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)] = 0
     created_at: Timestamp = Field(default_factory=_utc_now)
-    heartbeat_at: Timestamp | None = None
     sequence: Count = 0
     attempt: Count = 0
     attempts_before: Count = 0
@@ -148,6 +148,7 @@ class Job(BaseModel):
     headers: Headers = NO_HEADERS
     unique_key: str | None = None
     unique_for: Seconds | None = None
+    heartbeat_at: Timestamp | None = None
     claim_timeout: Seconds | None = None
     dead_at: Timestamp | None = None
     error: str | None = None
@@ -197,6 +198,20 @@ class Job(BaseModel):
 
 
 _ALL_FIELDS = set(Job.model_fields)
+
+
+def _kind_of(hint: Any) -> Any:
+    """The plain type in a type hint: without None, and without what is said of it."""
+    if get_origin(hint) is Annotated:
+        return _kind_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _kind_of(next(part for part in get_args(hint) if part is not type(None)))
+    return get_origin(hint) or hint
+
+
+JOB_KINDS: Mapping[str, Any] = {name: _kind_of(field.annotation) for name, field in Job.model_fields.items()}
+"""The plain type of each field of a job: what it can be besides None."""
+
 _set = object.__setattr__
 
 

@@ -1,22 +1,19 @@
 """What no format of an older queue has a place for."""
 
+from dataclasses import fields
+
 from jqueue.ports.queue import Capabilities
 
-OF_ALL = Capabilities(
-    priority=False,
-    delay=False,
-    expiry=False,
-    job_ids=False,
-    unique_keys=False,
-    transactions=False,
-    size_limit=False,
-    cancel_running=False,
-    reschedule=False,
-    limits=False,
-    retention=False,
-    results=False,
-    schedules=False,
-    staged=False,
-    holders=False,
-)
-"""What each of them can do at least; headers, dead letters, fencing and the like are kept beside."""
+_KEPT = {
+    "headers",
+    "dead_letters",
+    "errors",
+    "uncharged",
+    "fencing",
+    "heartbeat",
+    "claim_timeout",
+    "wait",
+}
+
+OF_ALL = Capabilities(**{field.name: field.name in _KEPT for field in fields(Capabilities)})
+"""What each of them can do at least; what it can do besides is said beside it."""

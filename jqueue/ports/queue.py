@@ -8,14 +8,14 @@ whose priority, delay or key were dropped silently would be another job than the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
-from jqueue.domain.job_options import EnqueueOptions, takes_options
+from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import UNCHANGED, Enqueue, JobReference, Operation, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
@@ -351,6 +351,7 @@ class Operator(SupportsApply, Protocol):
         """Change settings of the queue as a whole, and return those that hold then."""
         ...
 
+    @takes_options(ScheduleOptions)
     async def schedule(
         self,
         name: str,
@@ -359,14 +360,8 @@ class Operator(SupportsApply, Protocol):
         payload: bytes = b"",
         *,
         timezone: str = "UTC",
-        priority: int = 0,
-        max_attempts: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        keep_result: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Set a cron entry: a job is enqueued at each of its times, once."""
         ...

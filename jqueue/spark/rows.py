@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.models import Job
+from jqueue.domain.models import JOB_KINDS, Job, JobStatus
 from jqueue.spark.fleet import is_fleet
 
 QUEUE = "queue"
@@ -35,32 +36,29 @@ QUEUE = "queue"
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """A result as text."""
 
-_KINDS: dict[str, DataType] = {
-    "id": StringType(),
-    "entrypoint": StringType(),
-    "payload": BinaryType(),
-    "status": StringType(),
-    "priority": LongType(),
-    "attempt": LongType(),
-    "failures": LongType(),
-    "max_attempts": LongType(),
-    "created_at": TimestampType(),
-    "run_at": TimestampType(),
-    "expires_at": TimestampType(),
-    "heartbeat_at": TimestampType(),
-    "finished_at": TimestampType(),
-    "dead_at": TimestampType(),
-    "error": StringType(),
-    "headers": MapType(StringType(), StringType()),
-    "unique_key": StringType(),
-    "concurrency_key": StringType(),
-    "result": StringType(),
-    "holder": StringType(),
-    "sequence": LongType(),
-    "claim_timeout": DoubleType(),
-    "attempts_before": LongType(),
-    QUEUE: StringType(),
+_ORDER = (
+    *("id", "entrypoint", "payload", "status", "priority", "attempt", "failures", "max_attempts", "created_at"),
+    *("run_at", "expires_at", "heartbeat_at", "finished_at", "dead_at", "error", "headers", "unique_key"),
+    *("concurrency_key", "result", "holder", "sequence", "claim_timeout", "attempts_before"),
+)
+"""The columns that tables have had since they were first made: their order stays."""
+
+_NOT_SHOWN = {
+    *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
 }
+"""Fields of a job that are no columns."""
+
+_TYPES: dict[Any, DataType] = {
+    **dict.fromkeys((str, JobStatus, Any), StringType()),
+    bytes: BinaryType(),
+    int: LongType(),
+    float: DoubleType(),
+    datetime: TimestampType(),
+    Mapping: MapType(StringType(), StringType()),
+}
+
+_NAMES = dict.fromkeys([*_ORDER, *(name for name in JOB_KINDS if name not in _NOT_SHOWN)])
+_KINDS: dict[str, DataType] = {**{name: _TYPES[JOB_KINDS[name]] for name in _NAMES}, QUEUE: StringType()}
 """Every column that there is."""
 
 

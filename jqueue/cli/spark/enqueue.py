@@ -21,6 +21,7 @@ from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolut
 from jqueue.connect import connect_storage
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
 
@@ -83,7 +84,7 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.
 
-    Columns: entrypoint, payload; optional are priority, delay, run_at, unique_key, headers, max_attempts, keep_result.
+    Columns: entrypoint, payload; optional are {optional}.
     Without a column payload, all other columns of a row become its payload, as one JSON object.
     """
     given = {
@@ -110,6 +111,10 @@ def enqueue(
         show_json({"queue": name, **receipt, "seconds": round(seconds, 3)})
     else:
         typer.echo(_told(receipt, name, seconds, (txn_app_id, txn_version)))
+
+
+if enqueue.__doc__ is not None:  # as with python -OO
+    enqueue.__doc__ = enqueue.__doc__.format(optional=", ".join(IN_BULK))
 
 
 def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Timestamp
 from jqueue.domain.job_table import Packed, packed, packed_waiting
-from jqueue.domain.models import LARGEST, NO_HEADERS, Job, JobStatus, SetAside
+from jqueue.domain.models import JOB_KINDS, LARGEST, Job, JobStatus, SetAside
 
 WHITESPACE = b" \t\r\n\v\f"
 EDGES = WHITESPACE + b","
@@ -52,30 +52,20 @@ def _quoted_time(moment: datetime) -> str:
     return f'"{_time(moment)}"'
 
 
-_OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = (
-    ("priority", 0, int.__repr__),
-    ("attempt", 0, int.__repr__),
-    ("attempts_before", 0, int.__repr__),
-    ("failures", 0, int.__repr__),
-    ("max_attempts", None, int.__repr__),
-    ("run_at", None, _quoted_time),
-    ("expires_at", None, _quoted_time),
-    ("headers", NO_HEADERS, _dump),
-    ("unique_key", None, _quote),
-    ("unique_for", None, repr),
-    ("heartbeat_at", None, _quoted_time),
-    ("claim_timeout", None, repr),
-    ("dead_at", None, _quoted_time),
-    ("error", None, _quote),
-    ("error_dropped", 0, int.__repr__),
-    ("concurrency_key", None, _quote),
-    ("concurrency_limit", None, int.__repr__),
-    ("keep_result", None, repr),
-    ("result", None, _dump),
-    ("result_dropped", 0, int.__repr__),
-    ("finished_at", None, _quoted_time),
-    ("cancel_requested", False, lambda _: "true"),
-    ("holder", None, _quote),
+_ALWAYS = ("id", "entrypoint", "payload", "status", "sequence", "created_at")
+
+_WRITERS: Mapping[Any, Callable[[Any], str]] = {
+    int: int.__repr__,
+    float: repr,
+    bool: lambda value: "true" if value else "false",
+    str: _quote,
+    datetime: _quoted_time,
+    Mapping: _dump,
+    Any: _dump,
+}
+
+_OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
+    (name, field.default, _WRITERS[JOB_KINDS[name]]) for name, field in Job.model_fields.items() if name not in _ALWAYS
 )
 """The fields that are left out where they say nothing, and how each is written."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.fields import NO_HEADERS
+from jqueue.domain.job_options import STORED
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.claims import NO_CLAIM
@@ -19,31 +19,29 @@ from jqueue.ports.queue import Capabilities
 IDS_SHOWN = 5
 """So many ids are named where jobs are counted."""
 
-_NEEDS: Mapping[str, Mapping[str, Any]] = {
-    "priority": {"priority": 0},
-    "delay": {"run_at": None},
-    "expiry": {"expires_at": None},
-    "headers": {"headers": NO_HEADERS},
-    "unique_keys": {"unique_key": None, "unique_for": None},
-    "dead_letters": {"max_attempts": None},
-    "limits": {"concurrency_key": None, "concurrency_limit": None},
-    "results": {"keep_result": None},
-    "errors": {"error": None},
-}
+
+def _needs() -> dict[str, dict[str, Any]]:
+    needs: dict[str, dict[str, Any]] = {}
+    for name, option in STORED.items():
+        if name != "id" and option.capability is not None:
+            needs.setdefault(option.capability, {})[name] = option.unset
+    return {**needs, "errors": {"error": None}}
+
+
+_NEEDS: Mapping[str, Mapping[str, Any]] = _needs()
 """The capability that each field of a job needs, and what the field is without it."""
 
 RULES = "rules"
 """What holds back the jobs of an entrypoint, which is not theirs alone."""
 
 WORDS = {
+    **{capability: " and ".join(fields) for capability, fields in _NEEDS.items()},
     "priority": "the priority",
     "delay": "the time before which they are not to run",
     "expiry": "the time at which they expire",
     "headers": "the headers",
     "unique_keys": "the unique key",
-    "dead_letters": "max_attempts",
     "limits": "the concurrency key",
-    "results": "keep_result",
     "errors": "the last error",
     RULES: "the pause or the limits of their entrypoint",
 }

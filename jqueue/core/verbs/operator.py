@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Unpack
 
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
+from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.occurrences import as_told
 from jqueue.domain.operations import (
@@ -30,7 +32,7 @@ from jqueue.domain.operations import (
     Unchanged,
     Unschedule,
 )
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import check_names, names_its_options
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 
@@ -164,6 +166,7 @@ class OperatorVerbs(QueueBase):
 
     # Cron
 
+    @takes_options(ScheduleOptions)
     async def schedule(
         self,
         name: str,
@@ -172,20 +175,15 @@ class OperatorVerbs(QueueBase):
         payload: bytes = b"",
         *,
         timezone: str = "UTC",
-        priority: int = 0,
-        max_attempts: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        keep_result: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Set a cron entry: a job is enqueued at each of its times, once, whatever the number of workers.
 
         Every dequeue of the queue, by whomever, enqueues what is due. What was missed while nobody dequeued is made up
         for by one job, for the last time that was missed. An entry of that name is replaced; an equal one stays as it
-        is. Daylight saving time is dealt with as in Debian's cron.
+        is. Daylight saving time is dealt with as in Debian's cron. The header `jqueue-scheduled-for` tells a job for
+        which time it is. With a `unique_key`, no job is added while the one before has not finished.
 
         Args:
             name: of the entry. Its jobs have ids like `cron:<name>:2026-11-21T03:00:00+00:00`.
@@ -193,32 +191,14 @@ class OperatorVerbs(QueueBase):
             entrypoint: of the jobs.
             payload: of the jobs.
             timezone: in which the expression is meant, by its IANA name.
-            priority: of the jobs, as the others are that follow: see `enqueue`.
-            max_attempts: after so many failures a job is dead.
-            headers: names and texts; `jqueue-scheduled-for` tells a job for which time it is.
-            unique_key: with one, no job is added while the one before has not finished.
-            concurrency_key: see `enqueue`.
-            concurrency_limit: see `enqueue`.
-            keep_result: see `enqueue`.
             deadline: by then the call has ended.
+            options: of the jobs, as below.
 
         Returns:
             The entry, which says when it is due next.
         """
-        operation = SetSchedule(
-            name,
-            cron,
-            entrypoint,
-            payload,
-            timezone=timezone,
-            priority=priority,
-            max_attempts=max_attempts,
-            headers=headers,
-            unique_key=unique_key,
-            concurrency_key=concurrency_key,
-            concurrency_limit=concurrency_limit,
-            keep_result=keep_result,
-        )
+        check_names("schedule", options, SCHEDULE_OPTIONS)
+        operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 
     async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:

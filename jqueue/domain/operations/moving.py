@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
+from jqueue.domain.job_options import STORED
 from jqueue.domain.limits import Limits, check_headers, check_name, check_payload, schedule_bytes
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.moving import HOLD, MOVER, is_moving
@@ -100,8 +101,8 @@ class Arrive(Operation):
         check_name("entrypoint", job.entrypoint, limits)
         check_payload(job.payload, limits)
         check_headers(job.headers, limits)
-        for name in ("unique_key", "concurrency_key"):
-            if getattr(job, name) is not None:
+        for name, option in STORED.items():
+            if option.check is check_name and getattr(job, name) is not None:
                 check_name(name, getattr(job, name), limits)
         return replace(self, enqueue_bytes=limits.enqueue_bytes)
 

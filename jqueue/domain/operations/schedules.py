@@ -6,16 +6,15 @@ every occurrence is enqueued once, whatever the number of workers and whatever t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
 from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, with_clock, with_fired
@@ -78,6 +77,7 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
+@with_options(ScheduleOptions)
 class SetSchedule(Operation):
     """Set a cron entry. Its result is the `Schedule`, due as the clock of this commit has it. An equal one stays.
 
@@ -86,7 +86,6 @@ class SetSchedule(Operation):
         cron: five fields (or six, the first for seconds), as cron has them.
         entrypoint, payload: of the jobs.
         timezone: in which the expression is meant, by its IANA name.
-        priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit, keep_result: see `Enqueue`.
         enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
     """
 
@@ -98,14 +97,22 @@ class SetSchedule(Operation):
     payload: bytes = field(default=b"", repr=False)
     _: KW_ONLY
     timezone: str = "UTC"
-    priority: int = 0
-    max_attempts: int | None = None
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
-    unique_key: str | None = None
-    concurrency_key: str | None = None
-    concurrency_limit: int | None = None
-    keep_result: Duration | None = None
     enqueue_bytes: int = Limits().enqueue_bytes
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            cron: str,
+            entrypoint: str,
+            payload: bytes = b"",
+            *,
+            timezone: str = "UTC",
+            **options: Unpack[ScheduleOptions],
+        ) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Checked, as the job will be."""
@@ -116,21 +123,12 @@ class SetSchedule(Operation):
             )
         check_cron(self.cron, self.timezone)
         headers = check_headers(self.headers, preparation.limits)
-        values = new_job(
-            preparation,
-            self.entrypoint,
-            self.payload,
-            self.priority,
-            max_attempts=self.max_attempts,
-            headers={**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"},
-            unique_key=self.unique_key,
-            concurrency_key=self.concurrency_key,
-            concurrency_limit=self.concurrency_limit,
-            keep_result=self.keep_result,
-        ).values
-        checked = ("payload", "priority", "max_attempts", "unique_key", "concurrency_key", "keep_result")
-        checked_values = {name: values[name] for name in checked}
-        return replace(self, headers=headers, enqueue_bytes=preparation.limits.enqueue_bytes, **checked_values)
+        given = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
+        given["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
+        values = new_job(preparation, self.entrypoint, self.payload, **given).values
+        checked = {name: values[name] for name in ("payload", *SCHEDULE_OPTIONS)}
+        checked |= {"headers": headers, "enqueue_bytes": preparation.limits.enqueue_bytes}
+        return replace(self, **checked)
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set it, due at its next time from now on. If it was there and keeps its times, it stays as due as it was.

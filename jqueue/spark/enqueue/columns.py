@@ -1,16 +1,7 @@
 """Which columns of a DataFrame become what of a job: decided, and refused, on the driver before any task starts.
 
-| column | type | |
-| --- | --- | --- |
-| `entrypoint` | string | or the option; one of the two |
-| `payload` | binary, string (as UTF-8), or struct, map, array (as JSON) | without it, all other columns as one object |
-| `priority` | whole number | or the option; 0 |
-| `delay` | number of seconds, or interval | or the option; counts from the commit |
-| `run_at` | timestamp | at most one of the two in a row |
-| `unique_key` | string | |
-| `headers` | map of string to string | |
-| `max_attempts` | whole number | or the option |
-| `keep_result` | number of seconds, or interval | or the option |
+`entrypoint` and `payload` are columns, and each option of a job that a bulk enqueue takes: `docs/pipeline.md` has a
+table of them. Without a payload, all other columns become one JSON object.
 
 Besides a `payload`, a column that is none of these is refused: a name with a typo must not lose data.
 """
@@ -20,11 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import types as sql
 
 from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.tables import url_in
 
@@ -163,15 +156,18 @@ def _is_text_map(kind: sql.DataType) -> bool:
     return isinstance(kind, sql.MapType) and isinstance(kind.keyType, TEXTS) and isinstance(kind.valueType, TEXTS)
 
 
+_OF_A_KIND: dict[type, tuple[str, Callable[[sql.DataType], bool]]] = {
+    str: ("string", _is(*TEXTS)),
+    int: ("a whole number", _is(sql.IntegralType)),
+    timedelta: ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
+    datetime: ("timestamp, which knows its time zone", _is(sql.TimestampType)),
+    Mapping: ("map<string,string>", _is_text_map),
+}
+"""What the column of an option must be, by the kind of its values."""
+
 EXPECTED: dict[str, tuple[str, Callable[[sql.DataType], bool]]] = {
-    "entrypoint": ("string", _is(*TEXTS)),
+    "entrypoint": _OF_A_KIND[str],
     "payload": ("binary, string, or a struct, map or array, which becomes JSON", _is(sql.BinaryType, *TEXTS, *NESTED)),
-    "priority": ("a whole number", _is(sql.IntegralType)),
-    "delay": ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
-    "run_at": ("timestamp, which knows its time zone", _is(sql.TimestampType)),
-    "unique_key": ("string", _is(*TEXTS)),
-    "headers": ("map<string,string>", _is_text_map),
-    "max_attempts": ("a whole number", _is(sql.IntegralType)),
-    "keep_result": ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
+    **{name: _OF_A_KIND[option.kind] for name, option in IN_BULK.items()},
 }
 """The columns that there may be: what each must be, in words, and the test of it."""

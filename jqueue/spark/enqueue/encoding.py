@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import groupby, repeat
@@ -20,15 +20,13 @@ import pyarrow as pa
 from jqueue.core.blob.staged import StagedWriter
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits
 from jqueue.ports.clock import Entropy
 from jqueue.spark.enqueue.columns import Columns
 from jqueue.spark.options import in_options
 
 Convert = Callable[[Any], Any]
-
-SPECIAL = ("priority", "delay", "run_at", "unique_key", "headers", "max_attempts", "keep_result")
-"""What makes a job more than a plain one."""
 
 
 class RowEncoder:
@@ -62,7 +60,7 @@ class RowEncoder:
             self._refuse_values(name, batch.column(place))
         entrypoints = self._entrypoints(batch)
         payloads = self._payloads(batch)
-        special = {name: self._values(name, batch) for name in SPECIAL}
+        special = {name: self._values(name, batch) for name in IN_BULK}
         kept: float | None = self._columns.constants.get("keep_result")
         job_ids = [self._entropy.new_id() for _ in range(batch.num_rows)]
         if all(values is None for name, values in special.items() if name != "keep_result" or kept is None):
@@ -175,9 +173,10 @@ class RowEncoder:
         if column.null_count == len(column):
             return None
         values = self._pylist(name, column)
-        if name in ("delay", "keep_result"):
+        kind = IN_BULK[name].kind
+        if kind is timedelta:
             return [None if value is None else _seconds(value) for value in values]
-        if name == "headers":
+        if kind is Mapping:
             return [None if pairs is None else dict(pairs) for pairs in values]
         return values
 
