@@ -13,6 +13,7 @@ from enum import Enum
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.header import Header
 from jqueue.domain.limits import FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
 from jqueue.domain.models import LARGEST, CommitRecord, QueueState, TransactionRecord
 from jqueue.domain.rates import is_long_over
@@ -66,8 +67,8 @@ def next_header(
             f"the queue's object has version {commit.base_version}, and no version may be larger: stop every program "
             "that uses it, and write a smaller one into its header"
         )
-    at = now.timestamp()
-    commits = dict(draft.commits)
+    at, header = now.timestamp(), draft.header
+    commits = dict(header.commits)
     commits.pop(commit.writer, None)
     old = commit.base_version - versions_kept
     evicted = [writer for writer, record in commits.items() if at - record.at > WRITER_AGE and record.version <= old]
@@ -76,9 +77,9 @@ def next_header(
         gone = set(evicted)
         oldest = sorted((record.version, writer) for writer, record in commits.items() if writer not in gone)
         evicted += [writer for _, writer in oldest[:surplus]]
-    evicted_through = max([draft.evicted_through, *(commits.pop(writer).version for writer in evicted)])
+    evicted_through = max([header.evicted_through, *(commits.pop(writer).version for writer in evicted)])
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
-    finished, attempt_floor = draft.finished, draft.attempt_floor
+    finished, attempt_floor = header.finished, header.attempt_floor
     if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
         entries = list(finished.items())
         attempt_floor = max(attempt_floor, *(attempt for _, attempt in entries[:-FINISHED_KEPT]))
@@ -86,46 +87,46 @@ def next_header(
     return QueueState.model_construct(
         version=commit.base_version + 1,
         queue=queue,
-        critical=draft.critical,
+        critical=header.critical,
         commits=commits,
         evicted_through=evicted_through,
         finished=finished,
-        holds={key: hold for key, hold in draft.holds.items() if hold.until > at},
+        holds={key: hold for key, hold in header.holds.items() if hold.until > at},
         attempt_floor=attempt_floor,
-        last_sequence=draft.last_sequence,
-        settings=draft.settings,
-        entrypoints=draft.entrypoints,
-        recent=_recent(draft, at),
-        schedules=draft.schedules,
-        transactions=_transactions(draft, at),
-        extra=draft.extra,
+        last_sequence=draft.jobs.last_sequence,
+        settings=header.settings,
+        entrypoints=header.entrypoints,
+        recent=_recent(header, at),
+        schedules=header.schedules,
+        transactions=_transactions(header, at),
+        extra=header.extra,
     )
 
 
-def _recent(draft: Draft, now: float) -> Mapping[str, tuple[Usage, ...]]:
+def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
     """The claims that count against a rate, without those that count by nobody's clock any more."""
-    if not draft.recent:
-        return draft.recent
+    if not header.recent:
+        return header.recent
     recent = {}
-    for entrypoint, usage in draft.recent.items():
-        rules = draft.entrypoints.get(entrypoint)
+    for entrypoint, usage in header.recent.items():
+        rules = header.entrypoints.get(entrypoint)
         if rules is not None and rules.per is not None and not is_long_over(usage, now, rules.per):
             recent[entrypoint] = usage
     return recent
 
 
-def _transactions(draft: Draft, now: float) -> Mapping[str, TransactionRecord]:
+def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:
     """The transactions that may still be repeated. If they are too many, those that would go first go."""
-    if not draft.transactions:
-        return draft.transactions
-    kept = {app_id: record for app_id, record in draft.transactions.items() if record.until > now}
+    if not header.transactions:
+        return header.transactions
+    kept = {app_id: record for app_id, record in header.transactions.items() if record.until > now}
     surplus = len(kept) - TRANSACTIONS_KEPT
     for app_id in sorted(kept, key=lambda app_id: kept[app_id].until)[: max(0, surplus)]:
         del kept[app_id]
     return kept
 
 
-def recognise(header: QueueState | Draft, commit: CommitId) -> Verdict:
+def recognise(header: QueueState, commit: CommitId) -> Verdict:
     """What became of a write, by a version read after the object's etag had moved from the one that it named."""
     record = header.commits.get(commit.writer)
     if header.version < commit.base_version:

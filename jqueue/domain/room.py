@@ -13,7 +13,7 @@ from jqueue.domain.limits import ENTRYPOINTS_KEPT, enqueue_share
 
 def room_for_jobs(draft: Draft, own: int) -> int:
     """The size up to which enqueue fills the blob: as the queue says, or by a writer's own limit if it does not."""
-    most = draft.settings.blob_bytes
+    most = draft.header.settings.blob_bytes
     return own if most is None else enqueue_share(most)
 
 
@@ -46,10 +46,10 @@ def check_rules_fit(draft: Draft, entrypoint: str) -> None:
     Raises:
         QueueFullError: they do.
     """
-    if entrypoint not in draft.entrypoints and len(draft.entrypoints) >= ENTRYPOINTS_KEPT:
+    if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
         raise QueueFullError(
-            f"{len(draft.entrypoints)} entrypoints have limits or pauses, and a queue keeps no more: lift some, with "
-            "resume and limit"
+            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, and a queue keeps no more: lift some, "
+            "with resume and limit"
         )
 
 
@@ -64,7 +64,7 @@ def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
     Returns:
         True if there is room. What adds nothing always has.
     """
-    if size > 0 and draft.taken_bytes + size > (draft.settings.blob_bytes or blob_bytes):
+    if size > 0 and draft.taken_bytes + size > (draft.header.settings.blob_bytes or blob_bytes):
         return False
     draft.note_added(size)
     return True

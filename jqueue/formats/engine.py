@@ -130,7 +130,7 @@ class StoreEngine(Engine):
 
     def _ends(self) -> Iterator[tuple[Job, datetime]]:
         """The claims, with the time at which each is over."""
-        for job_id in self.draft.claimed:
+        for job_id in self.draft.jobs.claimed:
             job = self.draft.jobs[job_id]
             if job.heartbeat_at is not None:
                 yield job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)
@@ -177,10 +177,10 @@ class StoreEngine(Engine):
         ]
         self.places, self._adopted = places, {job.id: job for job, _ in kept}
         self.draft.load(changed, gone)
-        self.draft.finished.update(self._finished)
-        self.draft.dirty.clear()
+        self.draft.header.finished.update(self._finished)
+        self.draft.jobs.dirty.clear()
         if changed or gone:
-            self.draft.version += 1
+            self.draft.header.version += 1
         return bool(changed or gone)
 
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
@@ -248,12 +248,12 @@ class StoreEngine(Engine):
         self.draft.settle()
         self.draft.measure(0)  # no blob becomes full here
         self.draft.load(others, called)
-        self.draft.dirty.clear()
-        self.draft.version += 1
+        self.draft.jobs.dirty.clear()
+        self.draft.header.version += 1
         return failed
 
     def _forget_old_acks(self) -> None:
-        finished = self.draft.finished
+        finished = self.draft.header.finished
         if len(finished) > FINISHED_KEPT:
             for job_id in list(finished)[: len(finished) // 2]:
                 del finished[job_id]

@@ -82,9 +82,9 @@ def check_operations(content: bytes, now: datetime) -> None:
     for number in range(1, 3):
         _perform_all(blob, now)
         try:
-            header = next_header(blob.draft, CommitId("writer", number, blob.draft.version), "queue", now, 0.1)
+            header = next_header(blob.draft, CommitId("writer", number, blob.draft.header.version), "queue", now, 0.1)
         except InvalidBlobError:
-            oracles.require(blob.draft.version == LARGEST, "a commit is refused")
+            oracles.require(blob.draft.header.version == LARGEST, "a commit is refused")
             return
         written = blob.encode(header)
         blob.settle(header, len(written))
@@ -100,7 +100,8 @@ def _perform_all(blob: Blob, now: datetime) -> None:
     _perform(Enqueue("mail", b"new"), blob, now)
     _perform(Enqueue("mail", b"new", job_id="job-1", unique_key="mail:eve", on_conflict="replace"), blob, now)
     _perform(Enqueue("mail", b"new", job_id="new", unique_key="mail:bob", unique_for=5), blob, now)
-    _perform(Sweep(tuple((draft.jobs[name].claim, draft.jobs[name].heartbeat_at) for name in draft.claimed)), blob, now)
+    claims = [draft.jobs[name] for name in draft.jobs.claimed]
+    _perform(Sweep(tuple((job.claim, job.heartbeat_at) for job in claims)), blob, now)
     _perform(Redrive(), blob, now)
     claimed: list[Job] = _perform(Dequeue(batch_size=10_000), blob, now) or []
     _perform(Heartbeat(tuple(claimed), tolerant=True), blob, now)

@@ -84,12 +84,12 @@ def keys_of(state):
 
 def due_of(draft):
     """When something is due, for somebody who has not looked for jobs yet."""
-    looked = draft.order._now
-    draft.order._now = datetime.min.replace(tzinfo=UTC)
+    looked = draft.jobs.order._now
+    draft.jobs.order._now = datetime.min.replace(tzinfo=UTC)
     try:
         return draft.next_due()
     finally:
-        draft.order._now = looked
+        draft.jobs.order._now = looked
 
 
 def held(blob):
@@ -103,10 +103,10 @@ def held(blob):
         "their keys": draft.aside_keys,
         "header": header_of(state),
         "bytes": (draft.base_bytes, draft.added_bytes),
-        "claimed": set(draft.claimed),
-        "queued": dict(draft.order._queued),
-        "running": (dict(draft.order.running), dict(draft.order.running_keys)),
-        "keys": dict(draft.keys) if len(keys) == len(set(keys)) else HELD_TWICE,
+        "claimed": set(draft.jobs.claimed),
+        "queued": dict(draft.jobs.order._queued),
+        "running": (dict(draft.jobs.order.running), dict(draft.jobs.order.running_keys)),
+        "keys": dict(draft.jobs.keys_held) if len(keys) == len(set(keys)) else HELD_TWICE,
         "due": due_of(draft),
     }
 
@@ -256,7 +256,7 @@ class BlobMachine(RuleBasedStateMachine):
         elif verb == 1:
             perform(Dequeue(None, batch_size=1 + number % 3).prepared(PREPARATION), draft, NOW)
         elif verb == 2:
-            claimed = [draft.jobs[name].claim for name in draft.claimed]
+            claimed = [draft.jobs[name].claim for name in draft.jobs.claimed]
             perform(HandBack(tuple(claimed[:2])).prepared(PREPARATION), draft, NOW)
         elif verb == 3:
             self.perform_on(job)
@@ -269,7 +269,7 @@ class BlobMachine(RuleBasedStateMachine):
         perform(Enqueue("x", b"", number % 3, job_id=name).prepared(PREPARATION), self.blob.draft, NOW)
 
     def perform_on(self, job):
-        operation = Ack(job.claim) if job.id in self.blob.draft.claimed else Cancel(job.id)
+        operation = Ack(job.claim) if job.id in self.blob.draft.jobs.claimed else Cancel(job.id)
         result = perform(operation.prepared(PREPARATION), self.blob.draft, NOW)
         assert not isinstance(result, JQueueError) or job.status not in ("queued", "in_progress")
 
@@ -286,7 +286,7 @@ class BlobMachine(RuleBasedStateMachine):
             return
         draft = self.blob.draft
         draft.touch()
-        header = next_header(draft, CommitId("w", 1, draft.version), "q", NOW, 0.1)
+        header = next_header(draft, CommitId("w", 1, draft.header.version), "q", NOW, 0.1)
         content = self.blob.encode(header)
         assert ranked(codec.decode(content).jobs) == ranked(draft.freeze().jobs)
         if outcome < 2:
@@ -301,7 +301,7 @@ class BlobMachine(RuleBasedStateMachine):
     @rule(slices=st.integers(0, 6))
     def be_cut_short_while_we_encode(self, slices):
         draft = self.blob.draft
-        encoding = self.blob.encoding(next_header(draft, CommitId("w", 1, draft.version), "q", NOW, 0.1))
+        encoding = self.blob.encoding(next_header(draft, CommitId("w", 1, draft.header.version), "q", NOW, 0.1))
         for _ in range(slices):
             if next(encoding, self) is self:
                 break
@@ -314,6 +314,6 @@ class BlobMachine(RuleBasedStateMachine):
         lines = {job_id: line for page in blob.pages for job_id, line in page.lines.items()}
         assert set(lines) == set(blob.pages._of)
         for job_id, line in lines.items():
-            if job_id not in blob.draft.dirty:
+            if job_id not in blob.draft.jobs.dirty:
                 assert read_line(line) == blob.draft.jobs[job_id]
-        assert set(blob.draft.jobs) - set(lines) <= set(blob.draft.dirty)
+        assert set(blob.draft.jobs) - set(lines) <= set(blob.draft.jobs.dirty)

@@ -156,10 +156,10 @@ def test_the_indexes_of_a_draft_that_changed_are_those_of_one_made_anew(before, 
         perform(prepared(operation), draft, at)
     anew = Draft(draft.freeze())
     assert served(anew, now) == served(draft, now)
-    assert sorted(anew.keys) == sorted(draft.keys)
-    assert sorted(anew.claimed) == sorted(draft.claimed)
-    assert anew.order.running == draft.order.running
-    assert anew.order.running_keys == draft.order.running_keys
+    assert sorted(anew.jobs.keys_held) == sorted(draft.jobs.keys_held)
+    assert sorted(anew.jobs.claimed) == sorted(draft.jobs.claimed)
+    assert anew.jobs.order.running == draft.jobs.order.running
+    assert anew.jobs.order.running_keys == draft.jobs.order.running_keys
     assert anew.next_due() == draft.next_due()
 
 

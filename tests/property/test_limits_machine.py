@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from jqueue.core.calls.claims import ClaimRegistry
-from jqueue.domain.draft import TABLES, Draft
+from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.header import TABLES
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, JobStatus
 from jqueue.domain.operations import (

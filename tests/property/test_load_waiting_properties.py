@@ -29,7 +29,7 @@ waiting = st.builds(
 
 def served(draft):
     found = []
-    while (job := draft.order.take(None, LATE)) is not None:
+    while (job := draft.jobs.order.take(None, LATE)) is not None:
         found.append(job)
     return found
 
@@ -41,18 +41,15 @@ def test_the_draft_is_the_same_however_its_jobs_come_in(jobs, aging):
         draft.take_header(QueueState(settings=QueueSettings(aging=aging)))
     for job in jobs:
         one.load([job])
-        taken_over = other.load_waiting(job.id, packed(job, {}))
+        taken_over = other.jobs.put_waiting(job.id, packed(job, {}))
         if not taken_over:
             other.load([job])
         assert job.sequence or not taken_over  # those get their places in the end
-        assert not other.load_waiting(job.id, packed(job, {}))  # it is known by now
+        assert not other.jobs.put_waiting(job.id, packed(job, {}))  # it is known by now
     other.settle()
     assert list(one.jobs.values()) == list(other.jobs.values())
-    assert (one.dirty, one.last_sequence, one.claimed, one.keys) == (
-        other.dirty,
-        other.last_sequence,
-        other.claimed,
-        other.keys,
-    )
-    assert (one.order.running, one.order._queued) == (other.order.running, other.order._queued)
+    mine, theirs = one.jobs, other.jobs
+    assert (mine.dirty, mine.last_sequence, mine.claimed) == (theirs.dirty, theirs.last_sequence, theirs.claimed)
+    assert mine.keys_held == theirs.keys_held
+    assert (mine.order.running, mine.order._queued) == (theirs.order.running, theirs.order._queued)
     assert served(one) == served(other)

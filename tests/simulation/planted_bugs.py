@@ -51,7 +51,7 @@ def keep_records(patch, count):
     def short(draft, commit, *rest):
         header = next_header(draft, commit, *rest)
         newest = sorted(header.commits.items(), key=lambda item: item[1].version)[-count:]
-        return header.model_copy(update={"commits": dict(newest), "evicted_through": draft.evicted_through})
+        return header.model_copy(update={"commits": dict(newest), "evicted_through": draft.header.evicted_through})
 
     patch.setattr(engine, "next_header", short)
 
@@ -116,12 +116,12 @@ def moved_heartbeat_ignored(patch):
     observed = StaleWatch.observed
 
     def half_blind(self, draft, *rest):
-        draft.claims_moved = {job_id: None for job_id in draft.claims_moved if job_id not in self._seen}
+        draft.jobs.claims_moved = {job_id: None for job_id in draft.jobs.claims_moved if job_id not in self._seen}
         observed(self, draft, *rest)
 
     def careless(self, draft, now):
         claims = {claim: None for claim, _ in self.suspects}
-        stale = [draft.jobs[claim.job_id] for claim in claims if claim.job_id in draft.claimed]
+        stale = [draft.jobs[claim.job_id] for claim in claims if claim.job_id in draft.jobs.claimed]
         return revoke(draft, stale, now)
 
     patch.setattr(StaleWatch, "observed", half_blind)

@@ -34,7 +34,7 @@ def ceiling_looked_at_once(patch):
     seen: dict = {}
 
     def begin(self, draft, now):
-        seen[draft.order] = dict(draft.order.running)
+        seen[draft.jobs.order] = dict(draft.jobs.order.running)
         return change(self, draft, now)
 
     def as_it_was(self, entrypoint, now):
@@ -128,11 +128,11 @@ def cron_fired_twice(patch):
     fire = schedules.fire_due
 
     def stuck(draft, now, room):
-        before = dict(draft.schedules)
+        before = dict(draft.header.schedules)
         fire(draft, now, room)
         for name, schedule in before.items():
-            if draft.schedules[name] != schedule:
-                draft.note(draft.schedules, name, schedule)
+            if draft.header.schedules[name] != schedule:
+                draft.note(draft.header.schedules, name, schedule)
 
     patch.setattr(dequeue, "fire_due", stuck)
 
@@ -143,13 +143,13 @@ def cron_fired_from_memory(patch):
     known: dict = {}
 
     def remember(draft, now, room):
-        for name, schedule in list(draft.schedules.items()):
+        for name, schedule in list(draft.header.schedules.items()):
             mine = known.setdefault((draft, name), schedule)
             if schedule.next_at > now >= mine.next_at:
                 values = schedules._job_values(mine, now)
                 NewJob(values, False, None, "return", room).change(draft, now)
         fire(draft, now, room)
-        known.update({(draft, name): schedule for name, schedule in draft.schedules.items()})
+        known.update({(draft, name): schedule for name, schedule in draft.header.schedules.items()})
 
     patch.setattr(dequeue, "fire_due", remember)
 

@@ -24,7 +24,7 @@ def transaction_in_a_commit_of_its_own(patch):
         if self.transaction is None:
             return change(self, draft, now)
         app, version, _ = Transaction(*self.transaction)
-        record = draft.transactions.get(app)
+        record = draft.header.transactions.get(app)
         if record is not None and record.version >= version:
             return change(self, draft, now)
         owed.setdefault(asyncio.get_running_loop(), {})[app] = version
@@ -32,7 +32,7 @@ def transaction_in_a_commit_of_its_own(patch):
 
     async def with_debts(self, pending):
         for app, version in owed.pop(asyncio.get_running_loop(), {}).items():
-            self.draft.note(self.draft.transactions, app, TransactionRecord(version, 4e9))
+            self.draft.note(self.draft.header.transactions, app, TransactionRecord(version, 4e9))
         return await apply(self, pending)
 
     patch.setattr(EnqueueStaged, "change", later)
@@ -46,9 +46,9 @@ def same_version_added_again(patch):
     def careless(self, draft, now):
         if self.transaction is not None:
             app, version, _ = Transaction(*self.transaction)
-            record = draft.transactions.get(app)
+            record = draft.header.transactions.get(app)
             if record is not None and record.version == version:
-                draft.note(draft.transactions, app, record._replace(version=version - 1))
+                draft.note(draft.header.transactions, app, record._replace(version=version - 1))
         return change(self, draft, now)
 
     patch.setattr(EnqueueStaged, "change", careless)

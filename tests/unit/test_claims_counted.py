@@ -66,7 +66,7 @@ def test_jobs_that_come_back_again_and_again_leave_nothing_that_has_to_be_looked
     compared, _, checks = costs.since()
     assert compared <= 3000 * 2 * FEW * (len(NAMES) if names == NAMES else 1)
     assert checks <= 3000 * 2 * (1 + len(NAMES)) * 2  # clean-ups, paid for by what was pushed
-    order = draft.order
+    order = draft.jobs.order
     heaps = [*order._ready.values(), *([] if order._ready_all is None else [order._ready_all])]
     assert all(len(heap.entries) <= 2 * 300 + 64 for heap in heaps)
 

@@ -53,7 +53,7 @@ def test_two_clocks_an_hour_apart_fire_each_occurrence_once():
         fired += fire(draft, THREE + minute * MINUTE + HOUR)
         fired += fire(draft, THREE + minute * MINUTE)
     assert [THREE + minute * MINUTE for minute in range(1, 160)] == sorted(fired)
-    assert 1 == len(draft.schedules["n"].fired)
+    assert 1 == len(draft.header.schedules["n"].fired)
 
 
 @pytest.mark.parametrize("ahead", [HOUR, YEAR])
@@ -140,7 +140,7 @@ def test_the_stretches_that_an_entry_keeps_are_few_and_the_latest_are_kept_apart
     fire(draft, THREE + YEAR)
     for hour in range(1, 30):
         assert [THREE + hour * HOUR] == fire(draft, THREE + hour * HOUR)
-    assert occurrences.SPANS_KEPT == len(draft.schedules["n"].fired)
+    assert occurrences.SPANS_KEPT == len(draft.header.schedules["n"].fired)
     assert [] == fire(draft, THREE + 5 * HOUR), "what lies between the earliest is given up"
     assert [THREE + 28 * HOUR + MINUTE] == fire(draft, THREE + 28 * HOUR + MINUTE)
     assert [THREE + 29 * HOUR + MINUTE] == fire(draft, THREE + 29 * HOUR + MINUTE)
@@ -148,7 +148,7 @@ def test_the_stretches_that_an_entry_keeps_are_few_and_the_latest_are_kept_apart
 
 def test_an_entry_of_an_older_version_has_fired_everything_before_it_is_due():
     draft = a_draft(MINUTELY, THREE)
-    draft.schedules["n"] = draft.schedules["n"].model_copy(update={"fired": (), "next_at": THREE + HOUR})
+    draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"fired": (), "next_at": THREE + HOUR})
     assert [] == fire(draft, THREE + 59 * MINUTE)
     assert [THREE + HOUR] == fire(draft, THREE + HOUR)
     assert [] == fire(draft, THREE + 59 * MINUTE)
@@ -159,7 +159,7 @@ def test_what_an_older_version_has_fired_meanwhile_is_not_fired_again():
     """It moves `next_at` and knows nothing of stretches."""
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + MINUTE)
-    draft.schedules["n"] = draft.schedules["n"].model_copy(update={"next_at": THREE + 10 * MINUTE})
+    draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"next_at": THREE + 10 * MINUTE})
     assert [] == fire(draft, THREE + 9 * MINUTE)
     assert [THREE + 12 * MINUTE] == fire(draft, THREE + 12 * MINUTE)
     assert [] == fire(draft, THREE + 9 * MINUTE)
@@ -171,7 +171,7 @@ def test_an_entry_removed_and_set_again_begins_anew():
     fire(draft, THREE + HOUR)
     Unschedule("n").change(draft, THREE)
     SetSchedule("n", MINUTELY, "x").change(draft, THREE)
-    assert 1 == len(draft.schedules["n"].fired)
+    assert 1 == len(draft.header.schedules["n"].fired)
     assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
 
 

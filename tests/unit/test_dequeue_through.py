@@ -43,7 +43,7 @@ def claimed(draft, names=None, count=10, **options):
 
 def entries(draft):
     """How many entries there are in all heaps together."""
-    order = draft.order
+    order = draft.jobs.order
     heaps = [*order._ready.values(), order._scheduled, order._expiring, order.ended.retained]
     heaps += [heap for kinds in order._parked.values() for heap in kinds.values()]
     heaps += [] if order._ready_all is None else [order._ready_all]
@@ -185,7 +185,7 @@ def test_it_claims_what_a_plain_look_finds_among_the_jobs_that_were_there(jobs, 
             do(draft, Ack(Claim(job.id, job.attempt)))
             plain.jobs.remove(job)
     assert not plain.jobs
-    assert not draft.order._later
+    assert not draft.jobs.order._later
 
 
 @pytest.mark.parametrize("wrong", [-1, "3", 1.5, True, 2**63])

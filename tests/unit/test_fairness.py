@@ -152,7 +152,7 @@ def test_what_is_done_leaves_nothing_behind(names):
                 await queue.enqueue(f"user {number % names}", b"")
                 [job] = await queue.dequeue()
                 await queue.ack(job)
-            order, writer = queue._engine.draft.order, queue._writer
+            order, writer = queue._engine.draft.jobs.order, queue._writer
             assert isinstance(writer, Writer)
             assert (0, 0) == (len(order._ready), len(writer._room))
             assert order._ready_all is not None

@@ -63,5 +63,5 @@ async def test_only_the_last_acks_are_remembered(tmp_path, monkeypatch):
             jobs = await queue.dequeue(batch_size=500)
             assert await queue.ack_many(jobs) == []
         await queue.ack(jobs[-1])
-        remembered = queue._writer.engine.draft.finished
+        remembered = queue._writer.engine.draft.header.finished
         assert len(remembered) < 1_200, "the last thousand of the folder, and a few of its own"

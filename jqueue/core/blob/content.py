@@ -81,7 +81,7 @@ class Blob:
         """`adopt`, in slices. If it is not carried through, the draft is of no use any more."""
         runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
         if parsed.data:
-            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.jobs.dirty)
         read = yield from self._reading(parsed, runs)
         if read is None:  # an id stands both in a page that was found and elsewhere: line by line, then
             read = yield from self._reading(parsed, [SEPARATOR.join(parsed.lines)])
@@ -95,7 +95,7 @@ class Blob:
     def encoding(self, header: QueueState) -> Slices[bytes]:
         """`encode`, in slices."""
         draft, pages, entries = self.draft, self.pages, self.draft.jobs.entries
-        for number, job_id in enumerate(list(draft.dirty), 1):
+        for number, job_id in enumerate(list(draft.jobs.dirty), 1):
             entry = entries.get(job_id)
             if entry is None:
                 pages.drop(job_id)
@@ -104,7 +104,7 @@ class Blob:
                 self.lines_encoded += 1
             if number % LINES_PER_SLICE == 0:
                 yield
-        draft.dirty.clear()
+        draft.jobs.dirty.clear()
         placed = []
         for jobs in draft.placed:
             placed.append(jobs.text)
@@ -125,7 +125,7 @@ class Blob:
         entries = dict(self.draft.jobs.entries)
         runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
         if parsed.data:
-            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.dirty)
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.jobs.dirty)
         ids = {run: tuple(run.ids) for run in runs if isinstance(run, Page)}  # of a closed page, no copy
         read = yield from self._reading(parsed, runs)
         if read is None:
@@ -195,7 +195,7 @@ class Blob:
         kept = {run for run in read.runs if isinstance(run, Page)}
         present = {*read.ids, *(job.id for job in parsed.jobs)} if parsed.jobs else read.ids
         gone = [job_id for page in pages.without(kept) for job_id in page.ids]
-        removed = [job_id for job_id in (*gone, *draft.dirty) if job_id not in present and job_id in draft.jobs]
+        removed = [job_id for job_id in (*gone, *draft.jobs.dirty) if job_id not in present and job_id in draft.jobs]
         self._in_step = False
         yield from pages.replacing(read.runs)
         draft.take_header(parsed.header)
@@ -203,7 +203,7 @@ class Blob:
         draft.load(parsed.jobs)
         unplaced: list[Job] = []
         for number, (job_id, entry) in enumerate(read.jobs.items(), 1):
-            if not draft.load_waiting(job_id, entry):
+            if not draft.jobs.put_waiting(job_id, entry):
                 job = unpacked(job_id, entry)
                 if job.sequence:
                     draft.load([job])
@@ -216,13 +216,13 @@ class Blob:
         renumbered = draft.renumber()
         draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))
         draft.measure(size - parsed.header_bytes)
-        draft.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
+        draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
         self._in_step = True
         self._warn(unreadable)
 
     def _trusted_lines(self, but: Container[Page] = ()) -> Iterator[tuple[str, bytes]]:
         """The lines from which the jobs of the draft were read, or were written, with their ids."""
-        dirty = self.draft.dirty
+        dirty = self.draft.jobs.dirty
         for page in self.pages:
             if page not in but:
                 yield from ((job_id, line) for job_id, line in page.lines.items() if job_id not in dirty)

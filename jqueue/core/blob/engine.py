@@ -114,7 +114,7 @@ class CommitEngine(Engine):
         self.go_on(life)
         self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and await self._adopt(*found)
-        self.pacing.read(self.draft.version, moved=moved)
+        self.pacing.read(self.draft.header.version, moved=moved)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
@@ -149,11 +149,11 @@ class CommitEngine(Engine):
             self.loaded = True
             return False
         parsed = self._parse(data, self.queue_id)
-        if parsed.header.version < self.draft.version:
+        if parsed.header.version < self.draft.header.version:
             logger.warning(
                 "queue %s went back from version %d to %d: was a backup restored?",
-                self.draft.queue,
-                self.draft.version,
+                self.draft.header.queue,
+                self.draft.header.version,
                 parsed.header.version,
             )
         life = self.life
@@ -196,8 +196,8 @@ class CommitEngine(Engine):
         """
         life = self.life
         self.sequence += 1
-        commit = CommitId(self.writer_id, self.sequence, self.draft.version)
-        queue = self.draft.queue or self.entropy.new_id()
+        commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
+        queue = self.draft.header.queue or self.entropy.new_id()
         header = next_header(self.draft, commit, queue, self.now(), self.pacing.cycle.seconds, self.versions_kept)
         try:
             content = await in_turns(self.blob.encoding(header))

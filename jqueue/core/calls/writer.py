@@ -336,7 +336,7 @@ class Writer:
 
     async def _watch(self) -> None:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
-        loop, version = asyncio.get_running_loop(), self.engine.draft.version
+        loop, version = asyncio.get_running_loop(), self.engine.draft.header.version
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self._waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
@@ -347,7 +347,7 @@ class Writer:
             return
         polling, self._files.noticed = polling or self._files.noticed, False
         await self._carry(self._waiting, read_first=polling)
-        if self.engine.draft.version != version:
+        if self.engine.draft.header.version != version:
             self._looked, self._poll = loop.time(), SHORTEST_POLL
         elif polling:
             self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)

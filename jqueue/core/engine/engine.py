@@ -120,7 +120,8 @@ class Engine(ABC):
                 if step is Step.READ:
                     await self.refresh()
                     fresh = True
-                    if (seconds := self.pacing.not_yet(self.draft.version, self.draft.commits)) is not None:
+                    header = self.draft.header
+                    if (seconds := self.pacing.not_yet(header.version, header.commits)) is not None:
                         await rest(pending, seconds)
                     else:
                         step = Step.APPLY if refusal is None else Step.REFUSE

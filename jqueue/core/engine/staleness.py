@@ -60,9 +60,9 @@ class StaleWatch:
         self._last_success, self._unbroken = monotonic, True
         if not self._saw_all:
             self._saw_all = True
-            self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in draft.claimed}
-        for job_id in draft.claims_moved:
-            if job_id not in draft.claimed:
+            self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in draft.jobs.claimed}
+        for job_id in draft.jobs.claims_moved:
+            if job_id not in draft.jobs.claimed:
                 self._seen.pop(job_id, None)
                 continue
             job = draft.jobs[job_id]
@@ -76,7 +76,7 @@ class StaleWatch:
             due = max(due, min(LONGEST_GRACE, timeout / 3))
             self._seen[job_id] = sight, due
             heapq.heappush(self._due, (due, job_id))
-        draft.claims_moved.clear()
+        draft.jobs.claims_moved.clear()
         if len(self._due) > 64 + 2 * len(self._seen):
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)

@@ -54,7 +54,7 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
     if is_moving(job):
         draft.move(job, verb, _as_it_was(job), JobStatus.QUEUED)
         return
-    if draft.settings.aging is not None and not changes.get("run_at"):
+    if draft.header.settings.aging is not None and not changes.get("run_at"):
         changes["run_at"] = now
     if job.max_attempts is not None and job.failures >= job.max_attempts:
         changes = {**changes, "dead": True}
@@ -120,7 +120,7 @@ class Ack(Operation):
         """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
         claim = self.job
         assert isinstance(claim, Claim)
-        if draft.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
+        if draft.header.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
             return self._dropped(draft.jobs.get(claim.job_id))
         job = draft.held(claim)
         kept = None
@@ -139,9 +139,9 @@ class Ack(Operation):
                 finished_at=now,
             )
         draft.move(job, Verb.ACK, kept, JobStatus.COMPLETED)
-        draft.note(draft.finished, job.id, job.attempt)
+        draft.note(draft.header.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
-            draft.note(draft.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
+            draft.note(draft.header.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
         return self._dropped(kept)
 
     @staticmethod

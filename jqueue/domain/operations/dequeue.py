@@ -90,7 +90,7 @@ class Dequeue(Operation):
         """Claim what is ready."""
         if self.through is None:
             return self._claim(draft, now)
-        with draft.order.only_through(self.through):
+        with draft.jobs.order.only_through(self.through):
             return self._claim(draft, now)
 
     def _claim(self, draft: Draft, now: datetime) -> list[Job]:
@@ -106,7 +106,7 @@ class Dequeue(Operation):
                 holder=self.holder,
             )
             draft.move(ready, Verb.CLAIM, job, JobStatus.IN_PROGRESS)
-            if draft.entrypoints:
+            if draft.header.entrypoints:
                 _count_claim(draft, job.entrypoint, now)
             claimed.append(job)
         return claimed
@@ -125,7 +125,7 @@ _SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name !
 
 def _count_claim(draft: Draft, entrypoint: str, now: datetime) -> None:
     """Note a claim that counts against a rate limit."""
-    rules = draft.entrypoints.get(entrypoint)
+    rules = draft.header.entrypoints.get(entrypoint)
     if rules is not None and rules.rate is not None and rules.per is not None:
-        usage = with_claim(draft.recent.get(entrypoint, ()), now.timestamp(), rules.per)
-        draft.note(draft.recent, entrypoint, usage)
+        usage = with_claim(draft.header.recent.get(entrypoint, ()), now.timestamp(), rules.per)
+        draft.note(draft.header.recent, entrypoint, usage)

@@ -29,7 +29,7 @@ class HeldBy(Operation):
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
         """Nothing is changed."""
-        claimed = (draft.jobs[job_id] for job_id in draft.claimed)
+        claimed = (draft.jobs[job_id] for job_id in draft.jobs.claimed)
         held = [job for job in claimed if job.holder is not None and job.holder.startswith(self.prefix)]
         return sorted(held, key=lambda job: (job.priority, job.sequence))
 
@@ -42,4 +42,4 @@ class LastSequence(Operation):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Nothing is changed."""
-        return draft.last_sequence
+        return draft.jobs.last_sequence

@@ -165,11 +165,11 @@ class NewJob(Operation):
         job_id, unique_key = self.values["id"], self.values["unique_key"]
         if job_id in draft.jobs.entries:
             return draft.jobs[job_id]
-        if job_id in draft.finished:
+        if job_id in draft.header.finished:
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:
             raise InvalidJobError(f"job id {job_id!r} belongs to a line of the blob that cannot be read")
-        if self.id_given and draft.attempt_floor >= LARGEST:
+        if self.id_given and draft.header.attempt_floor >= LARGEST:
             raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
@@ -204,13 +204,13 @@ class NewJob(Operation):
         if self.delay is not None:
             values["run_at"] = now + timedelta(seconds=self.delay)
         if self.id_given:
-            values["attempt"] = draft.attempt_floor
-            values["attempts_before"] = draft.attempt_floor
+            values["attempt"] = draft.header.attempt_floor
+            values["attempts_before"] = draft.header.attempt_floor
         return trusted_job(values)
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:
         """What there is to say of a job that was acked and is gone: its id, and that it is completed."""
-        attempt = draft.finished.get(job_id, 0)
+        attempt = draft.header.finished.get(job_id, 0)
         status = JobStatus.COMPLETED
         given = {name: self.values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}
         return trusted_job({**PLAIN, **given, "id": job_id, "created_at": now, "attempt": attempt, "status": status})
@@ -225,7 +225,7 @@ class NewJob(Operation):
     def _replace(self, key: str, holder: str, draft: Draft) -> None:
         live = draft.jobs.get(holder)
         if live is None or live.status is JobStatus.COMPLETED:
-            draft.forget(draft.holds, key)
+            draft.forget(draft.header.holds, key)
         elif live.status is JobStatus.QUEUED:
             draft.move(live, Verb.CANCEL, None, None)
         else:

@@ -56,7 +56,7 @@ class CountQueued(Operation):
 
     def change(self, draft: Draft, now: datetime) -> dict[str, int]:
         """Nothing is changed."""
-        return draft.order.queued()
+        return draft.jobs.order.queued()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Find(Operation):
         job = draft.jobs.get(self.job_id)
         if job is not None:
             return [job.evolve(payload=b"")]
-        attempt = draft.finished.get(self.job_id)
+        attempt = draft.header.finished.get(self.job_id)
         if attempt is None:
             return []
         said = {"id": self.job_id, "attempt": attempt, "status": JobStatus.COMPLETED, "created_at": now}

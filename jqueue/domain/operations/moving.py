@@ -119,10 +119,10 @@ class Arrive(Operation):
         there = draft.jobs.get(job.id)
         if there is not None:
             return self._recognised(draft, there)
-        if job.id in draft.finished:
+        if job.id in draft.header.finished:
             if not self.resumed:
                 raise JobStateError(job.id, JobStatus.COMPLETED, "a job with this id was finished here")
-            status = {"status": JobStatus.COMPLETED, "attempt": draft.finished[job.id]}
+            status = {"status": JobStatus.COMPLETED, "attempt": draft.header.finished[job.id]}
             return trusted_job({**PLAIN, "id": job.id, "entrypoint": "", "payload": b"", "created_at": now, **status})
         if job.id in draft.aside_keys:
             raise InvalidJobError(f"job id {job.id!r} belongs to a line of the blob that cannot be read")
@@ -155,7 +155,7 @@ class Arrive(Operation):
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
 
     def _add(self, draft: Draft, now: datetime) -> Job:
-        raised = max(0, draft.attempt_floor - self.job.attempt)
+        raised = max(0, draft.header.attempt_floor - self.job.attempt)
         job = self.job.evolve(
             sequence=draft.next_sequence(),
             attempt=self.job.attempt + raised,
@@ -248,7 +248,7 @@ class ArriveRules(Operation):
         taken: list[str] = []
         kept: list[str] = []
         for name, rules in sorted(self.entrypoints.items()):
-            there = draft.entrypoints.get(name, EntrypointRules())
+            there = draft.header.entrypoints.get(name, EntrypointRules())
             if there == EntrypointRules() and rules != there:
                 taken.append(f"limits of {name}")
                 if not self.only_look:
@@ -259,20 +259,20 @@ class ArriveRules(Operation):
         self._take_settings(draft, taken, kept)
         schedules = []
         for name, schedule in sorted(self.schedules.items()):
-            known = draft.schedules.get(name)
+            known = draft.header.schedules.get(name)
             if known is None or _apart_from_time(known) == _apart_from_time(schedule):
                 schedules.append(name)
                 if known is None:
                     taken.append(f"cron entry {name}")
                 if known is None and not self.only_look:
                     make_room(draft, schedule_bytes(schedule), self.enqueue_bytes, f"the cron entry {name!r}")
-                    draft.note(draft.schedules, name, schedule)
+                    draft.note(draft.header.schedules, name, schedule)
             else:
                 kept.append(f"cron entry {name}")
         return RulesReceipt(tuple(taken), tuple(kept), tuple(schedules))
 
     def _take_settings(self, draft: Draft, taken: list[str], kept: list[str]) -> None:
-        ours, changes = draft.settings, dict[str, Any]()
+        ours, changes = draft.header.settings, dict[str, Any]()
         for name, words in SETTINGS_IN_WORDS.items():
             wanted, there = getattr(self.settings, name), getattr(ours, name)
             if wanted is not None and there is None:

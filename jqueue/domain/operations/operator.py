@@ -86,7 +86,7 @@ def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: dat
     """
     if status is JobStatus.QUEUED:
         return draft.jobs.queued(entrypoint, before)
-    return [job for job in draft.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
+    return [job for job in draft.jobs.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
 
 
 @names_its_options
@@ -146,7 +146,7 @@ class Redrive(Operation):
             status=JobStatus.QUEUED,
             failures=0,
             dead_at=None,
-            run_at=None if draft.settings.aging is None else now,
+            run_at=None if draft.header.settings.aging is None else now,
             expires_at=None,
             sequence=draft.next_sequence(),
         )
@@ -211,7 +211,7 @@ class RequeueStale(Operation):
     def change(self, draft: Draft, now: datetime) -> int:
         """Queued again, or dead. It uses its own timeout, not the claim's: fencing keeps that safe."""
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
-        jobs = [draft.jobs[job_id] for job_id in draft.claimed]
+        jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
         return revoke(draft, stale, now)
 

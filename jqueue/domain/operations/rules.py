@@ -32,7 +32,7 @@ UNCHANGED: Final = Unchanged()
 
 
 def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
-    return draft.entrypoints.get(entrypoint, EntrypointRules())
+    return draft.header.entrypoints.get(entrypoint, EntrypointRules())
 
 
 @names_its_options
@@ -158,8 +158,8 @@ class Configure(Operation):
 
     def change(self, draft: Draft, now: datetime) -> QueueSettings:
         """Change those that are given."""
-        draft.set_settings(draft.settings.model_copy(update=self._given()))
-        return draft.settings
+        draft.set_settings(draft.header.settings.model_copy(update=self._given()))
+        return draft.header.settings
 
     def _given(self) -> dict[str, Any]:
         settings = {name: getattr(self, name) for name in QueueSettings.model_fields}

@@ -43,12 +43,12 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     An entry that this machine cannot understand (its time zone is unknown here) waits for one that can; one that finds
     no room waits for room.
     """
-    for schedule in draft.order.due_schedules(now):
+    for schedule in draft.jobs.order.due_schedules(now):
         try:
             after = _fired(draft, schedule, now, enqueue_bytes)
         except (InvalidJobError, QueueFullError):
             continue
-        draft.note(draft.schedules, schedule.name, after)
+        draft.note(draft.header.schedules, schedule.name, after)
 
 
 def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) -> Schedule:
@@ -138,7 +138,7 @@ class SetSchedule(Operation):
         """
         values = {name: getattr(self, name) for name in Schedule.model_fields if name not in OF_TIME}
         values["headers"] = FrozenHeaders(self.headers or {})
-        known = draft.schedules.get(self.name)
+        known = draft.header.schedules.get(self.name)
         next_at = next_after(self.cron, self.timezone, now)
         fired: tuple[Span, ...] = (passed_by(now),)
         if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
@@ -149,7 +149,7 @@ class SetSchedule(Operation):
         schedule = Schedule(**values, next_at=next_at, fired=fired)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
         make_room(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
-        draft.note(draft.schedules, self.name, schedule)
+        draft.note(draft.header.schedules, self.name, schedule)
         return as_told(schedule, now)
 
 
@@ -169,6 +169,6 @@ class Unschedule(Operation):
 
     def change(self, draft: Draft, now: datetime) -> bool:
         """Remove it."""
-        known = self.name in draft.schedules
-        draft.forget(draft.schedules, self.name)
+        known = self.name in draft.header.schedules
+        draft.forget(draft.header.schedules, self.name)
         return known

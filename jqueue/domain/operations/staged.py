@@ -139,12 +139,12 @@ class EnqueueStaged(Operation):
         last = None
         if self.transaction is not None:
             app_id, version, keep = Transaction(*self.transaction)
-            record = draft.transactions.get(app_id)
+            record = draft.header.transactions.get(app_id)
             last = None if record is None else record.version
             if last is not None and last >= version:
                 return StagedReceipt(repeated=True, version=last)
             until = now.timestamp() + to_seconds("keep", keep)
-            draft.note(draft.transactions, app_id, TransactionRecord(version, until))
+            draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
         drop_outlived(draft, now)
         blocks = [staged.encoded for staged in self.staged if staged.encoded.jobs]
         self._make_room(draft, blocks)
@@ -159,7 +159,7 @@ class EnqueueStaged(Operation):
         if self.blob_bytes is not None:
             needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
             if room_for_jobs(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
-                draft.set_settings(draft.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
+                draft.set_settings(draft.header.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
         make_room(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes together")
 
 
@@ -178,7 +178,7 @@ class LastTransaction(Operation):
 
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Nothing is changed."""
-        record = draft.transactions.get(self.app_id)
+        record = draft.header.transactions.get(self.app_id)
         return None if record is None else record.version
 
 

@@ -134,14 +134,14 @@ class AwaitResult(Operation):
             ResultNotKeptError: it has finished, and no result is kept, or not any more.
             JobNotFoundError: it is not in the queue, and nobody remembers that it has finished.
         """
-        if self.job_id not in draft.jobs.entries and self.job_id in draft.finished:
+        if self.job_id not in draft.jobs.entries and self.job_id in draft.header.finished:
             raise ResultNotKeptError(self.job_id)
         job = draft.get(self.job_id)
         if job.status is JobStatus.DEAD:
             raise JobFailedError(job.id, job.error, job.error_dropped)
         if job.status is not JobStatus.COMPLETED:
             return []
-        kept_until = draft.order.ended.kept_until(job)
+        kept_until = draft.jobs.order.ended.kept_until(job)
         if kept_until is not None and kept_until <= now:  # the next change of the queue removes it
             raise ResultNotKeptError(job.id)
         if job.result_dropped:

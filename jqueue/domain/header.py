@@ -1,0 +1,74 @@
+"""What a queue's object says besides its jobs, opened for change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jqueue.domain.models import CommitRecord, KeyHold, QueueState, TransactionRecord
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
+
+TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "transactions")
+"""The tables of a state that are changed in place."""
+
+
+class Header:
+    """The fields of a `QueueState` but the jobs, under their names there. The tables are the draft's own.
+
+    Args:
+        state: where they are taken from; its tables become the draft's.
+    """
+
+    __slots__ = (
+        "attempt_floor",
+        "commits",
+        "critical",
+        "entrypoints",
+        "evicted_through",
+        "extra",
+        "finished",
+        "holds",
+        "queue",
+        "recent",
+        "schedules",
+        "settings",
+        "told_sequence",
+        "transactions",
+        "version",
+    )
+
+    def __init__(self, state: QueueState) -> None:
+        self.version = state.version
+        self.queue = state.queue
+        self.critical = state.critical
+        self.commits: Mapping[str, CommitRecord] = state.commits
+        self.evicted_through = state.evicted_through
+        self.finished: dict[str, int] = state.finished  # type: ignore[assignment] # ours from now on
+        self.holds: dict[str, KeyHold] = state.holds  # type: ignore[assignment]
+        self.attempt_floor = state.attempt_floor
+        self.told_sequence = state.last_sequence
+        self.settings: QueueSettings = state.settings
+        self.entrypoints: dict[str, EntrypointRules] = state.entrypoints  # type: ignore[assignment]
+        self.recent: dict[str, tuple[Usage, ...]] = state.recent  # type: ignore[assignment]
+        self.schedules: dict[str, Schedule] = state.schedules  # type: ignore[assignment]
+        self.transactions: dict[str, TransactionRecord] = state.transactions  # type: ignore[assignment]
+        self.extra = state.extra
+
+    def restore(self, name: str, old: Any) -> None:
+        """Put a field back: see `Journal`."""
+        setattr(self, name, old)
+
+    def values(self) -> dict[str, Any]:
+        """The fields of a state, but for its jobs and its last sequence number, with tables of its own."""
+        tables = {name: dict(getattr(self, name)) for name in TABLES}
+        return {
+            "version": self.version,
+            "queue": self.queue,
+            "critical": self.critical,
+            "commits": dict(self.commits),
+            "evicted_through": self.evicted_through,
+            "attempt_floor": self.attempt_floor,
+            "settings": self.settings,
+            "extra": self.extra,
+            **tables,
+        }
