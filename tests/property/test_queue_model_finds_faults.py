@@ -44,7 +44,7 @@ def nack_forgets_priority(patch):
 
     def forget(self, draft, now):
         nack(self, draft, now)
-        draft._index(self.job.job_id, draft.jobs[self.job.job_id].evolve(priority=0))
+        draft.jobs.put(draft.jobs[self.job.job_id].evolve(priority=0))
 
     patch(Nack, "change", forget)
 
@@ -138,7 +138,7 @@ def a_ceiling_is_looked_at_once_for_a_batch(patch):
     def take(self, names, now):
         job = take_ready(self, names, now)
         if job is not None:
-            self.order.running.pop(job.entrypoint, None)
+            self.jobs.order.running.pop(job.entrypoint, None)
         return job
 
     patch(Draft, "take_ready", take)
@@ -177,7 +177,7 @@ def a_result_is_kept_with_its_payload(patch):
         payload = draft.jobs[self.job.job_id].payload if self.job.job_id in draft.jobs else b""
         ack(self, draft, now)
         if self.job.job_id in draft.jobs:
-            draft._index(self.job.job_id, draft.jobs[self.job.job_id].evolve(payload=payload))
+            draft.jobs.put(draft.jobs[self.job.job_id].evolve(payload=payload))
 
     patch(Ack, "change", keep)
 

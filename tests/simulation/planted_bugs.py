@@ -230,7 +230,7 @@ def finished_jobs_forgotten(patch):
     """The blob does not remember who was acked."""
     note = Draft.note
     patch.setattr(
-        Draft, "note", lambda self, table, *rest: None if table is self.finished else note(self, table, *rest)
+        Draft, "note", lambda self, table, *rest: None if table is self.header.finished else note(self, table, *rest)
     )
 
 

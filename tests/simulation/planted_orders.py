@@ -21,9 +21,10 @@ def counts_not_rolled_back(patch):
     rollback = Draft.rollback
 
     def forgetful(self, savepoint=None):
-        counts = dict(self.order.running), dict(self.order.running_keys)
+        order = self.jobs.order
+        counts = dict(order.running), dict(order.running_keys)
         rollback(self, savepoint)
-        self.order.running, self.order.running_keys = counts
+        order.running, order.running_keys = counts
 
     patch.setattr(Draft, "rollback", forgetful)
 
@@ -64,11 +65,11 @@ def rate_not_noted_again(patch):
     again = set()
 
     def forgetful(self, table, *rest):
-        if not (table is self.recent and self in again):
+        if not (table is self.header.recent and self in again):
             note(self, table, *rest)
 
     def undo(self, savepoint=None):
-        if self._journal and not (savepoint and savepoint[0]):
+        if self._journal.entries and not (savepoint and savepoint[0]):
             again.add(self)
         rollback(self, savepoint)
 
@@ -159,11 +160,12 @@ def cron_lost_with_the_answer(patch):
     rollback = Draft.rollback
 
     def forgetful(self, savepoint=None):
-        fired = dict(self.schedules)
+        schedules = self.header.schedules
+        fired = dict(schedules)
         rollback(self, savepoint)
         for name, schedule in fired.items():
-            if name in self.schedules and schedule.next_at > self.schedules[name].next_at:
-                self.schedules[name] = schedule
+            if name in schedules and schedule.next_at > schedules[name].next_at:
+                schedules[name] = schedule
 
     patch.setattr(Draft, "rollback", forgetful)
 

@@ -58,8 +58,8 @@ def placed_lines_kept_by_an_undo(patch):
     """Lines placed by a write that did not land are written a second time by the next try"""
 
     def for_good(self, jobs, now):
-        placed = PlacedJobs(jobs, self.last_sequence + 1, now)
-        self.last_sequence += jobs.jobs
+        placed = PlacedJobs(jobs, self.jobs.last_sequence + 1, now)
+        self.jobs.last_sequence += jobs.jobs
         self.placed = (*self.placed, placed)
         self.touch()
         self.note_added(jobs.size)
@@ -84,7 +84,7 @@ def transactions_not_written(patch):
 
     def forgetful(self, header):
         take_header(self, header)
-        self.transactions = {}
+        self.header.transactions = {}
 
     patch.setattr(Draft, "take_header", forgetful)
 
