@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -24,7 +23,6 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.models import Claim, Job, QueueState
-from jqueue.domain.operations import Dequeue
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
 from jqueue.formats.port import (
@@ -314,8 +312,7 @@ class StoreEngine(Engine):
         if refusals and request.atomic:
             self._settle(request, refusals[0])
             return
-        if isinstance(request.operations[0], Dequeue) and len(lost) == 1 and lost[0]:
-            self._win([job for job in as_it_stands(outcome, now_there)[0] if job.id not in lost[0]], request)
+        if len(lost) == 1 and lost[0] and self._win(request, as_it_stands(outcome, now_there)[0], lost[0]):
             return
         if all(lost) and not refusals:
             return
@@ -325,14 +322,24 @@ class StoreEngine(Engine):
         ]
         self._settle(request, as_it_stands(told, now_there))
 
-    def _win(self, jobs: list[Job], request: Request) -> None:
-        """Some of a batch are claimed: they are kept for the call, which goes on with the rest."""
+    def _win(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
+        """Keep what was claimed of a batch for its call, which goes on with the rest. False if it is not done in parts.
+
+        Args:
+            request: of one operation.
+            result: what that came to.
+            lost: the jobs that it did not get.
+        """
         [operation] = request.operations
-        assert isinstance(operation, Dequeue)
-        wanted = operation.batch_size + len(self._won.get(request, ()))
-        request.operations = (replace(operation, batch_size=wanted - len(jobs)),)
-        self._won[request] = jobs
+        if not operation.claims_jobs:
+            return False
+        won = [job for job in result if job.id not in lost]
+        rest = operation.rest(len(won) - len(self._won.get(request, ())))
+        if rest is None:
+            return False
+        request.operations, self._won[request] = (rest,), won
         request.seen_empty = False  # or the end of its wait would be an empty answer
+        return True
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         outcomes = await super()._apply(pending)

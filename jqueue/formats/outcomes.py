@@ -10,18 +10,14 @@ from jqueue.core.engine.engine import TRANSIENT
 from jqueue.core.engine.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Dequeue, Find, Operation, Peek, Purge, Redrive, RequeueStale
-from jqueue.domain.operations.moving import Arrive, Depart
+from jqueue.domain.operations import Operation
 from jqueue.formats.port import Full, Kept, Lost
-
-_LOOKING = (Peek, Find, Redrive, Purge, RequeueStale)
-"""They tell what there is, or what was done with all that there is."""
 
 
 def arriving(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
     """The ids of jobs that come from another queue."""
     operations = (operation for request, _ in outcomes for operation in request.operations)
-    return frozenset(operation.job.id for operation in operations if isinstance(operation, Arrive))
+    return frozenset(job_id for operation in operations if operation.arrives for job_id in operation.job_ids())
 
 
 def is_refusal(error: Exception) -> TypeGuard[JQueueError]:
@@ -41,11 +37,7 @@ def may_be_behind(operation: Operation, result: Any) -> bool:
     """Whether the result of an operation is another one where there are jobs, or claims, that the mirror misses."""
     if result is None or result.__class__ is Job:
         return False
-    if isinstance(result, JQueueError) or isinstance(operation, _LOOKING):
-        return True
-    if isinstance(operation, Dequeue) and isinstance(result, list):
-        return len(result) < operation.batch_size
-    return isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result)
+    return isinstance(result, JQueueError) or operation.may_miss(result)
 
 
 def _jobs_of(operation: Operation, result: Any) -> set[str]:
@@ -94,9 +86,9 @@ def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) ->
         return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
     if operation.claims_jobs:
         return [job for job in result if job.id not in lost]
-    claim = operation.claim if isinstance(operation, Depart) else getattr(operation, "job", None)
-    if isinstance(claim, Claim):
-        return ClaimLostError(*claim, "another program has the job, or has finished it")
+    for claim in operation.references():
+        if isinstance(claim, Claim) and claim.job_id in lost:
+            return ClaimLostError(*claim, "another program has the job, or has finished it")
     return JobNotFoundError(min(lost))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import pkgutil
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from inspect import getmembers, isclass, signature
 from typing import Any
@@ -11,14 +12,18 @@ import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
+from jqueue.core.calls.claims import ClaimRegistry
 from jqueue.core.direct import DirectQueue
+from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain import operations
-from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.operations import Dequeue, Operation, Peek
+from jqueue.domain.errors import ClaimLostError, InvalidJobError
+from jqueue.domain.models import Job
+from jqueue.domain.operations import Ack, Dequeue, JobReference, Operation, Peek
 from jqueue.domain.operations.jobs import UNPREPARED
+from jqueue.formats.port import Step
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.queue import Capabilities
-from tests.unit.test_store_queue import Shelf
+from tests.unit.test_store_queue import Shelf, once
 
 EVERY = sorted(
     {
@@ -138,3 +143,124 @@ async def test_in_one_commit_nothing_is_found_once_for_each_search_key():
     rounds = applied.count("a")
     assert rounds
     assert (rounds, 2 * rounds) == (applied.count("b"), applied.count(""))
+
+
+# What becomes of a result
+
+NAME_NO_OPERATION = [
+    "jqueue.core.calls.claims",
+    "jqueue.core.engine.requests",
+    "jqueue.core.sets.claiming",
+    "jqueue.core.sets.members",
+    "jqueue.formats.engine",
+    "jqueue.formats.freshness",
+    "jqueue.formats.outcomes",
+    "jqueue.formats.queue",
+]
+"""Modules that carry operations, and know none of them."""
+
+
+@pytest.mark.parametrize("name", NAME_NO_OPERATION)
+def test_a_module_that_carries_operations_names_none_of_them(name):
+    known = [value for value in vars(import_module(name)).values() if isclass(value) and issubclass(value, Operation)]
+    assert known in ([], [Operation])
+
+
+WORK = Dequeue("work")
+
+
+@dataclass(frozen=True)
+class Grab(Operation):
+    """Claim one job as `Dequeue` does: another operation of which no queue has heard."""
+
+    claims_jobs = True
+
+    dequeue: Dequeue = WORK
+
+    def prepared(self, preparation):
+        """As the dequeue is."""
+        return Grab(self.dequeue.prepared(preparation))
+
+    def change(self, draft, now):
+        """Claim."""
+        return self.dequeue.change(draft, now)
+
+    def claims(self, result):
+        """One for each job."""
+        return self.dequeue.claims(result)
+
+    def tell(self, claims, result):
+        """These are handed out."""
+        claims.remember(result)
+
+
+@dataclass(frozen=True)
+class Drop(Operation):
+    """Acknowledge several jobs, and lose those whose claim is lost."""
+
+    ends_claims = True
+    needs_room = False
+
+    jobs: tuple[JobReference, ...]
+
+    def prepared(self, preparation):
+        """With the claims found."""
+        return Drop(tuple(preparation.find_claim(job) for job in self.jobs))
+
+    def change(self, draft, now):
+        """Ack each."""
+        return [Ack(job).change(draft, now) for job in self.jobs]
+
+    def references(self):
+        """The claims that it ends."""
+        return self.jobs
+
+    def tell(self, claims, result):
+        """They are ended."""
+        for claim in self.jobs:
+            claims.end(claim)
+
+
+@pytest.mark.parametrize("make", [lambda: DirectQueue(InMemoryStorage()), lambda: StoreQueue(Shelf())])
+async def test_claims_that_a_new_operation_hands_out_and_ends_are_known_to_the_queue(make):
+    queue = make()
+    await queue.enqueue("work", b"1")
+    [[job]] = await queue.apply_each(Grab())
+    assert queue.held_claim(job.id) is not None
+    await queue.apply_each(Drop((job.id,)))
+    assert queue.held_claim(job.id) is None
+    with pytest.raises(ClaimLostError) as lost:
+        await queue.heartbeat(job)
+    assert lost.value.ended_here
+
+
+async def test_a_claim_that_a_new_operation_has_ended_for_a_caller_that_left_is_held_again():
+    registry = ClaimRegistry()
+    job = Job(id="1", entrypoint="work", payload=b"", created_at=datetime.now(UTC), attempt=1)
+    registry.note([Grab()], [[job]])
+    ended = [Drop((job.claim,))]
+    registry.note(ended, [[None]])
+    assert registry.held(job.claim) is None
+    registry.reopen(ended)
+    assert registry.held(job.claim) is not None
+
+
+async def test_a_set_of_queues_finds_the_queue_of_the_jobs_that_a_new_operation_names():
+    one, other = DirectQueue(InMemoryStorage()), DirectQueue(InMemoryStorage())
+    await other.enqueue("work", b"1")
+    async with QueueSet(one, other) as queues:
+        [job] = await queues.dequeue("work")
+        await queues.apply(Drop((job,)))
+        assert queues.held_claim(job.id) is None
+    assert () == (await other.read_state()).jobs
+
+
+async def test_a_new_operation_of_which_another_program_took_a_job_is_tried_again():
+    """What the mirror of a place shows may be gone: a claim that another program won is not handed out."""
+    shelf = Shelf()
+    queue = StoreQueue(shelf)
+    for payload in (b"1", b"2"):
+        await queue.enqueue("work", payload)
+    shelf.before = once(lambda change: change.step is Step.CLAIM and shelf.put(change.job_id, None))
+    [[job]] = await queue.apply_each(Grab())
+    assert b"2" == job.payload

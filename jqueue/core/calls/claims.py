@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,10 @@ from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
     JobCancelledError,
-    JobNotFoundError,
     JQueueError,
 )
 from jqueue.domain.models import Claim, Job
-from jqueue.domain.operations import Ack, Dequeue, Heartbeat, Nack, Operation
+from jqueue.domain.operations import JobReference, Operation
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
 
@@ -52,44 +51,21 @@ class ClaimRegistry:
         self._clock = SystemClock() if clock is None else clock
         self._held: OrderedDict[str, dict[int, HeldClaim]] = OrderedDict()
         self._ended: OrderedDict[Claim, HeldClaim | None] = OrderedDict()
-        self._notes: dict[type[Operation], Callable[[Any, Any], None]] = {
-            Dequeue: self._note_dequeue,
-            Ack: self._note_end,
-            Nack: self._note_end,
-            Heartbeat: self._note_heartbeat,
-        }
 
     def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
         """A caller learns what became of its operations: of each its result, or an error that undid them all."""
         if isinstance(outcome, JQueueError):
-            self._note_lost(outcome)
+            self.lose(outcome)
             return
         for place, operation in enumerate(operations):
-            note = self._notes.get(operation.__class__)
-            if note is not None:
-                result = outcome[place]
-                if isinstance(result, JQueueError):
-                    self._note_lost(result)
-                else:
-                    note(operation, result)
+            result = outcome[place]
+            if isinstance(result, JQueueError):
+                self.lose(result)
+            else:
+                operation.tell(self, result)
 
-    def _note_dequeue(self, operation: Dequeue, jobs: list[Job]) -> None:
-        self.remember(jobs, self._clock.monotonic())
-
-    def _note_end(self, operation: Ack | Nack, _: None) -> None:
-        if isinstance(operation.job, Claim):
-            self.end(operation.job)
-
-    def _note_heartbeat(self, operation: Heartbeat, errors: list[JobNotFoundError]) -> None:
-        lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
-        for error in errors:
-            self._note_lost(error)
-        now = self._clock.monotonic()
-        for claim in operation.jobs:
-            if isinstance(claim, Claim) and claim.job_id not in lost:
-                self.confirm(claim, now)
-
-    def _note_lost(self, error: JQueueError) -> None:
+    def lose(self, error: JQueueError) -> None:
+        """A claim that an error names as lost is forgotten: its holder knows."""
         if isinstance(error, JobCancelledError):
             return  # it is still held
         if isinstance(error, ClaimLostError) and error.attempt is not None:
@@ -97,7 +73,7 @@ class ClaimRegistry:
             error.ended_here = self.was_ended(claim)
             self.forget(claim)
 
-    def find(self, reference: Job | Claim | str) -> Claim:
+    def find(self, reference: JobReference) -> Claim:
         """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim.
 
         Raises:
@@ -116,9 +92,9 @@ class ClaimRegistry:
         attempts = self._held.get(reference, {})
         return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
 
-    def remember(self, jobs: Iterable[Job], at: float) -> None:
+    def remember(self, jobs: Iterable[Job]) -> None:
         """Claims were handed out."""
-        held = self._held
+        held, at = self._held, self._clock.monotonic()
         for job in jobs:
             job_id, attempt = job.id, job.attempt
             claim = HeldClaim(job_id, attempt, job.claim_timeout or 0.0, at)
@@ -135,11 +111,13 @@ class ClaimRegistry:
         """What is remembered of a claim; None if nothing is."""
         return self._held.get(claim.job_id, {}).get(claim.attempt)
 
-    def confirm(self, claim: Claim, at: float) -> None:
-        """The store confirmed a claim."""
-        held = self.held(claim)
-        if held is not None:
-            held.confirmed = at
+    def confirm(self, claims: Iterable[Claim]) -> None:
+        """The store confirmed claims."""
+        at = self._clock.monotonic()
+        for claim in claims:
+            held = self.held(claim)
+            if held is not None:
+                held.confirmed = at
 
     def end(self, claim: Claim) -> None:
         """A claim was ended through this queue object, by an ack or a nack."""
@@ -151,8 +129,9 @@ class ClaimRegistry:
     def reopen(self, operations: Iterable[Operation]) -> None:
         """The caller of these was cancelled before it learned what became of them: it may try again."""
         for operation in operations:
-            if isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
-                held = self._ended.pop(operation.job, None)
+            claims = operation.references() if operation.ends_claims else ()
+            for claim in claims:
+                held = self._ended.pop(claim, None) if isinstance(claim, Claim) else None
                 if held is not None:
                     self._held.setdefault(held.job_id, {})[held.attempt] = held
 

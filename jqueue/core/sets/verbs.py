@@ -218,12 +218,12 @@ class SetVerbs:
 
     def _note(self, member: Member, operation: Operation) -> None:
         """Something was done to a job."""
-        if isinstance(operation, Ack | Nack):
-            keeps = isinstance(operation, Nack) and not operation.charge
-            self._memory.ended(member, operation.job, keeps_its_place=keeps)
+        if operation.ends_claims:
+            for reference in operation.references():
+                self._memory.ended(member, reference, keeps_its_place=operation.keeps_place)
 
     async def _one(self, operation: Operation, call: Callable[[Member], Any]) -> None:
-        [reference] = _named(operation)
+        [reference] = operation.references()
         member = await self._owner(reference, None)
         try:
             await call(member)
@@ -361,14 +361,15 @@ def _holding(attempt: int, there: Iterable[tuple[Member, Job]]) -> list[tuple[Me
     return current or [(member, job) for member, job in same if job.status is JobStatus.COMPLETED]
 
 
-def _named(operation: Operation) -> Sequence[JobReference]:
-    """The jobs that an operation names."""
-    if isinstance(operation, Heartbeat):
-        return operation.jobs
-    if isinstance(operation, Ack | Nack):
-        return (operation.job,)
-    named = None if hasattr(operation, "payload") else getattr(operation, "job_id", None)
-    return () if named is None else (named,)
+def _named(operation: object) -> Sequence[JobReference]:
+    """The jobs that an operation names.
+
+    Raises:
+        InvalidJobError: it is none.
+    """
+    if not isinstance(operation, Operation):
+        raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+    return operation.references()
 
 
 def _errors(results: Iterable[Any]) -> list[Exception]:

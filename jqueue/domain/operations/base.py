@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
+
+JobReference = Job | Claim | str
+"""How callers name a claim: the job as dequeued, its claim, or a bare id that the queue object handed out."""
+
+
+class ClaimLog(Protocol):
+    """A registry of claims, as operations see it: they tell it what their results say of claims."""
+
+    def remember(self, jobs: Iterable[Job]) -> None:
+        """Note that claims on these jobs were handed out."""
+
+    def confirm(self, claims: Iterable[Claim]) -> None:
+        """Note that the store confirmed these claims."""
+
+    def end(self, claim: Claim) -> None:
+        """Note that a claim was ended by its holder."""
+
+    def lose(self, error: JQueueError) -> None:
+        """Note the claim that an error names as lost, if it names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +46,7 @@ class Preparation:
     limits: Limits
     claim_timeout: float
     new_id: Callable[[], str]
-    find_claim: Callable[[Job | Claim | str], Claim]
+    find_claim: Callable[[JobReference], Claim]
 
 
 class Operation:
@@ -44,6 +63,15 @@ class Operation:
 
     needs_room: ClassVar[bool] = True
     """Whether it waits for room in a full buffer: what keeps or ends a claim does not."""
+
+    ends_claims: ClassVar[bool] = False
+    """True if it ends the claims that it names."""
+
+    arrives: ClassVar[bool] = False
+    """True if its job comes from another queue, and keeps its id and what has become of it."""
+
+    surveys: ClassVar[bool] = False
+    """True if its result tells what there is, or what was done with all that there is."""
 
     always_needs: ClassVar[tuple[str, ...]] = ()
     """Names of the capabilities that it needs of a queue, whatever its arguments."""
@@ -82,9 +110,42 @@ class Operation:
         """The claims that a result of this operation hands out."""
         return ()
 
+    def rest(self, claimed: int) -> Operation | None:
+        """Return the operation for the rest, once it has claimed some of its jobs; None if it is not done in parts.
+
+        Args:
+            claimed: how many it has claimed.
+        """
+        return None
+
+    def references(self) -> Sequence[JobReference]:
+        """Return the jobs that it is about, as its caller named them; a job that it adds is not among them."""
+        return ()
+
     def job_ids(self) -> Sequence[str]:
         """The jobs that it is about, as far as they are known before it is done."""
-        return ()
+        return [_id_of(reference) for reference in self.references()]
+
+    @property
+    def keeps_place(self) -> bool:
+        """True if a job whose claim it ends keeps its place among the others."""
+        return False
+
+    def tell(self, claims: ClaimLog, result: Any) -> None:
+        """Tell a registry of claims what the result, which its caller gets now, says of claims.
+
+        Args:
+            claims: the registry.
+            result: of this operation; no error.
+        """
+
+    def may_miss(self, result: Any) -> bool:
+        """Return True if the result may be another one where jobs, or claims, are there that the draft misses.
+
+        Args:
+            result: of this operation; no error.
+        """
+        return self.surveys or (isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result))
 
     def apply(self, state: QueueState, now: datetime) -> tuple[QueueState, Any]:
         """The transition on values: the next state, and the result. The version is the commit's business: it stays.
@@ -95,6 +156,12 @@ class Operation:
         draft = Draft(state)
         result = self.change(draft, now)
         return (draft.freeze() if draft.changed else state), result
+
+
+def _id_of(reference: JobReference) -> str:
+    if isinstance(reference, str):
+        return reference
+    return reference.id if isinstance(reference, Job) else reference.job_id
 
 
 def perform(operation: Operation, draft: Draft, now: datetime) -> Any:

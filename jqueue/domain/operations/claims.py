@@ -13,13 +13,10 @@ from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFound
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.moving import is_moving
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.option_names import names_its_options
 from jqueue.domain.room import take_reserve
 from jqueue.domain.transitions import Verb
-
-JobReference = Job | Claim | str
-"""How callers name a claim: the job as dequeued, its claim, or a bare id that the queue object handed out."""
 
 SAME_MOMENT = timedelta(microseconds=1)
 
@@ -81,9 +78,29 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
     draft.move(job, Verb.HAND_BACK, after, JobStatus.QUEUED)
 
 
+class _EndsClaim(Operation):
+    """What ends the claim on a job."""
+
+    __slots__ = ()
+
+    needs_room: ClassVar[bool] = False
+    ends_claims: ClassVar[bool] = True
+
+    job: JobReference
+
+    def references(self) -> Sequence[JobReference]:
+        """The claim that it ends."""
+        return (self.job,)
+
+    def tell(self, claims: ClaimLog, result: int | None) -> None:
+        """It is ended."""
+        if isinstance(self.job, Claim):
+            claims.end(self.job)
+
+
 @names_its_options
 @dataclass(frozen=True, slots=True)
-class Ack(Operation):
+class Ack(_EndsClaim):
     """Finish a job: it leaves the queue, or stays as long as its result is to be kept.
 
     Repeating the ack soon after, with the same claim, changes nothing. Its result is the number of bytes of the job's
@@ -96,8 +113,6 @@ class Ack(Operation):
         result_bytes: its size as JSON; known once it is prepared.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
-
-    needs_room: ClassVar[bool] = False
 
     job: JobReference
     result: Any = field(default=None, repr=False)
@@ -153,14 +168,10 @@ class Ack(Operation):
         job = draft.jobs.get(claim.job_id)
         return job is None or (job.status is JobStatus.COMPLETED and job.attempt == claim.attempt)
 
-    def job_ids(self) -> Sequence[str]:
-        """The job acked."""
-        return (self.job.job_id,) if isinstance(self.job, Claim) else ()
-
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
-class Nack(Operation):
+class Nack(_EndsClaim):
     """Give a job back. Its result is the number of bytes of the error for which the queue had no room; None if it had.
 
     Attributes:
@@ -171,8 +182,6 @@ class Nack(Operation):
         charge: whether the claim counts as a failure; if not, the job also keeps its place.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
-
-    needs_room: ClassVar[bool] = False
 
     job: JobReference
     delay: Duration | None = None
@@ -204,6 +213,11 @@ class Nack(Operation):
         if not self.charge:
             yield "uncharged"
 
+    @property
+    def keeps_place(self) -> bool:
+        """True if the claim does not count as a failure."""
+        return not self.charge
+
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Queued again, or dead."""
         assert isinstance(self.job, Claim)
@@ -221,10 +235,6 @@ class Nack(Operation):
         else:
             hand_back(draft, job, **changes)
         return changes.get("error_dropped") or None
-
-    def job_ids(self) -> Sequence[str]:
-        """The job given back."""
-        return (self.job.job_id,) if isinstance(self.job, Claim) else ()
 
 
 @names_its_options
@@ -272,9 +282,16 @@ class Heartbeat(Operation):
             draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), JobStatus.IN_PROGRESS)
         return lost
 
-    def job_ids(self) -> Sequence[str]:
-        """The jobs kept alive."""
-        return tuple(claim.job_id for claim in self.jobs if isinstance(claim, Claim))
+    def references(self) -> Sequence[JobReference]:
+        """The claims kept alive."""
+        return self.jobs
+
+    def tell(self, claims: ClaimLog, result: list[JobNotFoundError]) -> None:
+        """Some are lost; the others are confirmed, also those whose job was cancelled."""
+        for error in result:
+            claims.lose(error)
+        lost = {error.job_id for error in result if not isinstance(error, JobCancelledError)}
+        claims.confirm(claim for claim in self.jobs if isinstance(claim, Claim) and claim.job_id not in lost)
 
 
 @dataclass(frozen=True, slots=True)

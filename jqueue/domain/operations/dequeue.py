@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import ClassVar
@@ -13,7 +13,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
 from jqueue.domain.option_names import names_its_options
@@ -118,6 +118,19 @@ class Dequeue(Operation):
     def claims(self, result: list[Job]) -> Sequence[Claim]:
         """One for each job."""
         return [job.claim for job in result]
+
+    def rest(self, claimed: int) -> Dequeue:
+        """As many as are left."""
+        return replace(self, batch_size=self.batch_size - claimed)
+
+    def tell(self, claims: ClaimLog, result: list[Job]) -> None:
+        """These are handed out."""
+        if result:
+            claims.remember(result)
+
+    def may_miss(self, result: list[Job]) -> bool:
+        """True if they are fewer than were asked for."""
+        return len(result) < self.batch_size
 
 
 _SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name != "batch_size"))

@@ -13,7 +13,7 @@ from typing import ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Job, JobStatus, trusted_job
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.jobs import PLAIN
 
@@ -30,6 +30,7 @@ class Peek(Operation):
     """
 
     claims_jobs: ClassVar[bool] = True
+    surveys: ClassVar[bool] = True
 
     dequeue: Dequeue
 
@@ -69,6 +70,8 @@ class Find(Operation):
         job_id: which.
     """
 
+    surveys: ClassVar[bool] = True
+
     job_id: str
 
     def prepared(self, preparation: Preparation) -> Find:
@@ -87,6 +90,6 @@ class Find(Operation):
         said = {"id": self.job_id, "attempt": attempt, "status": JobStatus.COMPLETED, "created_at": now}
         return [trusted_job({**PLAIN, "entrypoint": "", "payload": b"", **said})]
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job looked for."""
         return (self.job_id,)

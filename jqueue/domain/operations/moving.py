@@ -17,7 +17,7 @@ from jqueue.domain.job_options import STORED
 from jqueue.domain.limits import Limits, check_headers, check_name, check_payload, schedule_bytes
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.moving import HOLD, MOVER, is_moving
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
 from jqueue.domain.room import check_rules_fit, make_room
@@ -70,7 +70,7 @@ class Take(Operation):
         """One, or none."""
         return [job.claim for job in result]
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job taken."""
         return (self.job.id,)
 
@@ -88,6 +88,8 @@ class Arrive(Operation):
         holder: who moves it.
         enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
     """
+
+    arrives: ClassVar[bool] = True
 
     job: Job
     resumed: bool = False
@@ -199,9 +201,9 @@ class Depart(Operation):
             raise ClaimLostError(*self.claim, "it was not left alone while it was moved")
         draft.move(job, Verb.DEPART, None, None)
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job that leaves."""
-        return (self.claim.job_id,)
+        return (self.claim,)
 
 
 class RulesReceipt(NamedTuple):

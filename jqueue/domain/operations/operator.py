@@ -12,7 +12,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import Claim, Job, JobStatus
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.option_names import names_its_options
@@ -74,7 +74,7 @@ class Cancel(Operation):
         draft.move(job, Verb.CANCEL, None, None)
         return job
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job cancelled."""
         return (self.job_id,)
 
@@ -100,6 +100,7 @@ class Redrive(Operation):
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
+    surveys: ClassVar[bool] = True
 
     job_id: str | None = None
     entrypoint: str | None = None
@@ -140,6 +141,10 @@ class Redrive(Operation):
                 redriven += 1
         return redriven
 
+    def references(self) -> Sequence[JobReference]:
+        """The job redriven, if it is one."""
+        return () if self.job_id is None else (self.job_id,)
+
     def _queue(self, draft: Draft, job: Job, now: datetime) -> None:
         """Behind the others: where jobs age, it is as old as this moment."""
         after = job.evolve(
@@ -163,6 +168,8 @@ class Purge(Operation):
         entrypoint: only those of this entrypoint.
         older_than: only those dead or finished (or, if queued, created) for longer.
     """
+
+    surveys: ClassVar[bool] = True
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
@@ -201,6 +208,8 @@ class Purge(Operation):
 @dataclass(frozen=True, slots=True)
 class RequeueStale(Operation):
     """An operator's order: revoke every claim that was not confirmed for so long. Its result is how many."""
+
+    surveys: ClassVar[bool] = True
 
     timeout: Duration
 

@@ -12,7 +12,7 @@ from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobFailedError, JobStateError, ResultNotKeptError
 from jqueue.domain.limits import check_name, check_priority
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.option_names import names_its_options
 from jqueue.domain.transitions import Verb
@@ -69,7 +69,7 @@ class Reschedule(Operation):
             draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
         return after
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job rescheduled."""
         return (self.job_id,)
 
@@ -103,7 +103,7 @@ class Reprioritise(Operation):
             draft.move(job, Verb.REPRIORITISE, after, JobStatus.QUEUED)
         return after
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job with another priority."""
         return (self.job_id,)
 
@@ -148,6 +148,6 @@ class AwaitResult(Operation):
             raise ResultNotKeptError(job.id, job.result_dropped)
         return [job]
 
-    def job_ids(self) -> Sequence[str]:
+    def references(self) -> Sequence[JobReference]:
         """The job waited for."""
         return (self.job_id,)
