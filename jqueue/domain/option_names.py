@@ -76,9 +76,20 @@ def _options(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def plainly_refusing(function: Function) -> Function:
-    """A method, with plain words where its arguments do not fit. It stays a coroutine function if it was one."""
+    """A method, with plain words where its arguments do not fit. It stays a coroutine function if it was one.
+
+    A method that ends in `**options` and lists them in its signature takes those, and no others.
+    """
+    lists = function.__code__.co_flags & inspect.CO_VARKEYWORDS and not _takes_any(function)
+    known = frozenset(_options(function)) if lists else None
+
+    def check(self: Any, options: Collection[str]) -> None:
+        if known is not None and not known.issuperset(options):
+            raise _plain(TypeError(), function, type(self), options)
 
     def call(self: Any, /, *given: Any, **options: Any) -> Any:
+        if options:
+            check(self, options)
         try:
             return function(self, *given, **options)
         except TypeError as error:
@@ -87,6 +98,8 @@ def plainly_refusing(function: Function) -> Function:
             raise _plain(error, function, type(self), options) from None
 
     async def awaited(self: Any, /, *given: Any, **options: Any) -> Any:
+        if options:
+            check(self, options)
         try:
             under_way = function(self, *given, **options)  # runs nothing of it yet
         except TypeError as error:

@@ -17,7 +17,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.operations import UNCHANGED, Enqueue, JobReference, Operation, Unchanged
+from jqueue.domain.operations import UNCHANGED, DequeueOptions, Enqueue, JobReference, Operation, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import QueueStats
 
@@ -186,14 +186,14 @@ class Producer(SupportsApply, Protocol):
 class Consumer(SupportsApply, Protocol):
     """The verbs of a program that claims jobs, works on them, and ends the claims."""
 
+    @takes_options(DequeueOptions)
     async def dequeue(
         self,
         entrypoint: str | Sequence[str] | None = None,
         *,
-        batch_size: int = 1,
         wait: Duration | None = None,
-        claim_timeout: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[DequeueOptions],
     ) -> list[Job]:
         """Claim ready jobs, by priority and then by commit order; none if there are none within `wait`."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from heapq import merge
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from jqueue.core.options import lists_queue_options, takes_queue_options
 from jqueue.core.sets.claiming import Claiming, Looks, Wanted, shares
@@ -17,8 +17,9 @@ from jqueue.core.sets.same_place import is_same_place
 from jqueue.core.sets.verbs import SetVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
+from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Dequeue, Preparation
+from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import JobQueue
 
@@ -109,14 +110,14 @@ class QueueSet(SetVerbs):
 
     # Jobs out
 
+    @takes_options(DequeueOptions)
     async def dequeue(
         self,
         entrypoint: str | Sequence[str] | None = None,
         *,
-        batch_size: int = 1,
         wait: Duration | None = None,
-        claim_timeout: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[DequeueOptions],
     ) -> list[Job]:
         """Claim ready jobs, by priority and then by age, over all queues.
 
@@ -126,9 +127,7 @@ class QueueSet(SetVerbs):
 
         Args:
             entrypoint: whose jobs; one name, several, or None for all.
-            batch_size: how many at the most.
             wait: how long to wait for the first, if there is none.
-            claim_timeout: how long a claim lasts without a heartbeat; by default as each queue says.
             deadline: by then, after the wait, the call has ended.
 
         Returns:
@@ -137,6 +136,9 @@ class QueueSet(SetVerbs):
         Raises:
             StorageError: the store of a queue failed, and no other queue had anything.
         """
+        if options.keys() - {"batch_size", "claim_timeout"}:  # nothing that says which jobs is passed over silently
+            raise InvalidJobError("a set of queues chooses jobs by entrypoint alone: ask one of its queues")
+        batch_size, claim_timeout = options.get("batch_size", 1), options.get("claim_timeout")
         self._check(entrypoint, batch_size, claim_timeout)
         seconds = self._seconds(deadline)
         if not batch_size:

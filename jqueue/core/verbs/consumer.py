@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
+from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
-from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack
+from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
 from jqueue.domain.option_names import names_its_options
 
 
@@ -17,22 +18,20 @@ from jqueue.domain.option_names import names_its_options
 class ConsumerVerbs(QueueBase):
     """The verbs of `Consumer`."""
 
+    @takes_options(DequeueOptions)
     async def dequeue(
         self,
         entrypoint: str | Sequence[str] | None = None,
         *,
-        batch_size: int = 1,
         wait: Duration | None = None,
-        claim_timeout: Duration | None = None,
         deadline: Duration | None = None,
+        **options: Unpack[DequeueOptions],
     ) -> list[Job]:
         """Claim ready jobs, by priority and then by commit order.
 
         Args:
             entrypoint: whose jobs; one name, several, or None for all.
-            batch_size: how many at the most.
             wait: how long to wait for the first, if there is none.
-            claim_timeout: how long a claim lasts without a heartbeat; the queue's `stale_timeout` by default.
             deadline: by then, after the wait, the call has ended.
 
         Returns:
@@ -40,7 +39,7 @@ class ConsumerVerbs(QueueBase):
         """
         if wait:
             self.capabilities.require("wait")
-        operations = self._dequeues(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout)
+        operations = self._dequeues(entrypoint, **options)
         patience = wait if operations[0].batch_size else None  # who wants none waits for nothing
         jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)
         return jobs[0]

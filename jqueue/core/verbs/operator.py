@@ -10,7 +10,7 @@ from typing import Unpack
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
-from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, takes_options
+from jqueue.domain.job_options import ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.occurrences import as_told
 from jqueue.domain.operations import (
@@ -32,7 +32,7 @@ from jqueue.domain.operations import (
     Unchanged,
     Unschedule,
 )
-from jqueue.domain.option_names import check_names, names_its_options
+from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 
@@ -197,7 +197,6 @@ class OperatorVerbs(QueueBase):
         Returns:
             The entry, which says when it is due next.
         """
-        check_names("schedule", options, SCHEDULE_OPTIONS)
         operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 

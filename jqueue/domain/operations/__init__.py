@@ -6,7 +6,7 @@ Direct and broker differ only in how many of these go into one commit.
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.operations.base import JobReference, Operation, Preparation, perform
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
-from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
 from jqueue.domain.operations.looking import CountQueued, Find, Peek
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
@@ -23,6 +23,7 @@ __all__ = [
     "Configure",
     "CountQueued",
     "Dequeue",
+    "DequeueOptions",
     "Enqueue",
     "EnqueueStaged",
     "Fence",

@@ -6,11 +6,12 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
@@ -31,6 +32,15 @@ def sought_names(names: object) -> tuple[str, ...]:
     if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
         raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
     return tuple(dict.fromkeys(several))
+
+
+class DequeueOptions(TypedDict, total=False):
+    """What `dequeue` takes by name of the jobs to claim, besides how long it may take."""
+
+    batch_size: Annotated[int, Option("how many at the most.", default=1)]
+    claim_timeout: Annotated[
+        Duration | None, Option("how long a claim lasts without a heartbeat; the queue's `stale_timeout` by default.")
+    ]
 
 
 @names_its_options
