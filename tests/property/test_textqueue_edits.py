@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobNotFoundError, JobStateError
@@ -156,13 +156,11 @@ def test_nor_where_claimed_messages_are_hidden(content, program):
 
 @settings(max_examples=200, deadline=None)
 @given(files())
+@example(b'#jq {"id":"x"}\n#').via("a message of ours that somebody has made a comment")
 def test_the_records_are_those_that_a_plain_reader_finds(content):
     records = Records()
     records.update(bytearray(content), 0)
-    ours = [
-        Message(record.offset, bytes((record.control,)), records.text(record))
-        for record in sorted(records.by_id.values(), key=lambda record: record.offset)
-    ]
+    ours = [Message(record.offset, bytes((record.control,)), records.text(record)) for record in records._in_order]
     notes = re.compile(rb'jq \{.*"id".*')
     assert [m for m in read(content) if not (m.control == b"#" and notes.match(m.text))] == [
         m for m in ours if not (m.control == b"#" and notes.match(m.text))

@@ -74,7 +74,7 @@ class Records:
 
     Attributes:
         data: the content.
-        by_id: every message, and the comments that are not notes, by id.
+        by_id: every message, and the comments that are neither notes nor behind one, by id.
         alive: those that are queued or have failed, by id.
         finished: the ids of those of ours that are processed.
         commented: the ids of those of ours that are comments.
