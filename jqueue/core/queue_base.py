@@ -178,7 +178,7 @@ class QueueBase:
         """
         try:
             return self._dequeues_kept(entrypoint, **options)
-        except TypeError:  # a list cannot be a key, nor can some wrong arguments
+        except (TypeError, ValueError):  # a list cannot be a key, nor can some wrong arguments
             return self._new_dequeue(entrypoint, **options)
 
     def _new_dequeue(self, entrypoint: Any, **options: Any) -> tuple[Dequeue]:

@@ -185,7 +185,7 @@ def test_jobs_that_go_with_an_ack_are_known_and_nothing_else_is_taken():
         ctx.on_ack(Enqueue("next", payload, delay=5) if payload == b"next" else Cancel("another"))
 
     outcomes = done_by(worker, jobs_of(b"next", b"cancel"))
-    assert ({"entrypoint": "next", "payload": "bmV4dA==", "delay": 5.0},) == outcomes[0].added
+    assert ({"entrypoint": "next", "payload": "bmV4dA==", "priority": 0, "delay": 5},) == outcomes[0].added
     assert ("dead", "InvalidJobError: in a batch on Spark, on_ack takes Enqueue(...) alone, got Cancel") == (
         outcomes[1].kind,
         outcomes[1].error,
