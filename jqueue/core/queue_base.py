@@ -165,7 +165,7 @@ class QueueBase:
         """Have a prepared operation that hands out no claims committed; the awaitable gives a list of its result."""
         operations = (operation,)
         seconds = self._deadline if deadline is None else self._seconds(deadline)
-        if self._writer.has_room(operations):
+        if self._writer.calls.has_room(operations):
             return self._writer.enter(operations, seconds, convert=convert).future
         return self._submit(operations, deadline, convert=convert)
 
@@ -225,7 +225,7 @@ class QueueBase:
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
-        if not self._writer.has_room(operations):
+        if not self._writer.calls.has_room(operations):
             seconds = await self._writer.find_room(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
         if looked:

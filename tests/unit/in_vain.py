@@ -15,7 +15,7 @@ async def until_its_deadline(queue: StoreQueue, call: Coroutine[Any, Any, Any]) 
     task, writer = asyncio.create_task(call), queue._writer
     async with asyncio.timeout(30):
         while not task.done():
-            for request in (*writer._carried, *writer._waiting):
+            for request in (*writer.calls.carried, *writer.calls.waiting):
                 if request.last_error is not None and not request.in_flight:
                     request.expire()
                     return await task

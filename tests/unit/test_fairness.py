@@ -154,7 +154,7 @@ def test_what_is_done_leaves_nothing_behind(names):
                 await queue.ack(job)
             order, writer = queue._engine.draft.jobs.order, queue._writer
             assert isinstance(writer, Writer)
-            assert (0, 0) == (len(order._ready), len(writer._room))
+            assert (0, 0) == (len(order._ready), len(list(writer.calls)))
             assert order._ready_all is not None
             assert len(order._ready_all.entries) < 200
             assert 0 == len(queue._engine.watch._seen)

@@ -137,10 +137,10 @@ async def test_alarms_forget_calls_that_are_done(make):
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=36_000))
         for number in range(2000):
             await queue.dequeue("work", deadline=3600 + number, wait=0)
-            assert len(queue._writer._alarms._entries) <= FLOOR + 1
+            assert len(queue._writer.calls.alarms._entries) <= FLOOR + 1
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    assert [] == queue._writer._alarms._entries
+    assert [] == queue._writer.calls.alarms._entries
 
 
 @in_virtual_time
@@ -149,7 +149,7 @@ async def test_many_calls_that_wait_are_all_kept_and_then_forgotten():
     async with BrokerQueue(storage, clock=VirtualClock(), poll_interval=60) as queue:
         waiting = [asyncio.create_task(queue.dequeue("nobody", wait=100 + number)) for number in range(300)]
         await asyncio.sleep(1)
-        alarms = queue._writer._alarms
+        alarms = queue._writer.calls.alarms
         assert 2 * 300 == len(alarms._entries)  # the end of the wait, and the deadline behind it
         for task in waiting[30:]:
             task.cancel()

@@ -7,19 +7,17 @@ queues share it; they differ in how many requests go into one commit.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jqueue.core.calls.backlog import Backlog
 from jqueue.core.calls.claims import ClaimRegistry
-from jqueue.core.calls.deadlines import Alarms
 from jqueue.core.calls.file_watch import FileWatch
-from jqueue.core.calls.space import Room
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.requests import Request
 from jqueue.core.pacing.pace import BATCH_WHILE_PACED
 from jqueue.domain.commits import Verdict
-from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
+from jqueue.domain.errors import DeadlineExceededError, JQueueError, StorageError
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Fence, HandBack, Operation
 from jqueue.ports.log import logger_of
@@ -63,26 +61,18 @@ class Writer:
         self._longest_poll = longest_poll
         self._forks = forks()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._begin()
+        self._begin(None)
 
-    def _begin(self) -> None:
-        self._pending: deque[Request] = deque()
-        self._carried: list[Request] = []
-        self._waiting: list[Request] = []
-        self._room = Room(self._max_pending, self._pending)
+    def _begin(self, closed: str | None) -> None:
+        """Begin with no calls, and no task."""
+        self.calls = Backlog(self._max_pending, closed)
         self._task: asyncio.Task[None] | None = None
         self._running = False  # whether the task will look for what is pending once more
         self._resting = False  # whether it waits for something to be pending
         self._wake: asyncio.Event = asyncio.Event()
         self._files = FileWatch(self.engine.watched, self._wake.set)
-        self._alarms = Alarms(lambda: (*self._carried, *self._waiting, *self._pending))
         self._poll = SHORTEST_POLL
         self._looked = 0.0  # when what the store holds was last known, on the clock of the event loop
-        self.closed: str | None = None
-
-    def has_room(self, operations: Sequence[Operation]) -> bool:
-        """Whether a call can be entered now. What keeps or ends a claim always can."""
-        return len(self._pending) < self._max_pending or not any(operation.needs_room for operation in operations)
 
     def enter(
         self,
@@ -106,43 +96,26 @@ class Writer:
             QueueClosedError: the queue takes no calls now.
         """
         loop = self._come_home()
-        if self.closed is not None:
-            raise QueueClosedError(self.closed)
+        self.calls.check_open()
         request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
         now = loop.time()
         if wait is not None:
             request.patient = True
             if self.engine.watched is not None:
                 request.future.add_done_callback(self._has_waited)
-            self._alarms.set(request, now + wait, Request.lose_patience)
-            self._alarms.set(request, now + wait + seconds, Request.expire)
+            self.calls.alarms.set(request, now + wait, Request.lose_patience)
+            self.calls.alarms.set(request, now + wait + seconds, Request.expire)
         elif seconds == self.deadline:
-            self._alarms.expire(request, now + seconds)
+            self.calls.alarms.expire(request, now + seconds)
         else:
-            self._alarms.set(request, now + seconds, Request.expire)
+            self.calls.alarms.set(request, now + seconds, Request.expire)
         self._send(request)
         return request
 
     async def find_room(self, seconds: float) -> float:
-        """Wait until the buffer has room; returns the seconds that are left.
-
-        Raises:
-            QueueClosedError: the queue takes no calls now.
-            QueueFullError: there was none until then.
-        """
-        loop = self._come_home()
-        until = loop.time() + seconds
-        while self._room.is_full() and self.closed is None:
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._room.wait()
-            except TimeoutError:
-                raise QueueFullError(
-                    f"{self._max_pending} calls are waiting for the store already, and none was done in time"
-                ) from None
-        if self.closed is not None:
-            raise QueueClosedError(self.closed)
-        return max(0.0, until - loop.time())
+        """Wait until a call can be entered: see `Backlog.find_room`."""
+        self._come_home()
+        return await self.calls.find_room(seconds)
 
     async def close(self, reason: str, deadline: float) -> None:
         """Take no more calls, finish what was called, hand back what nobody took; end by the deadline.
@@ -151,11 +124,7 @@ class Writer:
             reason: what later calls are told.
             deadline: seconds.
         """
-        self.closed = reason
-        for request in self._waiting:
-            request.lose_patience()
-        for request in (*self._pending, *self._carried):
-            request.patient = False
+        self.calls.close(reason)
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
@@ -163,7 +132,7 @@ class Writer:
         if self._owes_an_answer() and loop.time() < until:
             self._start()  # the store was away for long; it may be back
             await self._wait_for_task(until)
-        self._fail_all(None)
+        self.calls.fail_all(None)
         await self._files.ended()
 
     async def _wait_for_task(self, until: float) -> None:
@@ -176,9 +145,9 @@ class Writer:
 
     def open(self) -> bool:
         """Take calls (again). False if it took them before, in this process and on this event loop."""
-        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
+        begun = self.calls.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
         self._come_home()
-        self.closed = None
+        self.calls.closed = None
         return not begun
 
     async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
@@ -187,7 +156,7 @@ class Writer:
         if request.verdict is None:
             loop = self._come_home()
             fence = Request([Fence()], loop.create_future(), self)
-            self._alarms.set(fence, loop.time() + seconds, Request.expire)
+            self.calls.alarms.set(fence, loop.time() + seconds, Request.expire)
             self._send(fence)  # closed or not: it belongs to a call that was made before
             try:
                 await fence.future
@@ -214,16 +183,15 @@ class Writer:
             return loop
         if self._forks == forks() and self._loop is not None and self._loop.is_running():
             raise JQueueError("one queue object was used from two running event loops: make one for each")
-        moved, closed = self._loop is not None or self._forks != forks(), self.closed
+        moved = self._loop is not None or self._forks != forks()
         self._forks, self._loop = forks(), loop
         if moved:
-            self._begin()
-            self.closed = closed
+            self._begin(self.calls.closed)
             self.engine.reset()
         return loop
 
     def _send(self, request: Request) -> None:
-        self._pending.append(request)
+        self.calls.pending.append(request)
         if self._resting:
             self._wake.set()
         if not self._running:
@@ -250,12 +218,12 @@ class Writer:
         request = Request([operation], loop.create_future(), self)
         request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         if deadline is not None:
-            self._alarms.set(request, loop.time() + deadline, Request.expire)
+            self.calls.alarms.set(request, loop.time() + deadline, Request.expire)
         return request
 
     def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
         """If nobody else waits, there is nothing to watch any more."""
-        if self._resting and not any(request.wanted for request in self._waiting):
+        if self._resting and not any(request.wanted for request in self.calls.waiting):
             self._wake.set()
 
     # Going out
@@ -274,15 +242,13 @@ class Writer:
         while True:
             await self._keep_pace()
             batch = self._take_batch()
-            if self.closed is not None:
-                self._turn_away(self.closed)
-            self._waiting = [request for request in self._waiting if request.wanted]
+            self.calls.drop_ended()
             if batch:
-                # who waits longest is served first
-                await self._carry([*self._waiting, *batch], read_first=self.engine.pacing.begin())
+                # the call that has waited longest is served first
+                await self._carry([*self.calls.waiting, *batch], read_first=self.engine.pacing.begin())
                 self._looked, self._poll = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
-            elif self._waiting:
+            elif self.calls.waiting:
                 await self._watch()
             elif self._owes_an_answer() and not fenced:
                 await self._carry([self._request_of_ours(Fence(), self.deadline)])
@@ -295,7 +261,7 @@ class Writer:
 
         A queue that is left tries at once.
         """
-        while self._pending and self.closed is None and (pause := self.engine.pacing.pause()) > 0:
+        while self.calls.pending and self.calls.closed is None and (pause := self.engine.pacing.pause()) > 0:
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> bool:
@@ -317,20 +283,15 @@ class Writer:
     def _take_batch(self) -> list[Request]:
         """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
         limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pacing.is_slow else self._batch_limit
-        batch: list[Request] = []
-        while self._pending and len(batch) < limit:
-            request = self._pending.popleft()
-            if not request.future.done():
-                batch.append(request)
-        self._room.let_in()
-        return batch
+        return self.calls.take(limit)
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
-        self._carried, life = requests, self.engine.life
+        calls, life = self.calls, self.engine.life
+        calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
         self.engine.go_on(life)
-        self._waiting = [request for request in requests if not request.future.done()]
-        self._carried = []
+        calls.waiting = [request for request in requests if not request.future.done()]
+        calls.carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
         self.engine.go_on(life)
 
@@ -338,7 +299,7 @@ class Writer:
         """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
         loop, version = asyncio.get_running_loop(), self.engine.draft.header.version
         self._files.begin()
-        due = self.engine.next_due() if any(request.search_key is not None for request in self._waiting) else None
+        due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         poll = self._longest_poll if self._files.active else self._poll
         until_poll = max(0.0, self._looked + poll - loop.time())
@@ -346,17 +307,11 @@ class Writer:
         if not self._files.noticed and await self._rest(min(until_poll, until_due)) and not self._files.noticed:
             return
         polling, self._files.noticed = polling or self._files.noticed, False
-        await self._carry(self._waiting, read_first=polling)
+        await self._carry(self.calls.waiting, read_first=polling)
         if self.engine.draft.header.version != version:
             self._looked, self._poll = loop.time(), SHORTEST_POLL
         elif polling:
             self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
-
-    def _turn_away(self, reason: str) -> None:
-        """Who waits for room that others have to make waits no longer."""
-        for request in self._waiting:
-            if isinstance(request.last_error, QueueFullError) and not request.in_flight:
-                request.fail(QueueClosedError(reason))
 
     def _owes_an_answer(self) -> bool:
         """Whether writes are open that may have made claims for somebody who has left."""
@@ -368,26 +323,12 @@ class Writer:
         if task is not self._task:
             return
         self._task = None
-        if not self._pending:
-            self._alarms.clear()  # nobody waits
+        if not self.calls.pending:
+            self.calls.alarms.clear()  # nobody waits
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             if error is not None:
                 logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
-            self._fail_all(error)
+            self.calls.fail_all(error)
         if error is not None:
             self.engine.reset()
-
-    def _fail_all(self, error: BaseException | None) -> None:
-        requests = [*self._carried, *self._waiting, *self._pending]
-        self._carried, self._waiting = [], []
-        self._pending.clear()
-        for request in requests:
-            if request.wanted:
-                if request.in_flight or request.open_tries:
-                    request.fail(request.unknown("the queue's writer ended before the store's answer", error))
-                elif error is not None:
-                    request.fail(StorageError("the queue's writer failed, and nothing was done", error))
-                else:
-                    request.fail(DeadlineExceededError("the queue was closed, and nothing was done"))
-        self._room.let_all_go()

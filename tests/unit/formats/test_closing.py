@@ -16,7 +16,7 @@ async def test_who_waits_for_room_hears_at_once_that_the_queue_is_closed(tmp_pat
     queue = StoreQueue(VsqsFolder(tmp_path, capacity=1, when_full="wait", fsync=False))
     await queue.enqueue("work", b"1")
     waiting = asyncio.create_task(queue.enqueue("work", b"2"))
-    while not queue._writer._waiting:
+    while not queue._writer.calls.waiting:
         await asyncio.sleep(0.001)
     async with asyncio.timeout(5):
         await queue.aclose()
