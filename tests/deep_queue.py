@@ -72,9 +72,9 @@ class LineWork:
                 yield line
 
         monkeypatch.setattr(codec, "read_line", reading)
-        monkeypatch.setattr(blob, "read_entry", reading_packed)
+        monkeypatch.setattr(codec, "read_entry", reading_packed)
         monkeypatch.setattr(blob, "encode_job", encoding)
-        monkeypatch.setattr(blob, "splitting_lines", cutting)
+        monkeypatch.setattr(codec, "splitting_lines", cutting)
 
     def forget(self):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0

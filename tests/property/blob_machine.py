@@ -47,6 +47,7 @@ SMALL = {
     (pages, "WINDOW"): 40,
     (blob_module, "LINES_PER_SLICE"): 2,
     (blob_module, "JOBS_PER_SLICE"): 2,
+    (codec, "LINES_PER_SLICE"): 2,
     (job_table, "KEPT_WHOLE"): 2,
 }
 

@@ -15,8 +15,9 @@ What a blob says depends on its bytes alone, and on nothing that its reader has 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -33,13 +34,16 @@ from jqueue.core.blob.lines import (
     first_of,
     load_json,
     raw_line,
+    read_entry,
     read_line,
     set_twins_aside,
     splitting_lines,
 )
-from jqueue.core.blob.pages import SEPARATOR
+from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
+from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError, shown
+from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
 from jqueue.domain.places import place_unplaced
 from jqueue.domain.rules import LIMITS
@@ -100,11 +104,33 @@ class ParsedBlob:
     @property
     def lines(self) -> list[bytes]:
         """The text of each job, without the comma behind it."""
-        return list(self.splitting())
+        return list(splitting_lines(self.text))
 
-    def splitting(self) -> Iterator[bytes]:
-        """`lines`, one after the other, as they are asked for."""
-        return splitting_lines(self.data[self.first : self.end]) if self.data else iter(self.raw_lines)
+    @property
+    def text(self) -> bytes:
+        """The lines of all jobs, joined."""
+        return self.data[self.first : self.end] if self.data else SEPARATOR.join(self.raw_lines)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the lines of a blob say.
+
+    Attributes:
+        runs: the lines in order: pages known before, and lines by job id.
+        jobs: the jobs on lines not known before, packed.
+        ids: the ids on lines outside of pages known before.
+        set_aside: the lines that are no job, with second lines of ids that stand twice.
+        parsed: how many lines were parsed.
+        repeats_a_page: whether an id stands both in a page known before and elsewhere: nothing here counts, then.
+    """
+
+    runs: list[Page | dict[str, bytes]] = field(default_factory=list, repr=False)
+    jobs: dict[str, Packed] = field(default_factory=dict, repr=False)
+    ids: set[str] = field(default_factory=set)
+    set_aside: list[SetAside] = field(default_factory=list)
+    parsed: int = 0
+    repeats_a_page: bool = False
 
 
 def encode(state: QueueState) -> bytes:
@@ -263,25 +289,71 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     return True
 
 
+def reading_lines(
+    parsed: ParsedBlob,
+    runs: Sequence[Page | bytes],
+    known: Mapping[bytes, str],
+    unreadable: Mapping[bytes, SetAside],
+) -> Slices[Contents]:
+    """Read the lines of a blob, in slices.
+
+    Args:
+        parsed: the blob. It is read whole, in place, if its lines turn out not to be jobs.
+        runs: its lines in order: pages known before, and the text between them.
+        known: the ids of jobs whose lines are known, outside of these pages. They are not parsed.
+        unreadable: the lines known to be no job.
+    """
+    read = Contents(set_aside=list(parsed.set_aside))
+    pages = [tuple(run.ids) for run in runs if isinstance(run, Page)]  # of a closed page, no copy
+    twins: list[tuple[str, bytes]] = []
+    names: dict[str, str] = {}
+    count = 0
+    for run in runs:
+        if isinstance(run, Page):
+            read.runs.append(run)
+            continue
+        lines: dict[str, bytes] = {}
+        for line in splitting_lines(run):
+            count += 1
+            if count % LINES_PER_SLICE == 0:
+                yield
+            job_id = known.get(line)
+            if job_id is None:
+                found: tuple[str, Packed] | SetAside | None = unreadable.get(line)
+                if found is None:
+                    read.parsed += 1
+                    found = read_entry(line, names)
+                if isinstance(found, SetAside):
+                    if take_whole(parsed, found):
+                        return (yield from reading_lines(parsed, [parsed.text], known, unreadable))
+                    read.set_aside.append(found)
+                    continue
+                job_id, entry = found
+                if job_id not in read.ids:
+                    read.jobs[job_id] = entry
+            if job_id in read.ids:
+                twins.append((job_id, line))
+            else:
+                read.ids.add(job_id)
+                lines[job_id] = line
+        read.runs.append(lines)
+    for number, ids in enumerate(pages if read.ids else (), 1):
+        if not read.ids.isdisjoint(ids):
+            read.repeats_a_page = True
+            return read
+        if number % PAGES_PER_SLICE == 0:
+            yield
+    if twins:
+        every_id = {*read.ids, *chain.from_iterable(pages), *(job.id for job in parsed.jobs)}
+        read.set_aside += set_twins_aside(twins, every_id, read.set_aside)
+    return read
+
+
 def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
     """The state of a blob that was taken apart, in slices."""
-    jobs, set_aside, seen = list(parsed.jobs), list(parsed.set_aside), {job.id for job in parsed.jobs}
-    twins = []
-    for number, line in enumerate(parsed.splitting(), 1):
-        if number % LINES_PER_SLICE == 0:
-            yield
-        found = read_line(line)
-        if isinstance(found, SetAside):
-            if take_whole(parsed, found):
-                return (yield from reading_state(parsed))
-            set_aside.append(found)
-        elif found.id in seen:
-            twins.append((found.id, line))
-        else:
-            seen.add(found.id)
-            jobs.append(found)
-    set_aside += set_twins_aside(twins, seen, set_aside)
-    return parsed.header.model_copy(update={"jobs": tuple(place_unplaced(jobs)), "set_aside": tuple(set_aside)})
+    read = yield from reading_lines(parsed, [parsed.text], {}, {})
+    entries: dict[str, Job | Packed] = {**{job.id: job for job in parsed.jobs}, **read.jobs}
+    return (yield from Sight(parsed.header, tuple(read.set_aside), entries).freezing())
 
 
 def _parse_whole(data: bytes) -> ParsedBlob:

@@ -5,19 +5,11 @@ Reading again parses only the lines not seen before; writing encodes only the jo
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Container
 
-from jqueue.core.blob.codec import (
-    FinishedTexts,
-    ParsedBlob,
-    encode_header,
-    join_blob,
-    reading_state,
-    take_whole,
-)
-from jqueue.core.blob.lines import encode_asides, encode_job, read_entry, set_twins_aside, splitting_lines
-from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page, Pages
+from jqueue.core.blob.codec import Contents, FinishedTexts, ParsedBlob, encode_header, join_blob, reading_lines
+from jqueue.core.blob.lines import encode_asides, encode_job
+from jqueue.core.blob.pages import Page, Pages
 from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.counting import counted
@@ -31,25 +23,6 @@ logger = logger_of("jqueue")
 
 WARNINGS = 5
 """So many lines are named in the log, when many cannot be read."""
-
-
-@dataclass(slots=True)
-class _Read:
-    """What the lines of a blob say.
-
-    Attributes:
-        runs: the lines in order: pages known before, and lines by job id.
-        jobs: the jobs on lines not known before, packed.
-        set_aside: what is no job.
-        twins: second lines of ids that stand twice.
-        ids: those on lines outside of pages known before.
-    """
-
-    runs: list[Page | dict[str, bytes]] = field(repr=False)
-    jobs: dict[str, Packed] = field(repr=False)
-    set_aside: list[SetAside]
-    twins: list[tuple[str, bytes]] = field(repr=False)
-    ids: set[str]
 
 
 class Blob:
@@ -79,13 +52,7 @@ class Blob:
 
     def adopting(self, parsed: ParsedBlob, size: int) -> Slices[None]:
         """`adopt`, in slices. If it is not carried through, the draft is of no use any more."""
-        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
-        if parsed.data:
-            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.jobs.dirty)
-        read = yield from self._reading(parsed, runs)
-        if read is None:  # an id stands both in a page that was found and elsewhere: line by line, then
-            read = yield from self._reading(parsed, [SEPARATOR.join(parsed.lines)])
-            assert read is not None
+        read = yield from self._reading(parsed)
         yield from self._take_over(parsed, read, size)
 
     def encode(self, header: QueueState) -> bytes:
@@ -119,26 +86,16 @@ class Blob:
 
     def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
         """What is to be seen in a blob, beside the draft, in slices. Meanwhile, the draft may go on."""
-        if not self._in_step:
-            state = yield from reading_state(parsed)
-            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
         entries = dict(self.draft.jobs.entries)
-        runs: list[Page | bytes] = [SEPARATOR.join(parsed.raw_lines)]
-        if parsed.data:
-            runs = self.pages.match(parsed.data, parsed.first, parsed.end, self.draft.jobs.dirty)
-        ids = {run: tuple(run.ids) for run in runs if isinstance(run, Page)}  # of a closed page, no copy
-        read = yield from self._reading(parsed, runs)
-        if read is None:
-            state = yield from reading_state(parsed)
-            return Sight(state, state.set_aside, {job.id: job for job in state.jobs})
+        ids = {page: tuple(page.ids) for page in self.pages}  # of a closed page, no copy
+        read = yield from self._reading(parsed)
         found: dict[str, Job | Packed] = {job.id: job for job in parsed.jobs}
         for run in read.runs:
             for job_id in ids[run] if isinstance(run, Page) else run:
                 found[job_id] = read.jobs.get(job_id) or entries[job_id]
                 if len(found) % JOBS_PER_SLICE == 0:
                     yield
-        set_aside = (*read.set_aside, *set_twins_aside(read.twins, found, read.set_aside))
-        return Sight(parsed.header, set_aside, found)
+        return Sight(parsed.header, tuple(read.set_aside), found)
 
     def settle(self, header: QueueState, size: int) -> None:
         """The draft under this header was committed, as so many bytes."""
@@ -146,49 +103,17 @@ class Blob:
         self.draft.settle()
         self.draft.measure(size - self._header_bytes)
 
-    def _reading(self, parsed: ParsedBlob, runs: list[Page | bytes]) -> Slices[_Read | None]:
-        """Read the lines between the pages that were found; None if one of their ids is in such a page too."""
-        unreadable = {aside.line: aside for aside in self.draft.set_aside}
-        found_pages = {run for run in runs if isinstance(run, Page)}
-        ids = [tuple(page.ids) for page in found_pages]  # of a closed page, no copy
-        known = {line: job_id for job_id, line in self._trusted_lines(found_pages)}
-        read = _Read([], {}, list(parsed.set_aside), [], set())
-        names: dict[str, str] = {}
-        count = 0
-        for run in runs:
-            if isinstance(run, Page):
-                read.runs.append(run)
-                continue
-            lines: dict[str, bytes] = {}
-            for line in splitting_lines(run):
-                count += 1
-                if count % LINES_PER_SLICE == 0:
-                    yield
-                job_id = known.get(line)
-                if job_id is None:
-                    found = unreadable.get(line) or self._parse(line, names)
-                    if isinstance(found, SetAside):
-                        if take_whole(parsed, found):
-                            return (yield from self._reading(parsed, [SEPARATOR.join(parsed.raw_lines)]))
-                        read.set_aside.append(found)
-                        continue
-                    job_id, entry = found
-                    if job_id not in read.ids:
-                        read.jobs[job_id] = entry
-                if job_id in read.ids:
-                    read.twins.append((job_id, line))
-                else:
-                    read.ids.add(job_id)
-                    lines[job_id] = line
-            read.runs.append(lines)
-        for number, of_page in enumerate(ids if read.ids else (), 1):
-            if not read.ids.isdisjoint(of_page):
-                return None
-            if number % PAGES_PER_SLICE == 0:
-                yield
+    def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:
+        """Read a blob. The lines that the draft's jobs were read from, or were written to, need no parsing."""
+        runs, known, unreadable = self._known_of(parsed)
+        read = yield from reading_lines(parsed, runs, known, unreadable)
+        if read.repeats_a_page:
+            self.lines_parsed += read.parsed
+            read = yield from reading_lines(parsed, [parsed.text], {}, {})
+        self.lines_parsed += read.parsed
         return read
 
-    def _take_over(self, parsed: ParsedBlob, read: _Read, size: int) -> Slices[None]:
+    def _take_over(self, parsed: ParsedBlob, read: Contents, size: int) -> Slices[None]:
         """Change the draft and the lines to what was read."""
         draft, pages = self.draft, self.pages
         unreadable = {aside.line for aside in draft.set_aside}
@@ -214,22 +139,23 @@ class Blob:
         placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
         draft.load(placed)
         renumbered = draft.renumber()
-        draft.set_aside = (*read.set_aside, *set_twins_aside(read.twins, draft.jobs, read.set_aside))
+        draft.set_aside = tuple(read.set_aside)
         draft.measure(size - parsed.header_bytes)
         draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)}
         self._in_step = True
         self._warn(unreadable)
 
-    def _trusted_lines(self, but: Container[Page] = ()) -> Iterator[tuple[str, bytes]]:
-        """The lines from which the jobs of the draft were read, or were written, with their ids."""
+    def _known_of(self, parsed: ParsedBlob) -> tuple[list[Page | bytes], dict[bytes, str], dict[bytes, SetAside]]:
+        """What is known of a blob: its lines in runs, the ids of jobs by their lines, and the lines that are no job."""
+        if not self._in_step:
+            return [parsed.text], {}, {}
         dirty = self.draft.jobs.dirty
-        for page in self.pages:
-            if page not in but:
-                yield from ((job_id, line) for job_id, line in page.lines.items() if job_id not in dirty)
-
-    def _parse(self, line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
-        self.lines_parsed += 1
-        return read_entry(line, names)
+        runs: list[Page | bytes] = [parsed.text]
+        if parsed.data:
+            runs = self.pages.match(parsed.data, parsed.first, parsed.end, dirty)
+        others = [page.lines for page in self.pages.without({run for run in runs if isinstance(run, Page)})]
+        known = {line: job_id for lines in others for job_id, line in lines.items() if job_id not in dirty}
+        return runs, known, {aside.line: aside for aside in self.draft.set_aside}
 
     def _warn(self, before: Container[bytes]) -> None:
         found = [aside for aside in self.draft.set_aside if aside.line not in before]
