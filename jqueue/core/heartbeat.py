@@ -36,7 +36,6 @@ class HasHeartbeat(Protocol):
 
     async def heartbeat(self, job_id: Any) -> None:
         """Say that the work on a job goes on."""
-        ...
 
 
 @names_its_options

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.limits import Limits, check_integer
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
-from jqueue.domain.option_names import check_names, plainly_refusing
+from jqueue.domain.option_names import plainly_refusing
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
@@ -56,20 +55,12 @@ class QueueOptions:
 
 
 def takes_queue_options(constructor: Constructor) -> Constructor:
-    """Have an `__init__` that ends in `**options` refuse names that no option has, and show the options in its help."""
+    """Have an `__init__` that ends in `**options` show the options in its help, and refuse names that no option has."""
     own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]
     named = {each.name for each in own}
     options = [each for each in _parameters(QueueOptions) if each.name not in named]
-    known = [each.name for each in (*own, *options) if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)][1:]
-    construct = plainly_refusing(constructor)
-
-    @functools.wraps(constructor)
-    def checked(self: Any, *given: Any, **options: Any) -> None:
-        check_names(type(self).__name__, options, known)
-        construct(self, *given, **options)
-
-    checked.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    return cast(Constructor, checked)
+    constructor.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    return plainly_refusing(constructor)
 
 
 def lists_queue_options(kind: type[Made]) -> type[Made]:

@@ -8,6 +8,8 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from typing_extensions import override
+
 from jqueue.core.calls.claims import ClaimRegistry, HeldClaim
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
@@ -16,7 +18,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
 from jqueue.domain.option_names import names_its_options
-from jqueue.ports.queue import Capabilities
+from jqueue.ports.queue import Capabilities, SupportsApply
 
 EVERYTHING = Capabilities()
 """What a queue on one object can do."""
@@ -45,7 +47,7 @@ def errors_of(results: list[Any]) -> list[Exception]:
 
 
 @names_its_options
-class QueueBase:
+class QueueBase(SupportsApply):
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
@@ -81,19 +83,12 @@ class QueueBase:
         """Let go of what the queue is in: it is closed."""
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
-        """What this queue can do: everything."""
         return EVERYTHING
 
+    @override
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
-
-        Returns:
-            The result of each operation, in order.
-
-        Raises:
-            JQueueError: one was refused; none of them was done.
-        """
         self.capabilities.require("transactions")
         for operation in operations:
             if not isinstance(operation, Operation):
@@ -104,12 +99,8 @@ class QueueBase:
         self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
         return await self._submit(prepared, deadline)
 
+    @override
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, each for itself.
-
-        Returns:
-            The result of each operation, in order, or the JQueueError that refused it.
-        """
         prepared: list[Operation | JQueueError] = []
         for operation in operations:
             if not isinstance(operation, Operation):

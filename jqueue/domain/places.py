@@ -47,16 +47,13 @@ class EncodedJobs(Protocol):
     @property
     def jobs(self) -> int:
         """How many."""
-        ...
 
     @property
     def size(self) -> int:
         """About how many bytes they take in the blob."""
-        ...
 
     def text(self, first: int, now: datetime) -> bytes:
         """Their lines, joined as they stand in the blob, with sequence numbers from `first` on, created now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

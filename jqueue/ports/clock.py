@@ -12,11 +12,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The wall clock, as an aware datetime in UTC. It may jump, and other machines disagree with it."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that only grow, on a scale of this process's own."""
-        ...
 
 
 @runtime_checkable
@@ -25,8 +23,6 @@ class Entropy(Protocol):
 
     def new_id(self) -> str:
         """An id never given before, printable and at most 64 characters long."""
-        ...
 
     def jitter(self, bound: float) -> float:
         """A number of seconds spread evenly over [0, bound]."""
-        ...

@@ -20,7 +20,6 @@ class ObjectStoragePort(Protocol):
         Raises:
             StorageError: the store failed; `StorageThrottledError` and `StorageFatalError` say how.
         """
-        ...
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write the object if it is still the one that `if_match` names, and return its new etag.
@@ -34,7 +33,6 @@ class ObjectStoragePort(Protocol):
             StorageError: the store failed. The write may have landed, or may land later, unless the adapter says that
                 it cannot, by setting `nothing_written` of the error.
         """
-        ...
 
 
 @runtime_checkable
@@ -43,7 +41,6 @@ class SupportsReadIfChanged(Protocol):
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
         """Return None while the object's etag is still `etag`, and otherwise what `read` returns."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +49,6 @@ class SupportsStoreTime(Protocol):
 
     def store_time(self) -> datetime | None:
         """The store's own time now, UTC, as estimated from its last answer; None before the first."""
-        ...
 
 
 @runtime_checkable
@@ -68,7 +64,6 @@ class SupportsWriteCheck(Protocol):
             StorageError: a write would fail now, for the reason that the message tells; `StorageFatalError` if it
                 would go on failing.
         """
-        ...
 
 
 @runtime_checkable
@@ -77,7 +72,6 @@ class SupportsRelease(Protocol):
 
     async def release(self) -> None:
         """Let go of what is held. The next call takes it up again, so that queues may share the object."""
-        ...
 
 
 @runtime_checkable
@@ -86,7 +80,6 @@ class SupportsScratch(ObjectStoragePort, Protocol):
 
     def beside(self, suffix: str) -> SupportsScratch:
         """Another object of the same store, whose name ends in this suffix. It shares the client."""
-        ...
 
     async def remove(self) -> None:
         """Delete this object, whatever it is; no object is fine.
@@ -94,7 +87,6 @@ class SupportsScratch(ObjectStoragePort, Protocol):
         Raises:
             StorageError: the store failed; `StorageFatalError` if it refused.
         """
-        ...
 
 
 class Listed(NamedTuple):
@@ -125,4 +117,3 @@ class SupportsListing(SupportsScratch, Protocol):
             ValueError: the prefix is empty.
             StorageError: the store failed; `StorageFatalError` if it refused.
         """
-        ...

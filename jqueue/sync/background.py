@@ -39,11 +39,9 @@ class Resident(Protocol):
     @property
     def longest_leave(self) -> float:
         """Seconds after which it has been left, if nothing hangs."""
-        ...
 
     async def leave(self) -> None:
         """Finish what is under way, and give back what is held."""
-        ...
 
 
 class Background:

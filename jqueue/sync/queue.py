@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -67,6 +68,7 @@ def blocking(
         return result
 
     functools.update_wrapper(call, verb)
+    call.__doc__ = inspect.getdoc(verb)  # which may be that of the port
     call.__qualname__ = f"SyncQueue.{name}"
     call.__module__ = __name__
     return call

@@ -78,7 +78,6 @@ class Backoff(Protocol):
 
     def bound(self, failures: int) -> float:
         """The most seconds to wait after so many failures; the wait is drawn evenly from zero to that."""
-        ...
 
 
 @names_its_options

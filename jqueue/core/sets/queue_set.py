@@ -33,8 +33,10 @@ class QueueSet(SetVerbs):
             [job] = await queues.dequeue(wait=30)
             await queues.ack(job)
 
-    A worker runs on it as on any queue. What is done to a job is done to it in the queue that it came from. Whatever
-    concerns one queue as a whole, new jobs first of all, is said to that queue.
+    A worker runs on it as on any queue. What is done to a job is done to it in the queue that it came from, and a call
+    about many jobs is one call to each of their queues. An id or a claim that stands for jobs of several queues is
+    refused with InvalidJobError. `purge`, `requeue_stale`, `stats` and `read_state` are for all queues together.
+    Whatever concerns one queue as a whole, new jobs first of all, is said to that queue.
 
     Entering the block opens those queues that are to be opened and are not; leaving it closes those that it opened.
 

@@ -8,19 +8,19 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
+from typing_extensions import override
+
 from jqueue.core.calls.claims import HeldClaim
 from jqueue.core.options import QueueOptions
 from jqueue.core.sets.members import Member, Memory, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
-from jqueue.core.verbs.operator import OperatorVerbs
-from jqueue.core.verbs.producer import ProducerVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
 from jqueue.domain.option_names import check_names, names_its_options
 from jqueue.domain.stats import QueueStats
-from jqueue.ports.queue import Capabilities
+from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -41,7 +41,7 @@ def of_one_queue(
 
 
 @names_its_options
-class SetVerbs:
+class SetVerbs(JobQueue):
     """The verbs of a set of queues, but for those that take jobs out of it.
 
     Args:
@@ -67,28 +67,23 @@ class SetVerbs:
 
     # What is said to one queue
 
-    enqueue = of_one_queue(ProducerVerbs.enqueue)
-    enqueue_many = of_one_queue(ProducerVerbs.enqueue_many)
-    pause = of_one_queue(OperatorVerbs.pause)
-    resume = of_one_queue(OperatorVerbs.resume)
-    limit = of_one_queue(OperatorVerbs.limit)
-    configure = of_one_queue(OperatorVerbs.configure)
-    schedule = of_one_queue(OperatorVerbs.schedule)
-    unschedule = of_one_queue(OperatorVerbs.unschedule)
-    schedules = of_one_queue(OperatorVerbs.schedules)
+    enqueue = of_one_queue(Producer.enqueue)
+    enqueue_many = of_one_queue(Producer.enqueue_many)
+    pause = of_one_queue(Operator.pause)
+    resume = of_one_queue(Operator.resume)
+    limit = of_one_queue(Operator.limit)
+    configure = of_one_queue(Operator.configure)
+    schedule = of_one_queue(Operator.schedule)
+    unschedule = of_one_queue(Operator.unschedule)
+    schedules = of_one_queue(Operator.schedules)
 
     # Claims
 
+    @override
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        """Finish a claimed job, in the queue that it came from: see `JobQueue`.
-
-        Raises:
-            InvalidJobError: it is a bare id, or a claim, that stands for jobs of several queues.
-            ClaimLostError: the claim is not current.
-            JobNotFoundError: there is no job with this bare id.
-        """
         await self._one(Ack(job_id), lambda member: member.queue.ack(job_id, result=result, deadline=deadline))
 
+    @override
     async def nack(
         self,
         job_id: JobReference,
@@ -99,18 +94,18 @@ class SetVerbs:
         charge: bool = True,
         deadline: Duration | None = None,
     ) -> None:
-        """Give a claimed job back to the queue that it came from: see `JobQueue`, and `ack` for the errors."""
         said: dict[str, Any] = {"delay": delay, "error": error, "dead": dead, "charge": charge, "deadline": deadline}
         await self._one(Nack(job_id, charge=charge), lambda member: member.queue.nack(job_id, **said))
 
+    @override
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
-        """Say that the work on a claimed job goes on: see `JobQueue`, and `ack` for the errors."""
         await self._one(Heartbeat((job_id,)), lambda member: member.queue.heartbeat(job_id, deadline=deadline))
 
+    @override
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
-        """Finish many jobs, each in its queue and for itself; returns the errors of those that could not be."""
         return _errors(await self.apply_each(*[Ack(checked(job)) for job in jobs], deadline=deadline))
 
+    @override
     async def nack_many(
         self,
         jobs: Iterable[JobReference],
@@ -121,14 +116,13 @@ class SetVerbs:
         charge: bool = True,
         deadline: Duration | None = None,
     ) -> list[Exception]:
-        """Give many jobs back, each to its queue and for itself; returns the errors of those that could not be."""
         operations = [Nack(checked(job), delay, error, dead, charge) for job in jobs]
         return _errors(await self.apply_each(*operations, deadline=deadline))
 
+    @override
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
-        """Say that the work on many jobs goes on, in one call for each queue; returns the errors of the lost ones."""
         lots: dict[Member, list[JobReference]] = {}
         errors: list[JobNotFoundError] = []
         for job in [checked(job) for job in jobs]:
@@ -263,22 +257,22 @@ class SetVerbs:
 
     # Operators
 
+    @override
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        """Remove a job that nobody has claimed, from the queue that it is in: see `JobQueue`."""
         return await (await self._home(job_id)).queue.cancel(job_id, running=running, deadline=deadline)
 
+    @override
     async def reschedule(self, job_id: str, *, deadline: Duration | None = None, **when: Any) -> Job:
-        """Have a queued job claimed at another time: see `JobQueue`."""
         return await (await self._home(job_id)).queue.reschedule(job_id, deadline=deadline, **when)
 
+    @override
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
-        """Give a queued job another priority: see `JobQueue`."""
         return await (await self._home(job_id)).queue.reprioritise(job_id, priority, deadline=deadline)
 
+    @override
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
-        """Wait until a job has finished, and return the result that was kept: see `JobQueue`."""
         member = await self._home(job_id.id if isinstance(job_id, Job) else job_id)
         return await member.queue.result(job_id, timeout=timeout, deadline=deadline)
 
@@ -290,12 +284,12 @@ class SetVerbs:
             return await (await self._home(job_id)).queue.redrive(job_id, entrypoint=entrypoint, deadline=deadline)
         return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
 
+    @override
     async def purge(self, *, deadline: Duration | None = None, **which: Any) -> int:
-        """Remove dead jobs of all queues for good: see `JobQueue`. Returns how many."""
         return sum(await self._of_all(lambda member: member.queue.purge(deadline=deadline, **which)))
 
+    @override
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        """Revoke every claim that was not confirmed within `timeout`, in all queues. Returns how many."""
         return sum(await self._of_all(lambda member: member.queue.requeue_stale(timeout, deadline=deadline)))
 
     async def _home(self, job_id: str) -> Member:
@@ -334,12 +328,12 @@ class SetVerbs:
         stats = await self.stats(deadline=deadline)
         return stats.depth + stats.scheduled + stats.in_progress
 
+    @override
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        """The queues in figures, together."""
         return merged_stats(await self._of_all(lambda member: member.queue.stats(deadline=deadline)))
 
+    @override
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
-        """The jobs of all queues as one value."""
         return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
 
 

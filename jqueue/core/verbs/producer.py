@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, Unpack
 
+from typing_extensions import override
+
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
@@ -14,15 +16,17 @@ from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import AwaitResult, Enqueue, new_job
 from jqueue.domain.option_names import names_its_options
+from jqueue.ports.queue import Producer
 
 A_MOMENT = 0.01
 """Seconds by which a timer may be early."""
 
 
 @names_its_options
-class ProducerVerbs(QueueBase):
+class ProducerVerbs(QueueBase, Producer):
     """The verbs of `Producer`."""
 
+    @override
     @takes_options(EnqueueOptions)
     async def enqueue(
         self,
@@ -33,50 +37,18 @@ class ProducerVerbs(QueueBase):
         deadline: Duration | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """Add a job. Once this returns, no crash loses it.
-
-        Args:
-            entrypoint: the name of what handles it.
-            payload: bytes-like; text is refused. Empty by default.
-            priority: lower is served first; 32 bits.
-            deadline: by then the call has ended.
-
-        Returns:
-            The job; its status is `COMPLETED` if it was finished already.
-
-        Raises:
-            DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
-            QueueFullError: there is no room.
-        """
         operation = new_job(self._preparation, entrypoint, payload, priority, **options)
         jobs: list[Job] = await self._one(self._checked(operation), deadline)
         return jobs[0]
 
+    @override
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
-        """Add many jobs in one commit, all or none of them.
-
-        Raises:
-            DuplicateJobError: a key is taken; nothing was added.
-            QueueFullError: there is no room for all; nothing was added.
-        """
         return await self.apply(*jobs, deadline=deadline)
 
+    @override
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
-        """Wait until a job that was enqueued with `keep_result` has finished, and return its result, a JSON value.
-
-        Args:
-            job_id: the job, or its id.
-            timeout: how long to wait; None means as long as it takes.
-            deadline: how long the store may take, besides.
-
-        Raises:
-            JobFailedError: it is dead; the error says why.
-            ResultTimeoutError: it has not finished by then.
-            ResultNotKeptError: it has finished, and no result is kept, or not any more.
-            JobNotFoundError: there is no such job (any more): it was cancelled, perhaps.
-        """
         reference = job_id.id if isinstance(job_id, Job) else job_id
         patience = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = self._checked(AwaitResult(reference).prepared(self._preparation))
