@@ -1,1 +1,1 @@
-"""Implementations of the ports: the system's clock, and one file per store."""
+"""The stores: implementations of the port for storages."""

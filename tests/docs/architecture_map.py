@@ -1,6 +1,6 @@
-"""The map of files in docs/architecture.md, made of the docstrings of the modules.
+"""The table of rooms in docs/architecture.md and the map of files in docs/files.md, made of the modules' docstrings.
 
-`python -m tests.docs.architecture_map` writes it anew.
+`python -m tests.docs.architecture_map` writes both anew.
 """
 
 import ast
@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/architecture.md"
 BEGIN, END = "<!-- map: begin -->\n", "<!-- map: end -->\n"
 WIDTH, COLUMN = 118, 22
 
@@ -20,26 +19,43 @@ def summary(module: Path) -> str:
     return sentence.rstrip(".:")
 
 
+def packages() -> list[Path]:
+    return sorted(path.parent for path in (ROOT / "jqueue").rglob("__init__.py"))
+
+
+def rooms() -> str:
+    """A row for each folder below jqueue/."""
+    names = {path.relative_to(ROOT / "jqueue").as_posix(): path / "__init__.py" for path in packages()[1:]}
+    rows = [f"| `{name}` | {summary(module)} |" for name, module in names.items()]
+    return "\n".join(["| room | what is in it |", "| --- | --- |", *rows])
+
+
 def entry(name: str, text: str) -> str:
     head = f"  {name}".ljust(COLUMN - 1) + " "
     return textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * COLUMN, break_on_hyphens=False)
 
 
-def architecture_map() -> str:
-    rooms = []
-    for package in sorted(path.parent for path in (ROOT / "jqueue").rglob("__init__.py")):
+def files() -> str:
+    """A paragraph for each folder, a line for each file."""
+    paragraphs = []
+    for package in packages():
         modules = [path for path in sorted(package.glob("*.py")) if path.name not in ("__init__.py", "_version.py")]
         name = package.relative_to(ROOT).as_posix()
         heading = textwrap.fill(f"{name}: {summary(package / '__init__.py')}", WIDTH, subsequent_indent="    ")
-        rooms.append("\n".join([heading, *(entry(path.name, summary(path)) for path in modules)]))
-    return "\n\n".join(rooms)
+        paragraphs.append("\n".join([heading, *(entry(path.name, summary(path)) for path in modules)]))
+    listed = "\n\n".join(paragraphs)
+    return f"```text\n{listed}\n```"
 
 
-def page() -> str:
-    """The page with the map as it should be."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n```text\n{architecture_map()}\n```\n\n{END}{rest.partition(END)[2]}"
+PAGES = {ROOT / "docs/architecture.md": rooms, ROOT / "docs/files.md": files}
+
+
+def as_it_should_be(page: Path) -> str:
+    """A page with its map made anew."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n{PAGES[page]()}\n\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for each in PAGES:
+        each.write_text(as_it_should_be(each), encoding="utf-8")

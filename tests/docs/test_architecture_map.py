@@ -1,7 +1,10 @@
-"""The map of files in docs/architecture.md says what the modules say of themselves."""
+"""The rooms in docs/architecture.md and the files in docs/files.md are as the modules say of themselves."""
 
-from tests.docs.architecture_map import PAGE, page
+import pytest
+
+from tests.docs.architecture_map import PAGES, as_it_should_be
 
 
-def test_the_map_is_that_of_the_modules():
-    assert page() == PAGE.read_text(encoding="utf-8"), "python -m tests.docs.architecture_map writes it anew"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_map_is_that_of_the_modules(page):
+    assert as_it_should_be(page) == page.read_text(encoding="utf-8"), "python -m tests.docs.architecture_map writes it"
