@@ -1,9 +1,9 @@
 """Which tests of the queue contract `make test` runs on the stores that it does not run all of them on.
 
 The contract is about the queue, and the queue is the same everywhere. What differs from store to store is how requests
-are made, refused and told about. So all of it runs on a file, in memory and on SeaweedFS, with each queue; on the other
-stores, what takes every verb once through the store, what races, and what the store's time and its errors decide. The
-rest is marked `full`.
+are made, refused and told about. So all of it runs on a file and in memory with each queue, and on SeaweedFS with the
+broker. The direct queue there, and the broker on the other stores, run the sample: what takes every verb once through
+the store, what races, and what the store's time and its errors decide. The rest is marked `full`.
 """
 
 import functools

@@ -76,17 +76,19 @@ class SampleOnAServer(QueueOnAServer):
 
 
 @moto
+@pytest.mark.full
 class TestDirectQueueOnMoto(SampleOnAServer):
     kind, server = DirectQueue, "moto_s3"
 
 
 @moto
+@pytest.mark.full
 class TestBrokerQueueOnMoto(SampleOnAServer):
     kind, server = BrokerQueue, "moto_s3"
 
 
 @seaweedfs
-class TestDirectQueueOnSeaweedFS(QueueOnAServer):
+class TestDirectQueueOnSeaweedFS(SampleOnAServer):
     kind, server = DirectQueue, "seaweedfs"
 
 
@@ -96,6 +98,7 @@ class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
 
 
 @azurite
+@pytest.mark.full
 class TestDirectQueueOnAzurite(SampleOnAServer):
     kind, server = DirectQueue, "azurite"
 
@@ -106,6 +109,7 @@ class TestBrokerQueueOnAzurite(SampleOnAServer):
 
 
 @gcs
+@pytest.mark.full
 class TestDirectQueueOnGCS(SampleOnAServer):
     kind, server = DirectQueue, "gcs_server"
 

@@ -117,7 +117,7 @@ def _figures(records, state, seconds):
     )
 
 
-@pytest.mark.parametrize("jobs", [480, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("jobs", [240, pytest.param(2000, marks=pytest.mark.full)])
 def test_eight_processes_do_each_of_many_jobs_once(tmp_path, jobs):
     path = tmp_path / "queue.json"
     early = asyncio.run(_enqueue_early(path, jobs // EARLY))

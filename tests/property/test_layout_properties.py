@@ -27,7 +27,7 @@ from tests.property.test_codec_properties import (
     values,
 )
 
-LAYOUT = settings(max_examples=60, deadline=None)
+LAYOUT = settings(max_examples=30, deadline=None)
 dead = st.builds(lambda job, at: job.evolve(status=JobStatus.DEAD, dead_at=at), jobs, times)
 any_jobs = jobs | claimed | dead | completed
 unknown = st.dictionaries(names.map("from the future: {}".format), values, max_size=3)
@@ -128,7 +128,12 @@ def test_the_strategies_draw_every_field_of_a_state(name):
 
 
 @pytest.mark.parametrize(
-    ("table", "row"), [("settings", QueueSettings), ("entrypoints", EntrypointRules), ("schedules", Schedule)]
+    ("table", "row"),
+    [
+        ("settings", QueueSettings),
+        ("entrypoints", EntrypointRules),
+        pytest.param("schedules", Schedule, marks=pytest.mark.full),
+    ],
 )
 def test_the_strategies_draw_every_field_of_the_rows_of_a_state(table, row):
     plain = row.model_construct()

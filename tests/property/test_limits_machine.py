@@ -294,7 +294,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
 
 FAST = settings(
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

@@ -85,7 +85,7 @@ def look(pages, lines, blob, doubted):
 
 
 @given(sizes, steps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
     lines_in_page, open_pages, window = small
     with (
@@ -155,5 +155,5 @@ def test_a_page_is_never_found_in_what_is_not_whole_lines(before, behind):
 
 TestBlobReadAgainAndAgain = BlobMachine.TestCase
 TestBlobReadAgainAndAgain.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.property.queue_machine import MACHINES
 
 FAST = settings(
-    max_examples=40,
+    max_examples=20,
     stateful_step_count=30,
     deadline=None,
     print_blob=True,

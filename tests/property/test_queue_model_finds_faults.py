@@ -196,7 +196,7 @@ def limits_set_again_are_written(patch):
     ("plant", "machine"),
     [
         (redrive_resets_attempts, DirectMachine),
-        (nack_forgets_priority, BrokerMachine),
+        pytest.param(nack_forgets_priority, BrokerMachine, marks=pytest.mark.full),
         (dequeue_ignores_run_at, DirectMachine),
         pytest.param(a_claim_frees_the_unique_key, BrokerMachine, marks=pytest.mark.full),
         (a_lost_claim_is_as_good_as_the_current_one, SharedMachine),
@@ -211,10 +211,10 @@ def limits_set_again_are_written(patch):
         pytest.param(a_ceiling_is_looked_at_once_for_a_batch, DirectMachine, marks=pytest.mark.full),
         (claims_are_not_counted_against_the_rate, DirectMachine),
         (a_pause_is_not_for_those_who_take_any_job, DirectMachine),
-        (aging_is_measured_from_the_first_enqueue, DirectMachine),
+        pytest.param(aging_is_measured_from_the_first_enqueue, DirectMachine, marks=pytest.mark.full),
         (a_cron_entry_fires_for_the_first_time_missed, DirectMachine),
         pytest.param(a_cancelled_job_is_queued_again, DirectMachine, marks=pytest.mark.full),
-        (a_result_is_kept_with_its_payload, DirectMachine),
+        pytest.param(a_result_is_kept_with_its_payload, DirectMachine, marks=pytest.mark.full),
         (limits_set_again_are_written, DirectMachine),
     ],
 )

@@ -24,7 +24,7 @@ from jqueue.domain.operations.staged import StagedReceipt
 
 NOW = datetime(2026, 1, 1, 12, 30, 30, 123456, tzinfo=UTC)
 COMMIT = CommitId("writer", 1, 0)
-PATIENT = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)

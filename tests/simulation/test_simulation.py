@@ -13,10 +13,12 @@ from jqueue import InMemoryStorage, LocalFileSystemStorage
 from jqueue.testing.simulation import FaultKind, Report, Settings, run_seed, run_seeds
 from jqueue.testing.simulation.__main__ import main
 
-SEEDS, LOT = 1000, 50
+SEEDS, FAST, LOT = 1000, 200, 50
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, LOT))
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=[pytest.mark.full] * (first >= FAST)) for first in range(0, SEEDS, LOT)]
+)
 def test_no_seed_breaks_a_rule(first):
     run_seeds(range(first, first + LOT))
 
@@ -28,7 +30,7 @@ def test_a_seed_replays_to_the_last_request():
 
 def test_every_fault_fires_and_everything_happens():
     report = Report()
-    for seed in range(100):
+    for seed in range(SEEDS, SEEDS + 100):
         report.add(run_seed(seed))
     assert {kind.name for kind in FaultKind} == set(report.faults)
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
@@ -44,7 +46,7 @@ def test_every_fault_fires_and_everything_happens():
 
 def test_without_faults_every_call_is_done():
     calm = Settings(rate=0.0, disturbances=False, old_format=0.0, short_table=0.0)
-    report = run_seeds(range(50), calm)
+    report = run_seeds(range(20), calm)
     assert 0 == report.outcomes["UnknownOutcomeError"] + report.outcomes["DeadlineExceededError"]
     assert 0 == report.recognised
 

@@ -26,7 +26,7 @@ from tests.fuzz.seeds import blobs, corpus
 from tests.property.blob_edits import EDITS
 from tests.property.test_layout_properties import any_jobs, states
 
-SOME = settings(max_examples=100, deadline=None)
+SOME = settings(max_examples=40, deadline=None)
 ALL = Wanted()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -94,7 +94,7 @@ def test_a_blob_that_other_writers_and_people_have_edited(state, edits):
     check(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(blobs()), st.integers(0, 5), st.binary(min_size=8, max_size=64))
 def test_a_blob_that_broken_tools_have_edited(data, edits, decisions):
     choices = Choices(decisions)

@@ -113,7 +113,7 @@ def project(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "mark"),
     [
-        (["--asyncio-mode=auto", *LOOP_SCOPE, "-p", "no:anyio"], ""),
+        pytest.param(["--asyncio-mode=auto", *LOOP_SCOPE, "-p", "no:anyio"], "", marks=pytest.mark.full),
         (["--asyncio-mode=strict", *LOOP_SCOPE], "pytestmark = pytest.mark.asyncio"),
         (["-p", "no:asyncio", "-k", "not trio"], "pytestmark = pytest.mark.anyio"),
     ],

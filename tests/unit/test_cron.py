@@ -80,7 +80,7 @@ def test_from_whenever_one_asks_the_next_time_is_the_same(expression, change):
     moment = first
     while moment < last:
         assert min(due for due in expected if due > moment) == next_after(expression, zone, moment), moment
-        moment += timedelta(minutes=5)
+        moment += timedelta(minutes=15)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -92,12 +92,12 @@ def test_whenever_one_looks_the_last_time_missed_is_the_same(expression, change)
     while moment < last:
         last_due = max(due for due in expected if due <= moment)
         assert last_due == last_until(expression, zone, expected[0], moment), moment
-        moment += timedelta(minutes=5)
+        moment += timedelta(minutes=15)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-@pytest.mark.parametrize("away", [0, 25, 55])
+@pytest.mark.parametrize("away", [0, 55])
 def test_no_time_fires_twice_and_none_is_missed_by_a_program_that_looks_often_enough(expression, change, away):
     """Also where nobody looks for so many minutes around each time."""
     zone, first, last = window(change)
@@ -116,7 +116,7 @@ def test_no_time_fires_twice_and_none_is_missed_by_a_program_that_looks_often_en
         assert fired == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["30 2 * * *", "0 1-3 * * *", "*/30 * * * *", "0 0 1 * *", "15 4 * * MON-FRI", "*/10 9-17 * * *"]),
     st.sampled_from(["UTC", BERLIN, NEW_YORK, "Asia/Kolkata", "Australia/Lord_Howe"]),
