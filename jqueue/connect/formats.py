@@ -87,7 +87,9 @@ def _dirq(address: Address) -> JobStorePort:
         **_DIRQ_OF_SIMPLE,
         **_DIRQ_OF_QUEUE,
     )
-    from jqueue.formats.dirq.simple import DirqElements, DirqSimple, Schema
+    from jqueue.formats.dirq.elements import DirqElements
+    from jqueue.formats.dirq.names import Schema
+    from jqueue.formats.dirq.simple import DirqSimple
 
     folders = any(os.path.isdir(f"{path}/{name}") for name in ("temporary", "obsolete"))
     kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")

@@ -87,11 +87,21 @@ class Change:
         return before.status is JobStatus.IN_PROGRESS
 
     @property
+    def old(self) -> Job:
+        """The job before, where there was one."""
+        assert self.before is not None
+        return self.before
+
+    @property
+    def new(self) -> Job:
+        """The job after, where it stays."""
+        assert self.after is not None
+        return self.after
+
+    @property
     def job_id(self) -> str:
         """The job's id."""
-        job = self.before or self.after
-        assert job is not None
-        return job.id
+        return (self.before or self.new).id
 
 
 class Lost(Exception):

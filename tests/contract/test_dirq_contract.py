@@ -4,8 +4,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.names import Schema
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.sample import sampled

@@ -19,7 +19,8 @@ from typing import Any
 
 from jqueue.domain.models import JobStatus
 from jqueue.formats.dirq.disk import NOTES
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import Kept
 from tests.kill.children import at_most
 from tests.kill.ledger import ViolationError

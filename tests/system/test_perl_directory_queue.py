@@ -10,7 +10,8 @@ import pytest
 
 from jqueue import connect
 from jqueue.domain.errors import ClaimLostError
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
 from tests.interop.formats.dirq_original import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.freshness import CLAIMS, READS_APART, SECONDS, Freshness
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile

@@ -6,64 +6,36 @@ import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jqueue.domain.errors import StorageError
-from jqueue.domain.models import JobStatus
+from jqueue.formats.dirq.folders import Stamp
 from jqueue.formats.dirq.names import HIDDEN, Place, element_name
-from jqueue.formats.files.folders import Listing, checked, flush, microseconds
-from jqueue.formats.files.notes import HAS_ATTRIBUTES, LARGEST, MORE, encoded, read_note, set_attribute, write_note
-from jqueue.formats.port import Kept
+from jqueue.formats.files.folders import flush, microseconds
+from jqueue.formats.files.notes import LARGEST, MORE, encoded, read_note, set_attribute, write_note
 
 AHEAD = 3_600 * 1_000_000
 """Microseconds: a name that lies farther ahead is a mistake of some clock, and no reason to be ahead, too."""
 
 NOTES = "note-"
 
-
-Stamp = tuple[int, ...]
-
-
-class Seen(NamedTuple):
-    """An element as it was found.
-
-    Attributes:
-        stamp: what moves when it is changed.
-        kept: the job; None if it is none.
-        locked: whether somebody has it.
-    """
-
-    stamp: Stamp
-    kept: Kept | None
-    locked: bool
-
-    @classmethod
-    def of(cls, stamp: Stamp, kept: Kept | None, locked: bool) -> Seen:
-        """An element whose job was read after its stamp.
-
-        If the lock came or went between the two, the stamp is that of no element, so that the next look reads the job
-        again. Linux counts a link out before the name is gone: the stamp may be the last one, and the job locked.
-        """
-        agree = kept is None or kept.job.status is JobStatus.DEAD or locked == bool(kept.job.heartbeat_at)
-        return cls(stamp if agree else (), kept, locked)
-
-
-class Folder:
-    """One of the folders of elements, as it was found.
-
-    Attributes:
-        listing: its names.
-        elements: the names of elements, in order.
-        seen: what they are.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.listing = Listing(path)
-        self.elements: list[str] = []
-        self.seen: dict[str, Seen] = {}
-
-
 READ_AT_ONCE = 1 << 16
+
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("id", "entrypoint", "error", "from", "to"), str),
+    **dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at", "created"), int),
+}
+
+
+def _checked(note: dict[str, Any]) -> dict[str, Any]:
+    """A note that may have been written by anybody, without what is not of its type."""
+    found = {name: value for name, value in note.items() if value.__class__ is _KINDS.get(name)}
+    timeout, headers = note.get("timeout"), note.get("headers")
+    if isinstance(timeout, (int, float)):
+        found["timeout"] = float(timeout)
+    if isinstance(headers, dict) and all(isinstance(text, str) for text in headers.values()):
+        found["headers"] = headers
+    return found
 
 
 class Disk:
@@ -81,7 +53,7 @@ class Disk:
         notes_beside: whether notes may be in files of their own.
     """
 
-    def __init__(self, root: Path, umask: int | None, fsync: bool, attributes: bool = HAS_ATTRIBUTES) -> None:
+    def __init__(self, root: Path, umask: int | None, fsync: bool, attributes: bool) -> None:
         self.root = str(root)
         self.attributes = attributes
         self.notes_beside = not attributes
@@ -256,7 +228,7 @@ class Disk:
         found = read_note(path, attributes=self.attributes)
         if self.notes_beside and (not found or MORE in found):
             found = read_note(path, self._beside(name), attributes=self.attributes)
-        return checked(found) if found else found
+        return _checked(found) if found else found
 
     def write_note(self, name: str, note: dict[str, Any]) -> None:
         """Note something with an element, instead of what was noted before.

@@ -23,9 +23,9 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.fields import FrozenHeaders
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.dirq.adding import TRIES, added
-from jqueue.formats.dirq.disk import Folder, Stamp
+from jqueue.formats.dirq.folders import Folder, Stamp
 from jqueue.formats.dirq.names import (
     DEAD,
     ELEMENT,
@@ -37,8 +37,8 @@ from jqueue.formats.dirq.names import (
     hidden,
     number_of,
 )
-from jqueue.formats.dirq.store import ABANDONED, CAPABILITIES, DirqStore
-from jqueue.formats.files.folders import FrozenHeaders, arrived, microseconds, moment, note_of
+from jqueue.formats.dirq.store import ABANDONED, CAPABILITIES, TRIES, DirqStore
+from jqueue.formats.files.folders import microseconds, moment
 from jqueue.formats.port import Change, Kept, Lost
 
 MAXELTS = 16_000
@@ -155,12 +155,10 @@ class DirqElements(DirqStore):
 
     # Adding
 
-    def write_part(self, change: Change, now: datetime) -> str:
-        """Write a new element into `temporary`: see `AddsInParts`. Returns its name there."""
-        job = change.after
-        assert job is not None
-        files = self._schema.files(job)
-        note = note_of(job, self.entrypoint, headers=False) | (arrived(job) if change.arrives else {})
+    def _write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element into `temporary`. Returns its name there."""
+        files = self._schema.files(change.new)
+        note = self._note_of_new(change, headers=False)
         element = self._disk.new_name(now)
         for _ in range(TRIES):
             part = f"{TEMPORARY}/{element}{OURS}"
@@ -178,23 +176,21 @@ class DirqElements(DirqStore):
                 self._disk.make_folder(TEMPORARY)
                 self._disk.make_folder(OBSOLETE)
             except OSError:
-                self.drop_part(part)
+                self._drop_part(part)
                 raise
             else:
                 return part
-        raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+        raise self._too_many_tries("no element could be added to {}")
 
-    def publish(self, part: str, change: Change, now: datetime) -> Kept:
-        """Give it its name: see `AddsInParts`."""
+    def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
         element = part.removeprefix(f"{TEMPORARY}/").removesuffix(OURS)
-        if change.after is not None and change.after.status is JobStatus.DEAD:
+        if change.new.status is JobStatus.DEAD:
             name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
         else:
             name = self._rename_to_the_back(part, now, element)
-        return added(change, name, name)
+        return name, name
 
-    def drop_part(self, part: str) -> None:
-        """Remove what was written into `temporary`."""
+    def _drop_part(self, part: str) -> None:
         shutil.rmtree(self._disk.path(part), ignore_errors=True)
 
     def _rename_to_the_dead(self, source: str, place: str) -> str:
@@ -231,7 +227,7 @@ class DirqElements(DirqStore):
             else:
                 self._disk.touched(folder)
                 return name
-        raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
+        raise self._too_many_tries("an element of {} could not be moved")
 
     def _last_folder(self, now: datetime) -> str:
         """The folder for the next element. What there is is looked up once for all changes of a moment."""
@@ -252,17 +248,13 @@ class DirqElements(DirqStore):
     # Claims
 
     def _claim(self, change: Change, now: datetime) -> Kept:
-        before, job, name = change.before, change.after, change.place
-        assert before is not None
-        assert job is not None
+        job, name = change.new, change.place
         self._lock(name)
         path, token = self._disk.path(name), self._disk.new_token(now)
         os.utime(f"{path}/{LOCKED}", ns=(token, token))
         os.utime(path, ns=(token, token))
         note = self._disk.note(name)
-        attempt = max(job.attempt, note.get("attempt", 0) + 1)
-        failures = note.get("failures", 0) + job.failures - before.failures
-        note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
+        note = self._note_of_claim(change, note, token)
         self._disk.write_note(name, note)
         place = Place(name, token, token)
         values = {"heartbeat_at": moment(token // 1000), "claim_timeout": job.claim_timeout}
@@ -291,8 +283,7 @@ class DirqElements(DirqStore):
             raise Lost
 
     def _prolong(self, change: Change, now: datetime) -> Kept:
-        job, place = change.after, Place.parse(change.place)
-        assert job is not None
+        job, place = change.new, Place.parse(change.place)
         if not place.ours:
             raise Lost
         self._check(place)
@@ -303,12 +294,10 @@ class DirqElements(DirqStore):
     # Ends of claims
 
     def _release(self, change: Change, now: datetime) -> Kept:
-        before, job, place = change.before, change.after, Place.parse(change.place)
-        assert before is not None
-        assert job is not None
+        old, job, place = change.old, change.new, Place.parse(change.place)
         self._check_beat(place)
         name = place.name
-        if job.sequence != before.sequence:
+        if job.sequence != old.sequence:
             name = self._rename_to_the_back(name, now)
             self._put_back_if_lost(name, place)
             job = job.evolve(sequence=number_of(name[-14:]))
@@ -317,8 +306,7 @@ class DirqElements(DirqStore):
         return Kept(job, name)
 
     def _bury(self, change: Change, now: datetime) -> Kept:
-        job, place = change.after, Place.parse(change.place)
-        assert job is not None
+        job, place = change.new, Place.parse(change.place)
         if place.token:
             self._check_beat(place)
         else:
@@ -334,8 +322,7 @@ class DirqElements(DirqStore):
         return Kept(job, name)
 
     def _revive(self, change: Change, now: datetime) -> Kept:
-        job, name = change.after, change.place
-        assert job is not None
+        job, name = change.new, change.place
         with suppress(FileNotFoundError):
             os.rmdir(self._lock_path(name))  # of whoever buried it and ended before
         self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
@@ -343,8 +330,7 @@ class DirqElements(DirqStore):
         return Kept(job.evolve(sequence=number_of(name[-14:])), name)
 
     def _remove(self, change: Change, now: datetime) -> Kept:
-        job, place = change.before, Place.parse(change.place)
-        assert job is not None
+        job, place = change.old, Place.parse(change.place)
         if not place.ours:
             raise Lost
         if place.token:
@@ -381,11 +367,6 @@ class DirqElements(DirqStore):
         except (FileNotFoundError, Lost):
             os.rename(self._disk.path(name), self._disk.path(place.name))
             raise Lost from None
-
-    def _ended(self, name: str, job: Job) -> dict[str, Any]:
-        """The note of a job whose claim has ended."""
-        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
-        return {key: value for key, value in note.items() if key not in ("token", "timeout", "dead_at")}
 
     def _remove_all(self, path: str, *, locked: bool) -> None:
         try:

@@ -22,15 +22,11 @@ from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.dirq.adding import TRIES, added
-from jqueue.formats.dirq.disk import Folder, Stamp
-from jqueue.formats.dirq.elements import DirqElements
-from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, Schema, hidden, number_of
-from jqueue.formats.dirq.store import ABANDONED, DirqStore
-from jqueue.formats.files.folders import arrived, microseconds, moment, note_of
+from jqueue.formats.dirq.folders import Folder, Stamp
+from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, hidden, number_of
+from jqueue.formats.dirq.store import ABANDONED, TRIES, DirqStore, without
+from jqueue.formats.files.folders import microseconds, moment
 from jqueue.formats.port import Change, Kept, Lost
-
-__all__ = ["DirqElements", "DirqSimple", "Schema"]
 
 GRANULARITY = 60
 """Seconds whose elements share a folder."""
@@ -110,15 +106,13 @@ class DirqSimple(DirqStore):
 
     # Adding
 
-    def write_part(self, change: Change, now: datetime) -> str:
-        """Write a new element under a name that ends in .tmp: see `AddsInParts`. Returns its name without that."""
-        job = change.after
-        assert job is not None
-        note = note_of(job, self.entrypoint, headers=True) | (arrived(job) if change.arrives else {})
+    def _write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element under a name that ends in .tmp. Returns its name without that."""
+        note = self._note_of_new(change, headers=True)
         name = self._new_place(now)
         for _ in range(TRIES):
             try:
-                self._disk.create(self._disk.path(name) + PART, job.payload)
+                self._disk.create(self._disk.path(name) + PART, change.new.payload)
                 if note:
                     self._disk.write_note(name + PART, note)
             except FileExistsError:
@@ -126,25 +120,23 @@ class DirqSimple(DirqStore):
             except FileNotFoundError:  # or somebody has tidied up
                 self._disk.make_folder(name[:8])
             except OSError:
-                self.drop_part(name)
+                self._drop_part(name)
                 raise
             else:
                 return name
-        raise OSError(f"no element could be added to {self._root!r}: whatever is made there goes at once")
+        raise self._too_many_tries("no element could be added to {}")
 
-    def publish(self, part: str, change: Change, now: datetime) -> Kept:
-        """Give it its name: see `AddsInParts`."""
+    def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
         place = part
-        if change.after is not None and change.after.status is JobStatus.DEAD:
+        if change.new.status is JobStatus.DEAD:
             self._disk.make_folder(HIDDEN)
             place = hidden(DEAD, part)
         os.link(self._disk.path(part) + PART, self._disk.path(place))
-        self.drop_part(part)
+        self._drop_part(part)
         self._disk.touched(os.path.dirname(place))
-        return added(change, part, place)
+        return part, place
 
-    def drop_part(self, part: str) -> None:
-        """Remove what was written under a name that ends in .tmp."""
+    def _drop_part(self, part: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self._disk.path(part) + PART)
 
@@ -156,10 +148,7 @@ class DirqSimple(DirqStore):
     # Claims
 
     def _claim(self, change: Change, now: datetime) -> Kept:
-        before, job = change.before, change.after
-        assert before is not None
-        assert job is not None
-        name = change.place
+        job, name = change.new, change.place
         if name.startswith(HIDDEN):
             name = self._end_move(name, now)
         path = self._disk.path(name)
@@ -175,14 +164,13 @@ class DirqSimple(DirqStore):
         if note.pop("to", None) == name:
             with suppress(FileNotFoundError):
                 os.unlink(self._disk.path(hidden(MOVING, note.get("from", name))))
-        attempt = max(job.attempt, note.get("attempt", 0) + 1)
-        failures = note.get("failures", 0) + job.failures - before.failures
-        note |= {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
-        self._disk.write_note(name, _without(note, "next", "from"))
+        note = self._note_of_claim(change, note, token)
+        self._disk.write_note(name, without(note, "next", "from"))
         payload = self._disk.read(path + LOCK)
         if os.stat(path + LOCK).st_mtime_ns != token:
             raise Lost  # the lock was taken for an old one, and somebody else has it now
-        values = {"attempt": attempt, "failures": failures, "heartbeat_at": moment(token // 1000), "payload": payload}
+        values = {"attempt": note["attempt"], "failures": note["failures"], "heartbeat_at": moment(token // 1000)}
+        values["payload"] = payload
         place = Place(name, token, token)
         if is_new:
             return Kept(job.evolve(**values), str(place))
@@ -206,8 +194,7 @@ class DirqSimple(DirqStore):
             raise Lost
 
     def _prolong(self, change: Change, now: datetime) -> Kept:
-        job, place = change.after, Place.parse(change.place)
-        assert job is not None
+        job, place = change.new, Place.parse(change.place)
         self._check(place)
         note = self._disk.note(place.name)
         if place.token not in (note.get("token"), note.get("next")):
@@ -221,10 +208,8 @@ class DirqSimple(DirqStore):
     # Ends of claims
 
     def _release(self, change: Change, now: datetime) -> Kept:
-        before, job, place = change.before, change.after, Place.parse(change.place)
-        assert before is not None
-        assert job is not None
-        if job.sequence != before.sequence:
+        old, job, place = change.old, change.new, Place.parse(change.place)
+        if job.sequence != old.sequence:
             return self._to_the_back(self._take_away(place, MOVING), place, job, now)
         self._check(place)
         self._disk.write_note(place.name, self._ended(place.name, job))
@@ -232,8 +217,7 @@ class DirqSimple(DirqStore):
         return Kept(job, place.name)
 
     def _bury(self, change: Change, now: datetime) -> Kept:
-        job, place = change.after, Place.parse(change.place)
-        assert job is not None
+        job, place = change.new, Place.parse(change.place)
         if not place.token:
             self._lock(self._disk.path(place.name))
         name = self._take_away(place, DEAD)
@@ -244,15 +228,13 @@ class DirqSimple(DirqStore):
         return Kept(job, name)
 
     def _revive(self, change: Change, now: datetime) -> Kept:
-        job, place = change.after, Place.parse(change.place)
-        assert job is not None
+        job, place = change.new, Place.parse(change.place)
         name = hidden(MOVING, place.element)
         os.rename(self._disk.path(place.name), self._disk.path(name))
         return self._to_the_back(name, place, job, now)
 
     def _remove(self, change: Change, now: datetime) -> Kept:
-        job, place = change.before, Place.parse(change.place)
-        assert job is not None
+        job, place = change.old, Place.parse(change.place)
         path, payload = self._disk.path(place.name), job.payload
         if place.name.startswith(f"{HIDDEN}/{MOVING}") or not place.ours:
             raise Lost
@@ -268,11 +250,6 @@ class DirqSimple(DirqStore):
                 os.unlink(path + LOCK)
         self._disk.drop_note(place.name)
         return Kept(job.evolve(payload=payload), "")
-
-    def _ended(self, name: str, job: Job) -> dict[str, Any]:
-        """The note of a job whose claim has ended."""
-        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
-        return _without(note, "token", "next", "timeout", "dead_at")
 
     # Moving: an element is out of sight until it has its new name, so that whoever wants its old one has lost it
 
@@ -313,7 +290,7 @@ class DirqSimple(DirqStore):
                     self._disk.make_folder(name[:8])
                     continue
                 return name
-        raise OSError(f"an element of {self._root!r} could not be moved: whatever is made there goes at once")
+        raise self._too_many_tries("an element of {} could not be moved")
 
     def _is_abandoned(self, source: str, now: datetime) -> bool:
         try:
@@ -329,7 +306,7 @@ class DirqSimple(DirqStore):
         job_id, name = note.get("id", place.element), str(note.get("to", ""))
         path = self._disk.path(source)
         if not (name and os.path.exists(self._disk.path(name)) and os.path.samefile(path, self._disk.path(name))):
-            note = _without(note, "token", "next", "timeout") | {"id": job_id, "from": place.element}
+            note = without(note, "token", "next", "timeout") | {"id": job_id, "from": place.element}
             name = self._link_to_the_back(source, note, now)
         self._forget(source, place)
         return name
@@ -340,7 +317,3 @@ class DirqSimple(DirqStore):
             with suppress(FileNotFoundError):
                 os.unlink(done)
         self._disk.drop_note(source)  # last, or whoever ends the move would know nothing of it
-
-
-def _without(note: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in note.items() if name not in names}

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-from jqueue.domain.errors import StorageError, StorageFatalError
-from jqueue.domain.models import Job, JobStatus
+from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
+from jqueue.domain.fields import FrozenHeaders
+from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.places import PLACES
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.dirq.adding import AddsInParts, add_together, attempt
-from jqueue.formats.dirq.disk import NOTES, Disk, Folder, Seen, Stamp
-from jqueue.formats.dirq.names import (
-    DEAD,
-    ELEMENT,
-    FOLDER,
-    HIDDEN,
-    MOVING,
-    Place,
-    number_of,
-)
-from jqueue.formats.files.folders import AckedJobs, Listing, job_of, microseconds, moment
+from jqueue.formats.dirq.disk import NOTES, Disk
+from jqueue.formats.dirq.folders import Folder, Listing, Seen, Stamp
+from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
+from jqueue.formats.files.folders import AckedJobs, microseconds, moment
 from jqueue.formats.files.notes import HAS_ATTRIBUTES
 from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
 from jqueue.ports.queue import Capabilities
@@ -53,8 +46,20 @@ ABANDONED = 10.0
 
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
 
+AT_ONCE = 32
+"""So many new elements are open at a time."""
 
-class DirqStore(AddsInParts, ABC):
+TRIES = 100
+
+Result = TypeVar("Result")
+
+NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error")
+"""The fields of a job that its note says as they are."""
+
+_PLAIN = dict(Job(id="-", entrypoint="-", payload=b"", created_at=moment(0)).__dict__)
+
+
+class DirqStore(ABC):
     """A folder of dirq as a store of jobs.
 
     Args:
@@ -254,12 +259,53 @@ class DirqStore(AddsInParts, ABC):
         return Kept(self._job(place, note, **status), str(place))
 
     def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
-        job_id = note.get("id", place.element)
-        values.setdefault("sequence", min(number_of(place.element[-14:]), PLACES))
+        """The job that an element is: what its note says, then these values, which its place says."""
+        job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), PLACES)
         created = note.get("created")
         if created is None:
-            created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else values["sequence"]
-        return job_of(note, id=job_id, created_at=moment(created), **{"entrypoint": self.entrypoint, **values})
+            created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else number
+        job = {**_PLAIN, "id": job_id, "created_at": moment(created), "sequence": number, "entrypoint": self.entrypoint}
+        if note:
+            job |= {name: note[name] for name in NOTED if name in note}
+            if note.get("headers"):
+                job["headers"] = FrozenHeaders(note["headers"])
+        return trusted_job({**job, **values})
+
+    def _note_of_new(self, change: Change, *, headers: bool) -> dict[str, Any]:
+        """The note of a new job; empty if it is like those that programs of dirq add.
+
+        Args:
+            change: its arrival. A job from another queue keeps its id, and what has become of it.
+            headers: True if the note keeps the headers, as the elements have no place for them.
+        """
+        job = change.new
+        said: dict[str, Any] = {
+            "entrypoint": None if job.entrypoint == self.entrypoint else job.entrypoint,
+            "headers": dict(job.headers) if headers and job.headers else None,
+            "max_attempts": job.max_attempts,
+        }
+        if change.arrives:
+            said |= {
+                "id": job.id,
+                "created": microseconds(job.created_at),
+                "attempt": job.attempt,
+                "failures": job.failures,
+                "error": job.error,
+                "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
+            }
+        return {name: value for name, value in said.items() if value}
+
+    def _note_of_claim(self, change: Change, note: dict[str, Any], token: int) -> dict[str, Any]:
+        """The note of a job that is claimed by a lock with this token."""
+        old, job = change.old, change.new
+        attempt = max(job.attempt, note.get("attempt", 0) + 1)
+        failures = note.get("failures", 0) + job.failures - old.failures
+        return note | {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
+
+    def _ended(self, name: str, job: Job) -> dict[str, Any]:
+        """The note of a job whose claim has ended."""
+        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
+        return without(note, "token", "next", "timeout", "dead_at")
 
     # What is done: a method for each step, called after it
 
@@ -273,13 +319,13 @@ class DirqStore(AddsInParts, ABC):
         for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
             together = list(run)
             if adds:
-                outcomes += add_together(self, self._disk, together, now)
+                outcomes += self._add(together, now)
             else:
                 outcomes += [self._done(change, now) for change in together]
         acked = [
-            change.before.claim
+            change.old.claim
             for change, outcome in zip(changes, outcomes, strict=True)
-            if change.acked and change.before is not None and not isinstance(outcome, Exception)
+            if change.acked and not isinstance(outcome, Exception)
         ]
         with suppress(OSError):  # what is done is done
             self._acked.remember(acked)
@@ -295,8 +341,61 @@ class DirqStore(AddsInParts, ABC):
                 self._tidy(now, EMPTY_FOLDERS)
         return outcomes
 
+    def _add(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Add new elements, in order: all are written, all get to the disk, and then each gets its name.
+
+        A disk that is asked for one file after the other writes its journal each time. Asked for many that it has
+        begun to write, it does so about once.
+        """
+        outcomes: list[Outcome] = []
+        for first in range(0, len(changes), AT_ONCE):
+            lot = changes[first : first + AT_ONCE]
+            parts = [_attempt(self._write_part, change, now) for change in lot]
+            try:
+                self._disk.sync()
+            except OSError as error:
+                for part in parts:
+                    if isinstance(part, str):
+                        with suppress(OSError):
+                            self._drop_part(part)
+                parts = [error if isinstance(part, str) else part for part in parts]
+            outcomes += [
+                _attempt(self._published, part, change, now) if isinstance(part, str) else part
+                for part, change in zip(parts, lot, strict=True)
+            ]
+        return outcomes
+
+    def _published(self, part: str, change: Change, now: datetime) -> Kept:
+        """A new job as it stands: known by its name from now on, unless it came from elsewhere."""
+        name, place = self._name(part, change, now)
+        job, number = change.new, number_of(name[-14:])
+        if not change.arrives:
+            job = job.evolve(id=name, created_at=moment(number))
+        return Kept(job.evolve(sequence=number), place)
+
+    def _name(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
+        """Give a part its name, or another one if it must be written again. Returns its name, and where it is."""
+        for _ in range(TRIES):
+            try:
+                return self._publish(part, change, now)
+            except (FileExistsError, FileNotFoundError):  # somebody has the name, or has tidied up
+                self._drop_part(part)
+                part = self._write_part(change, now)
+                try:
+                    self._disk.sync()
+                except OSError:
+                    self._drop_part(part)
+                    raise
+            except OSError:
+                self._drop_part(part)
+                raise
+        raise self._too_many_tries("no element could be added to {}")
+
+    def _too_many_tries(self, what: str) -> OSError:
+        return OSError(f"{what.format(repr(self._root))}: whatever is made there goes at once")
+
     def _done(self, change: Change, now: datetime) -> Outcome:
-        outcome: Outcome = attempt(getattr(self, f"_{change.step}"), change, now)
+        outcome: Outcome = _attempt(getattr(self, f"_{change.step}"), change, now)
         if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # behind the lock
             with suppress(OSError):
                 self._unlock(change.place)
@@ -377,6 +476,23 @@ class DirqStore(AddsInParts, ABC):
         """Remove our lock."""
 
     @abstractmethod
+    def _write_part(self, change: Change, now: datetime) -> str:
+        """Write a new element where nobody looks; `Disk.sync` gets it to the disk. Returns its name there."""
+
+    @abstractmethod
+    def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
+        """Give it the name by which all find it. Returns that, and where it is: a dead job is elsewhere.
+
+        Raises:
+            FileExistsError: somebody has that name.
+            FileNotFoundError: it is gone.
+        """
+
+    @abstractmethod
+    def _drop_part(self, part: str) -> None:
+        """Remove it: it does not get to the disk."""
+
+    @abstractmethod
     def _claim(self, change: Change, now: datetime) -> Kept: ...
 
     @abstractmethod
@@ -393,3 +509,18 @@ class DirqStore(AddsInParts, ABC):
 
     @abstractmethod
     def _remove(self, change: Change, now: datetime) -> Kept: ...
+
+
+def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A note that does not say these."""
+    return {name: value for name, value in note.items() if name not in names}
+
+
+def _attempt(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
+    """What a step comes to, if it is not done its error."""
+    try:
+        return work(*arguments)
+    except (FileNotFoundError, NotADirectoryError, Lost):
+        return Lost()
+    except (OSError, InvalidJobError, StorageError) as error:
+        return error

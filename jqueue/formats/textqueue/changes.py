@@ -16,9 +16,9 @@ from datetime import datetime
 
 from jqueue.domain.errors import StorageError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.files.open_file import OpenFile
 from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
 from jqueue.formats.textqueue.journal import KEPT_FINISHED, Told, Unwritten
+from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
 from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, number_of, place_of
 from jqueue.runtime.posix_files import file_status, flush, flush_folder, open_folder, write_all

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import LARGEST
-from jqueue.formats.files.open_file import OpenFile
+from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.runtime.posix_files import create_file, flush, give_to_owner_of, write_all
 
 KEPT_FINISHED = 1_000

@@ -23,9 +23,9 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.files.open_file import OpenFile
 from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
 from jqueue.formats.textqueue.changes import Batch, Manner
+from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.view import TextView
 from jqueue.runtime.file_lock import FileLock, has_file_locks
 from jqueue.runtime.posix_files import as_storage_error, create_folder, file_status, flush

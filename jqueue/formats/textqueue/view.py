@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
 from jqueue.domain.places import PLACES
-from jqueue.formats.files.open_file import OpenFile
 from jqueue.formats.port import Kept
 from jqueue.formats.textqueue.journal import NOTHING, Journal, Told
+from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import (
     COMMENT,
     FAILED,

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from jqueue.domain.errors import QueueFullError
 from jqueue.domain.models import Job
-from jqueue.formats.files.exclusive import rename_exclusively
 from jqueue.formats.port import Change
+from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.numbers import Numbers
 
 OPEN_AT_ONCE = 100

@@ -20,11 +20,11 @@ from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.moving import HOLD as MOVE_SECONDS
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.files.exclusive import rename_exclusively
 from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
 from jqueue.formats.port import Change, Full, Kept, Lost, Outcome, Step
 from jqueue.formats.vsqs.adding import add_all
+from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.names import Name, Unit, parse
 from jqueue.formats.vsqs.numbers import Numbers
 from jqueue.formats.vsqs.sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from jqueue import connect
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.waiting import wait_until
 
 LEAST_DONE = 20

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue import connect
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.formats.dirq.simple import DirqElements
+from jqueue.formats.dirq.elements import DirqElements
 from tests.interop.formats.dirq_killed import COMMON, KINDS, OURS, Killed, Worker
 
 STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/((temporary|obsolete)/[0-9a-f]{14}|[0-9a-f]{8})'$"

@@ -6,8 +6,9 @@ import os
 import pytest
 
 from jqueue import StorageError
-from jqueue.formats.dirq.adding import AT_ONCE
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
+from jqueue.formats.dirq.store import AT_ONCE
 from jqueue.formats.queue import StoreQueue
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}

@@ -9,7 +9,8 @@ import pytest
 
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import JobStatus
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import Lost
 from tests.unit.formats.dirq_steps import START, Steps, after, now
 

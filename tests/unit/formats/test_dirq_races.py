@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.models import JobStatus
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import Change, Lost
 from tests.unit.formats.dirq_steps import Steps, after, now
 from tests.unit.formats.test_dirq_folders import KINDS, lock, of_both_kinds, tree, unlock

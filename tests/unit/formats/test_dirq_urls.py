@@ -4,7 +4,9 @@ import pytest
 
 from jqueue import connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple, Schema
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.names import Schema
+from jqueue.formats.dirq.simple import DirqSimple
 
 
 def store_of(url):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from jqueue import DeadlineExceededError, UnknownOutcomeError
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.port import JobStorePort
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from jqueue.formats.files import exclusive
-from jqueue.formats.files.exclusive import rename_exclusively
 from jqueue.formats.files.notes import ATTRIBUTE, HAS_ATTRIBUTES, LARGEST, encoded, read_note, write_note
+from jqueue.formats.vsqs import exclusive
+from jqueue.formats.vsqs.exclusive import rename_exclusively
 
 NOTE = {"id": "a", "entrypoint": "work", "headers": {"x": "é\ud800\n"}}
 

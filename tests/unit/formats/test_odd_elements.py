@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from jqueue.formats.dirq.disk import Disk
-from jqueue.formats.dirq.simple import DirqElements, DirqSimple
+from jqueue.formats.dirq.elements import DirqElements
+from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 

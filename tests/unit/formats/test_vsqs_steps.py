@@ -7,9 +7,9 @@ import pytest
 
 from jqueue import Job, JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.formats.files.exclusive import rename_exclusively
 from jqueue.formats.port import Change, Kept, Lost
 from jqueue.formats.queue import StoreQueue
+from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import filled, names
