@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,16 +24,22 @@ from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
 from jqueue.formats.port import Change, Full, Kept, Lost, Outcome, Step
-from jqueue.formats.vsqs.adding import add_all
 from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.names import Name, Unit, parse
 from jqueue.formats.vsqs.numbers import Numbers
 from jqueue.formats.vsqs.sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of
+from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
 
 CAPABILITIES = replace(OF_ALL, delay=True)
 
 ACKED = ".jqueue-acked"
+
+OPEN_AT_ONCE = 100
+"""So many files are open at a time."""
+
+THREADS = 8
+"""So many files are brought to the disk at a time, which takes hardly longer than one."""
 
 
 class VsqsFolder:
@@ -153,29 +160,77 @@ class VsqsFolder:
     # What is done: a method for each step, called after it
 
     def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
-        notes: dict[str, dict[str, Any]] = {}
-        any_dead = any(_after(change).status is JobStatus.DEAD for change in changes)
+        any_dead = any(change.new.status is JobStatus.DEAD for change in changes)
         try:
             self._make_folders(any_dead=any_dead)
         except (OSError, StorageError) as error:
             return [error for _ in changes]
-
-        def name(job: Job, number: int, path: str) -> str:
-            due = None if job.run_at is None else self.unit.number(job.run_at)
-            place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
-            notes[place] = note_of(job, {}, due=due)
-            write_note(path, notes[place], self._sight.beside(place), attributes=self._attributes)
-            return place
-
-        places = add_all(self._numbers, changes, now, name, fsync=self._fsync)
+        outcomes = self._add_where_there_is_room([change.new for change in changes], now)
         try:
             self._flush(any_dead=any_dead)
         except OSError as error:
-            places = [self._taken_back(place, error) for place in places]
-        return [
-            self._kept(place, notes[place], _after(change).payload) if isinstance(place, str) else self._refusal(place)
-            for change, place in zip(changes, places, strict=True)
-        ]
+            return [self._taken_back(outcome, error) for outcome in outcomes]
+        return outcomes
+
+    def _add_where_there_is_room(self, jobs: list[Job], now: datetime) -> list[Outcome]:
+        """Add jobs, each for itself: their numbers are reserved, their files are written, and then get their names.
+
+        Where there is not room for all, the first ones are added.
+        """
+        full = (Full if self._waits_for_room else QueueFullError)(
+            "the queue has no room: it holds as many jobs as it may"
+        )
+        outcomes: list[Outcome] = [full] * len(jobs)
+        try:
+            if not self._numbers.has_room(now):
+                return outcomes
+            reserved = self._numbers.reserve(len(jobs), now)
+        except OSError as error:
+            return [error for _ in jobs]
+        room = len(jobs) if reserved.free is None else reserved.free
+        chosen = list(zip(reserved.numbers, jobs, strict=True))[:room]
+        try:
+            for begin in range(0, len(chosen), OPEN_AT_ONCE):
+                some = chosen[begin : begin + OPEN_AT_ONCE]
+                failures = self._write(some)
+                for place, ((number, job), failure) in enumerate(zip(some, failures, strict=True), begin):
+                    outcomes[place] = failure or self._publish(number, job)
+        finally:
+            unused = [isinstance(outcome, Exception) for outcome in outcomes]
+            self._numbers.free([number for number, free in zip(reserved.numbers, unused, strict=True) if free])
+        return outcomes
+
+    def _write(self, chosen: list[tuple[int, Job]]) -> list[OSError | None]:
+        """Write files. Returns what went wrong with each."""
+        failures: list[OSError | None] = [None] * len(chosen)
+        written: dict[int, int] = {}
+        try:
+            for place, (number, job) in enumerate(chosen):
+                try:
+                    written[place] = os.open(self._numbers.path(number), os.O_WRONLY | os.O_CLOEXEC)
+                    if job.payload:
+                        write_all(written[place], job.payload)
+                except OSError as error:
+                    failures[place] = error
+            if self._fsync and written:
+                for place, failure in zip(written, _synced(list(written.values())), strict=True):
+                    failures[place] = failures[place] or failure
+        finally:
+            for descriptor in written.values():
+                os.close(descriptor)
+        return failures
+
+    def _publish(self, number: int, job: Job) -> Kept | OSError:
+        """Give a file its note, and then its name."""
+        path, due = self._numbers.path(number), None if job.run_at is None else self.unit.number(job.run_at)
+        place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
+        note = note_of(job, {}, due=due)
+        try:
+            write_note(path, note, self._sight.beside(place), attributes=self._attributes)
+            rename_exclusively(path, self._path(place))
+        except OSError as error:
+            return error
+        return self._kept(place, note, job.payload)
 
     def _make_folders(self, *, any_dead: bool) -> None:
         if not self.path.is_dir():
@@ -193,24 +248,20 @@ class VsqsFolder:
             if any_dead:
                 flush(f"{self._folder}/{DEAD}")
 
-    def _taken_back(self, place: str | Exception, error: OSError) -> str | Exception:
+    def _taken_back(self, outcome: Outcome, error: OSError) -> Outcome:
         """What an addition came to whose folder did not get to the disk: the job goes, if nobody has it by now."""
-        if isinstance(place, Exception):
-            return place
+        if not isinstance(outcome, Kept):
+            return outcome
         try:
-            os.unlink(self._path(place))
+            os.unlink(self._path(outcome.place))
         except OSError:
-            return place
+            return outcome
         with suppress(OSError):
-            os.unlink(self._sight.beside(place))
+            os.unlink(self._sight.beside(outcome.place))
         return error
 
-    def _refusal(self, error: Exception) -> Exception:
-        return Full(str(error)) if self._waits_for_room and isinstance(error, QueueFullError) else error
-
     def _claim(self, change: Change, now: datetime) -> Kept:
-        before, job = change.before, _after(change)
-        assert before is not None
+        old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
         moves = timeout == MOVE_SECONDS
@@ -224,7 +275,7 @@ class VsqsFolder:
             if note.get("until", 0) >= until and not moves:  # each claim has another name than those before it
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
-            failures = note.get("failures", 0) + job.failures - before.failures
+            failures = note.get("failures", 0) + job.failures - old.failures
             job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
             payload = self._read(place)
             note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, claim_timeout=timeout))
@@ -240,26 +291,25 @@ class VsqsFolder:
         return self._kept(place, note, payload)
 
     def _prolong(self, change: Change, now: datetime) -> Kept:
-        job, name = _after(change), _name(change.place)
+        job, name = change.new, _name(change.place)
         assert name.until is not None
         until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
         note = self._annotate(change.place, {**self._sight.note(change.place), "until": name.until, "next": until})
         return self._kept(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
     def _release(self, change: Change, now: datetime) -> Kept:
-        before, job = change.before, _after(change)
-        assert before is not None
+        old, job = change.old, change.new
         place, note = change.place, self._noted(change)
         due = None if job.run_at is None else self.unit.number(job.run_at)
         note = note_of(job, note, due=due)
-        if job.sequence == before.sequence:
+        if job.sequence == old.sequence:
             with suppress(FileExistsError):  # another message has that number: it would be lost
                 self._annotate(place, note)
                 return self._kept(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
         return self._to_the_back(place, note, now, due, job.payload)
 
     def _bury(self, change: Change, now: datetime) -> Kept:
-        job = _after(change)
+        job = change.new
         place, note = change.place, self._noted(change)
         os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
         note = self._annotate(place, note_of(job, note, due=None))
@@ -270,13 +320,12 @@ class VsqsFolder:
             return self._to_the_back(place, note, now, None, job.payload, f"{DEAD}/")
 
     def _revive(self, change: Change, now: datetime) -> Kept:
-        job = _after(change)
+        job = change.new
         note = note_of(job, self._sight.note(change.place), due=None)
         return self._to_the_back(change.place, note, now, None, job.payload)
 
     def _remove(self, change: Change, now: datetime) -> Kept:
-        job = change.before
-        assert job is not None
+        job = change.old
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
         with suppress(OSError):
@@ -300,10 +349,9 @@ class VsqsFolder:
         Raises:
             Lost: it does not say any more what was seen.
         """
-        assert change.before is not None
         note = self._sight.note(change.place)
         seen = self._sight.job(change.place, note)
-        if (seen.attempt, seen.failures) != (change.before.attempt, change.before.failures):
+        if (seen.attempt, seen.failures) != (change.old.attempt, change.old.failures):
             raise Lost
         return note
 
@@ -349,12 +397,23 @@ class VsqsFolder:
         return f"{self._folder}/{place}"
 
 
-def _after(change: Change) -> Job:
-    assert change.after is not None
-    return change.after
-
-
 def _name(place: str) -> Name:
     name = parse(place.removeprefix(f"{DEAD}/"))
     assert name is not None
     return name
+
+
+def _synced(descriptors: list[int]) -> list[OSError | None]:
+    """Bring files to the disk. Returns what went wrong with each."""
+    if len(descriptors) == 1:
+        return [_sync(descriptors[0])]
+    with ThreadPoolExecutor(min(THREADS, len(descriptors)), "jqueue-fsync") as threads:
+        return list(threads.map(_sync, descriptors))
+
+
+def _sync(descriptor: int) -> OSError | None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        return error
+    return None

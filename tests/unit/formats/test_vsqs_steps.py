@@ -30,7 +30,7 @@ def done(monkeypatch):
         done.append(("rename", os.path.basename(old)))
 
     monkeypatch.setattr(os, "fsync", noted_sync)
-    monkeypatch.setattr("jqueue.formats.vsqs.adding.rename_exclusively", noted_rename)
+    monkeypatch.setattr("jqueue.formats.vsqs.store.rename_exclusively", noted_rename)
     return done
 
 
