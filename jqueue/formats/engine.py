@@ -16,12 +16,9 @@ from weakref import WeakValueDictionary
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.requests import Outcome, Request
 from jqueue.core.engine.sight import Sight
+from jqueue.core.engine.tries import answer
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import (
-    CASConflictError,
-    QueueFullError,
-    StorageFatalError,
-)
+from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.formats.freshness import Freshness
 from jqueue.formats.outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
@@ -202,8 +199,12 @@ class StoreEngine(Engine):
         failed = self._take_over(now_there, {job_id: states[-1] for job_id, states in stages.items()})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
-            for request, outcome in outcomes:
-                self._settle(request, as_it_stands(outcome, now_there) if outcome.__class__ is list else outcome)
+            answer(
+                [
+                    (request, as_it_stands(outcome, now_there) if outcome.__class__ is list else outcome)
+                    for request, outcome in outcomes
+                ]
+            )
             return
         self._forget_content()
         for (request, outcome), lost in zip(outcomes, undone(outcomes, failed, done), strict=True):
@@ -281,13 +282,6 @@ class StoreEngine(Engine):
             moving, step = further, step + 1
         return came_to, done
 
-    def _settle(self, request: Request, outcome: Outcome) -> None:
-        request.in_flight = False
-        if request.patient:
-            request.deliver(outcome)
-        else:
-            request.settle(outcome)
-
     def _settle_or_leave(
         self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], lost: list[dict[str, Exception]]
     ) -> None:
@@ -301,7 +295,7 @@ class StoreEngine(Engine):
         """
         request.in_flight = False
         if not isinstance(outcome, list):
-            self._settle(request, outcome)
+            answer([(request, outcome)])
             return
         errors = [error for of_it in lost for error in of_it.values()]
         full = [error for error in errors if isinstance(error, Full)]
@@ -310,7 +304,7 @@ class StoreEngine(Engine):
             request.last_error = QueueFullError(str(full[0]))
             return
         if refusals and request.atomic:
-            self._settle(request, refusals[0])
+            answer([(request, refusals[0])])
             return
         if len(lost) == 1 and lost[0] and self._win(request, as_it_stands(outcome, now_there)[0], lost[0]):
             return
@@ -320,7 +314,7 @@ class StoreEngine(Engine):
             without(operation, result, of_it) if of_it else result
             for operation, result, of_it in zip(request.operations, outcome, lost, strict=True)
         ]
-        self._settle(request, as_it_stands(told, now_there))
+        answer([(request, as_it_stands(told, now_there))])
 
     def _win(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
         """Keep what was claimed of a batch for its call, which goes on with the rest. False if it is not done in parts.

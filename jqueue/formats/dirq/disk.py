@@ -11,8 +11,9 @@ from typing import Any
 from jqueue.domain.errors import StorageError
 from jqueue.formats.dirq.folders import Stamp
 from jqueue.formats.dirq.names import HIDDEN, Place, element_name
-from jqueue.formats.files.folders import flush, microseconds
+from jqueue.formats.files.folders import flush
 from jqueue.formats.files.notes import LARGEST, MORE, encoded, read_note, set_attribute, write_note
+from jqueue.formats.times import microseconds
 
 AHEAD = 3_600 * 1_000_000
 """Microseconds: a name that lies farther ahead is a mistake of some clock, and no reason to be ahead, too."""

@@ -38,8 +38,8 @@ from jqueue.formats.dirq.names import (
     number_of,
 )
 from jqueue.formats.dirq.store import ABANDONED, CAPABILITIES, TRIES, DirqStore
-from jqueue.formats.files.folders import microseconds, moment
 from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.times import microseconds, moment
 
 MAXELTS = 16_000
 """So many elements in a folder, and the next one is begun."""

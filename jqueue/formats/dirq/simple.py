@@ -25,8 +25,8 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.dirq.folders import Folder, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, hidden, number_of
 from jqueue.formats.dirq.store import ABANDONED, TRIES, DirqStore, without
-from jqueue.formats.files.folders import microseconds, moment
 from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.times import microseconds, moment
 
 GRANULARITY = 60
 """Seconds whose elements share a folder."""

@@ -25,9 +25,10 @@ from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.disk import NOTES, Disk
 from jqueue.formats.dirq.folders import Folder, Listing, Seen, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
-from jqueue.formats.files.folders import AckedJobs, microseconds, moment
+from jqueue.formats.files.folders import AckedJobs
 from jqueue.formats.files.notes import HAS_ATTRIBUTES
 from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.times import microseconds, moment
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.system import forks
 

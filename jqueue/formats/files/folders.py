@@ -1,31 +1,14 @@
-"""What the formats do alike: times as numbers, jobs that were acked of late, folders brought to the disk."""
+"""What vsqs and dirq do alike with their folders: which jobs were acked of late, and names brought to the disk."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 ACKED_KEPT, ACKED_BYTES = 1_000, 200_000
 """So many acks are remembered, in a file that is rewritten when it is so large."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def microseconds(moment: datetime) -> int:
-    """A moment as microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def moment(number: int) -> datetime:
-    """The moment so many microseconds after 1970; the last one that there is, if that is too late."""
-    try:
-        return _EPOCH + number * _MICROSECOND
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 class AckedJobs:

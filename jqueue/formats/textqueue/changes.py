@@ -20,7 +20,8 @@ from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
 from jqueue.formats.textqueue.journal import KEPT_FINISHED, Told, Unwritten
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
-from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, number_of, place_of
+from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, place_of
+from jqueue.formats.times import microseconds
 from jqueue.runtime.posix_files import file_status, flush, flush_folder, open_folder, write_all
 
 _NEW_FILE = 0o666
@@ -106,12 +107,12 @@ class Batch:
             return lost
 
     def _added(self, change: Change) -> Outcome:
-        job = _after(change)
+        job = change.new
         record = self._view.records.by_id.get(job.id)
         if job.id not in self._new or record is None:
             return Lost()  # it was there already
         if change.arrives:
-            dead_at = None if job.dead_at is None else number_of(job.dead_at)
+            dead_at = None if job.dead_at is None else microseconds(job.dead_at)
             self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
         return Kept(job.evolve(sequence=place_of(record)), record.id)
 
@@ -133,7 +134,7 @@ class Batch:
     def _append(self, changes: Sequence[Change]) -> Exception | None:
         """Append new messages by one write. Returns why not, if that has to wait."""
         view, records = self._view, self._view.records
-        jobs = [change.after for change in changes if change.after and change.after.id not in records.by_id]
+        jobs = [change.new for change in changes if change.new.id not in records.by_id]
         if not jobs:
             return None
         self._new = {job.id for job in jobs}
@@ -158,7 +159,7 @@ class Batch:
         self._wrote = True
         write_all(file.number, block)
         if os.fstat(file.number).st_size == len(records.data) + len(block):
-            records.grow(before, messages, number_of(self._now))
+            records.grow(before, messages, microseconds(self._now))
         else:  # somebody else has appended as well
             view.distrust()
             view.read(self._now, locked=True)
@@ -168,16 +169,15 @@ class Batch:
 
     def _check(self, change: Change, record: Record) -> Told:
         """What the journal says of a message that still is as it was seen; else it is lost."""
-        before, told = change.before, self._view.told(record)
-        assert before is not None
+        before, told = change.old, self._view.told(record)
         if self._view.status(record) is not before.status or told.attempt != before.attempt:
             raise Lost
-        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != number_of(before.heartbeat_at or self._now):
+        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != microseconds(before.heartbeat_at or self._now):
             raise Lost
         return told
 
     def _claim(self, change: Change, record: Record) -> Kept:
-        told, job = self._check(change, record), _after(change)
+        told, job = self._check(change, record), change.new
         if job.run_at is not None:
             job = job.evolve(run_at=None)  # that was when it would be taken for whole
         if not self._view.is_settled(record, self._now):
@@ -191,7 +191,7 @@ class Batch:
             Told(
                 attempt=job.attempt,
                 failures=job.failures,
-                heartbeat=number_of(job.heartbeat_at or self._now),
+                heartbeat=microseconds(job.heartbeat_at or self._now),
                 timeout=job.claim_timeout,
                 order=told.order,
                 error=told.error,
@@ -218,37 +218,36 @@ class Batch:
         return job.evolve(payload=payload, headers=values["headers"], max_attempts=values["max_attempts"])
 
     def _prolong(self, change: Change, record: Record) -> Kept:
-        told, job = self._check(change, record), _after(change)
-        self._tell(record, told._replace(heartbeat=number_of(job.heartbeat_at or self._now)))
+        told, job = self._check(change, record), change.new
+        self._tell(record, told._replace(heartbeat=microseconds(job.heartbeat_at or self._now)))
         return Kept(job, record.id)
 
     def _release(self, change: Change, record: Record) -> Kept:
-        told, job = self._check(change, record), _after(change)
+        told, job = self._check(change, record), change.new
         if record.control != QUEUED:
             self._flip(record, QUEUED)
-        if change.before is not None and job.sequence != change.before.sequence:
+        if job.sequence != change.old.sequence:
             told = told._replace(order=self._next_order())
         told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
         self._tell(record, told)
         return Kept(job.evolve(sequence=told.order or place_of(record)), record.id)
 
     def _bury(self, change: Change, record: Record) -> Kept:
-        told, job = self._check(change, record), _after(change)
+        told, job = self._check(change, record), change.new
         self._flip(record, FAILED)
         told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
-        self._tell(record, told._replace(dead_at=number_of(job.dead_at or self._now)))
+        self._tell(record, told._replace(dead_at=microseconds(job.dead_at or self._now)))
         return Kept(job, record.id)
 
     def _revive(self, change: Change, record: Record) -> Kept:
-        told, job = self._check(change, record), _after(change)
+        told, job = self._check(change, record), change.new
         self._flip(record, QUEUED)
         order = self._next_order()
         self._tell(record, told._replace(failures=job.failures, dead_at=None, order=order))
         return Kept(job.evolve(sequence=order), record.id)
 
     def _remove(self, change: Change, record: Record) -> Kept:
-        before, told = change.before, self._check(change, record)
-        assert before is not None
+        before, told = change.old, self._check(change, record)
         if change.acked:
             if record.control != PROCESSED:
                 self._flip(record, PROCESSED)
@@ -323,8 +322,3 @@ class Batch:
             else:
                 kept[job_id] = told
         view.journal.rewrite({**dict(list(finished.items())[-KEPT_FINISHED:]), **kept})
-
-
-def _after(change: Change) -> Job:
-    assert change.after is not None
-    return change.after

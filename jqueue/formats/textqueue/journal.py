@@ -75,14 +75,7 @@ class Journal:
     def __init__(self, path: str) -> None:
         self.path = path
         self._part = f"{path}.part"
-        self._descriptor: OpenFile | None = None
         self.forget()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        Journal.__init__(self, **state)
 
     def forget(self) -> None:
         """Have it read from its beginning."""
@@ -92,7 +85,7 @@ class Journal:
         self._read = 0
         self._size = 0
         self._lines = 0
-        self._descriptor = None
+        self._descriptor: OpenFile | None = None
 
     def has_moved(self) -> bool:
         """Whether there is something that was not read."""

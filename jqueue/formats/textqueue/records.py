@@ -19,11 +19,11 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders
 from jqueue.domain.models import Job, JobStatus
+from jqueue.formats.times import microseconds
 
 QUEUED, PROCESSED, FAILED, COMMENT = b"-=!#"
 
@@ -32,8 +32,6 @@ _ALIVE = frozenset(b"-!")
 _END = rb"(?:\r\n|\n|\r|\Z)"
 _RECORD = re.compile(rb"([^\r\n])([^\r\n]*)" + _END + rb"((?: [^\r\n]*" + _END + rb")*)((?:\\[^\r\n]*" + _END + rb")*)")
 _NOTE = b"jq {"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _BLOCK = 4096
 _MOST_FLIPS = 10_000
 _HASHED = 24
@@ -319,7 +317,7 @@ def written(job: Job, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
         The note, the line that it stands in, and those of the message, with the blank one that ends it.
     """
     text = job.payload
-    created = (job.created_at - _EPOCH) // _MICROSECOND
+    created = microseconds(job.created_at)
     note: dict[str, Any] = {"id": job.id, "ep": job.entrypoint, "t": created}
     comment = f'#jq {{"id":{_quoted(job.id)},"ep":{_quoted(job.entrypoint)},"t":{created}'
     if b"\r" in text or (single and b"\n" in text) or not _is_utf8(text):

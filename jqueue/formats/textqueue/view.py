@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from functools import partial
 
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
@@ -22,6 +23,7 @@ from jqueue.formats.textqueue.records import (
     created_at,
     plain_values,
 )
+from jqueue.formats.times import microseconds, moment
 from jqueue.runtime.posix_files import file_status
 
 UNENDED = 1_000_000
@@ -35,22 +37,6 @@ _SURE = 50_000
 
 _SKEW = 60_000_000
 """A time that lies so many microseconds ahead was not given by this machine's clock, and says nothing."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def number_of(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def moment_of(number: int) -> datetime:
-    """The time so many microseconds since 1970."""
-    try:
-        return _EPOCH + number * _MICROSECOND
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def place_of(record: Record) -> int:
@@ -85,7 +71,8 @@ class TextView:
         self.forget()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.path, self.journal.path, self.entrypoint, self._settle / 1e6, self.existed)
+        make = partial(TextView, entrypoint=self.entrypoint, settle=self._settle / 1e6)
+        return make, (self.path, self.journal.path), {"existed": self.existed}
 
     def forget(self) -> None:
         """Read the file anew. The journal is kept: should it be gone, that is all there is of it."""
@@ -137,10 +124,10 @@ class TextView:
         if self.open is None or not self.open.is_at(status):
             self.open = OpenFile(self.path, os.O_RDWR)
         status = os.fstat(self.open.number)
-        modified, moment = status.st_mtime_ns // 1000, number_of(now)
-        self.records.update(self.open.read_from(0), min(modified, moment))
+        modified, time = status.st_mtime_ns // 1000, microseconds(now)
+        self.records.update(self.open.read_from(0), min(modified, time))
         self._signature = _signature(status)
-        self.changing = -_SKEW < moment - modified < _SURE
+        self.changing = -_SKEW < time - modified < _SURE
         return True
 
     def changed(self) -> None:
@@ -187,7 +174,7 @@ class TextView:
         if record is self.records.last and self._is_torn(record):
             return False
         settles_at = self.settles_at(record)
-        return settles_at is None or settles_at <= number_of(now)
+        return settles_at is None or settles_at <= microseconds(now)
 
     def told(self, record: Record) -> Told:
         """What holds of a message: what the journal says, unless the first byte has ended the claim."""
@@ -232,18 +219,18 @@ class TextView:
             values["payload"] = self.records.payload(record)
         values |= {
             "status": status,
-            "created_at": moment_of(created_at(record)),
+            "created_at": moment(created_at(record)),
             "sequence": place,
             "attempt": told.attempt,
             "failures": told.failures,
             "error": told.error,
         }
         if status is JobStatus.DEAD:
-            values["dead_at"] = moment_of(told.dead_at or created_at(record))
+            values["dead_at"] = moment(told.dead_at or created_at(record))
         elif settles_at is not None and status is JobStatus.QUEUED:
-            values["run_at"] = moment_of(settles_at)
+            values["run_at"] = moment(settles_at)
         if status is JobStatus.IN_PROGRESS:
-            values["heartbeat_at"], values["claim_timeout"] = moment_of(told.heartbeat or 0), told.timeout
+            values["heartbeat_at"], values["claim_timeout"] = moment(told.heartbeat or 0), told.timeout
             values["attempt"] = max(1, told.attempt)
         if status is not JobStatus.DEAD and told.dead_at is not None:
             values["failures"] = 0  # somebody has queued it again by hand
@@ -273,12 +260,6 @@ def _believed(told: Told, control: int) -> Told:
         return Told(attempt=told.attempt, finished=True)
     dead_at = told.heartbeat if control == FAILED else None
     return told._replace(heartbeat=None, timeout=None, hidden=False, dead_at=dead_at)
-
-
-def _rebuild(path: str, journal: str, entrypoint: str, settle: float, existed: bool) -> TextView:
-    view = TextView(path, journal, entrypoint=entrypoint, settle=settle)
-    view.existed = existed
-    return view
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ def _renameat2() -> Callable[..., int] | None:
 _call = _renameat2()
 
 
-def rename_exclusively(old: str, new: str, *, in_one_step: bool = True) -> None:
+def rename_exclusively(old: str, new: str) -> None:
     """Give a file another name, if no file has that.
 
     One step of the file system where it knows such a step, as those of Linux do. Elsewhere it is looked first, and
@@ -37,14 +37,13 @@ def rename_exclusively(old: str, new: str, *, in_one_step: bool = True) -> None:
     Args:
         old: its path.
         new: its path from then on, in the same file system.
-        in_one_step: whether that is tried.
 
     Raises:
         FileNotFoundError: it has another name by now, or none.
         FileExistsError: there is a file of the new name.
         OSError: it could not be done.
     """
-    if in_one_step and _call is not None:
+    if _call is not None:
         if _call(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), _NO_REPLACE) == 0:
             return
         number = ctypes.get_errno()

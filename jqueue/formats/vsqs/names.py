@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from jqueue.domain.places import PLACES
-from jqueue.formats.files.folders import microseconds
-from jqueue.formats.files.folders import moment as from_microseconds
+from jqueue.formats.times import microseconds
+from jqueue.formats.times import moment as from_microseconds
 
 MILLISECONDS_BELOW = 10**14
 """Smaller numbers are milliseconds (until the year 5138), others microseconds (from 1973 on)."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from jqueue.formats.files.folders import microseconds
+from jqueue.formats.times import microseconds
 from jqueue.formats.vsqs.names import LARGEST_TIME, WRITING, Unit, parse, parse_written
 
 ABANDONED = 3600.0

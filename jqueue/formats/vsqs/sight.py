@@ -14,10 +14,10 @@ from typing import Any
 
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.files.folders import microseconds
-from jqueue.formats.files.folders import moment as from_microseconds
 from jqueue.formats.files.notes import read_note
 from jqueue.formats.port import Kept
+from jqueue.formats.times import microseconds
+from jqueue.formats.times import moment as from_microseconds
 from jqueue.formats.vsqs.names import LARGEST_TIME, Name, moment, parse
 
 DEAD = ".jqueue-dead"

@@ -124,26 +124,17 @@ def test_a_disk_that_is_full_leaves_the_note_as_it_was(file, beside, monkeypatch
     assert ["5"] == os.listdir(os.path.dirname(beside))
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
-def test_a_rename_replaces_nothing(tmp_path, in_one_step):
+@pytest.mark.parametrize("call", [exclusive._call, None])
+def test_a_rename_replaces_nothing(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(exclusive, "_call", call)
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"old")
     new.write_bytes(b"new")
     with pytest.raises(FileExistsError):
-        rename_exclusively(str(old), str(new), in_one_step=in_one_step)
+        rename_exclusively(str(old), str(new))
     assert (b"old", b"new") == (old.read_bytes(), new.read_bytes())
     new.unlink()
-    rename_exclusively(str(old), str(new), in_one_step=in_one_step)
+    rename_exclusively(str(old), str(new))
     assert b"old" == new.read_bytes()
     with pytest.raises(FileNotFoundError):
-        rename_exclusively(str(old), str(tmp_path / "other"), in_one_step=in_one_step)
-
-
-def test_a_file_system_that_knows_no_such_step_is_asked_for_the_two(tmp_path, monkeypatch):
-    monkeypatch.setattr(exclusive, "_call", None)
-    (tmp_path / "old").write_bytes(b"")
-    (tmp_path / "taken").write_bytes(b"")
-    with pytest.raises(FileExistsError):
-        rename_exclusively(str(tmp_path / "old"), str(tmp_path / "taken"))
-    rename_exclusively(str(tmp_path / "old"), str(tmp_path / "new"))
-    assert ["new", "taken"] == sorted(os.listdir(tmp_path))
+        rename_exclusively(str(old), str(tmp_path / "other"))

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.formats.files.folders import microseconds
+from jqueue.formats.times import microseconds
 from jqueue.formats.vsqs.names import Name, Unit, moment, parse, parse_written
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, 123457, tzinfo=UTC)
