@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -21,6 +21,7 @@ from jqueue.domain.models import Job, Schedule
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import Capabilities
 from jqueue.sync import SyncQueue
+from jqueue.worker.options import HandlerArguments, HandlerOptions
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
 VERBS = (BrokerQueue.enqueue, JobQueue.enqueue, SyncQueue.enqueue)
@@ -110,3 +111,12 @@ async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQu
     blocking.enqueue("work", max_attempts="3")  # type: ignore[arg-type]
     Enqueue("work", b"", delay=3, headers={"a": "b"})
     Enqueue("work", max_attempts="3")  # type: ignore[arg-type]
+
+
+def test_a_handler_takes_its_options_by_name_with_the_types_that_they_have_for_a_job():
+    types = get_type_hints(HandlerOptions)
+    assert get_type_hints(HandlerArguments) == types
+    assert {field.name for field in dataclasses.fields(HandlerOptions)} == types.keys()
+    shared = {"priority", "max_attempts", "concurrency_limit", "keep_result"}
+    assert shared == types.keys() & ALL_OPTIONS.keys()
+    assert {name: ALL_OPTIONS[name].type for name in shared} == {name: types[name] for name in shared}

@@ -1,5 +1,8 @@
 """Columns of a DataFrame: what each is for, decided on the driver, and one line for what is wrong."""
 
+import re
+from datetime import timedelta
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -24,7 +27,9 @@ from pyspark.sql.types import (
 )
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.enqueue.columns import Columns, columns_of
+from jqueue.spark.enqueue.writing import CONSTANTS, OPTIONS
 from tests.spark.enqueue.bulk import schema
 
 TEXT, HEADERS = StringType(), MapType(StringType(), StringType())
@@ -160,3 +165,10 @@ def test_what_json_cannot_hold_is_refused_with_the_place_where_it_is():
 
 def test_the_name_of_a_long_type_is_cut():
     assert len(problem(unique_key=schema(**{f"a_rather_long_name_{number}": TEXT for number in range(99)}))) < 160
+
+
+def test_each_number_and_duration_of_a_job_may_be_said_of_all_jobs_by_an_option():
+    names = [name for name, option in IN_BULK.items() if option.kind in (int, timedelta)]
+    written = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in names}
+    assert {"entrypoint": "entrypoint", **written} == CONSTANTS
+    assert CONSTANTS.keys() <= OPTIONS.keys()
