@@ -125,10 +125,6 @@ class Memory:
         ages = [handed.at for handed in self._by_id.get(job.id, ()) if handed.member is member and handed.at]
         return max([age, *ages])
 
-    def held_by(self, member: Member) -> bool:
-        """Whether claims of a queue are held."""
-        return any(handed.held and handed.member is member for several in self._by_id.values() for handed in several)
-
 
 def checked(reference: JobReference) -> JobReference:
     """What names a job, if it does.
