@@ -54,6 +54,12 @@ class QueueOptions:
         check_integer("max_pending", self.max_pending, 1, 2**31)
 
 
+def options_of(queue: object) -> QueueOptions:
+    """The settings of a queue object; the defaults for one that has none, as a queue of the user's own may."""
+    options = getattr(queue, "options", None)
+    return options if isinstance(options, QueueOptions) else QueueOptions()
+
+
 def takes_queue_options(constructor: Constructor) -> Constructor:
     """Have an `__init__` that ends in `**options` show the options in its help, and refuse names that no option has."""
     own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]

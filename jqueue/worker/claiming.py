@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jqueue.core.options import options_of
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.worker.held import Hands, Signal
-from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
 logger = logger_of("jqueue.worker")
@@ -60,7 +60,7 @@ class Claimer:
         self._begin = begin
         self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
         self._drain = drain
-        self._most = batch_size_of(queue)
+        self._most = options_of(queue).limits.batch_size
         self._trouble = Trouble("claiming jobs", entropy, health)
         self._more = Signal()
         self._task: asyncio.Task[Any] | None = None

@@ -1,4 +1,4 @@
-"""What a worker needs of a queue object besides its verbs: that it is open, and its clock and dice if it has some."""
+"""What a worker needs of a queue object besides its verbs: that it is open, has a name, and can be written."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from jqueue.adapters.storage.names import describe
-from jqueue.core.options import QueueOptions
 from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalError
-from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.ports.storage import SupportsWriteCheck
-from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.worker.trouble import TROUBLE
 
 logger = logger_of("jqueue.worker")
@@ -70,21 +67,3 @@ async def check_writable(queue: object) -> None:
         raise
     except StorageError as error:
         logger.warning("%s cannot be written now: %s", name_of(queue), error)
-
-
-def clock_of(queue: object) -> Clock:
-    """The queue's clock, so that both agree what time it is."""
-    options = getattr(queue, "options", None)
-    return options.clock if isinstance(options, QueueOptions) else SystemClock()
-
-
-def entropy_of(queue: object) -> Entropy:
-    """The queue's dice."""
-    options = getattr(queue, "options", None)
-    return options.entropy if isinstance(options, QueueOptions) else SystemEntropy()
-
-
-def batch_size_of(queue: object) -> int:
-    """How many jobs or operations one call of the queue takes."""
-    options = getattr(queue, "options", None)
-    return (options if isinstance(options, QueueOptions) else QueueOptions()).limits.batch_size

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from jqueue.core.options import options_of
 from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.worker.held import Hands, Held
-from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
 from jqueue.worker.working import Workshop
 
@@ -50,7 +50,7 @@ class Pulse:
         self._hands = hands
         self._workshop = workshop
         self._timeout = claim_timeout
-        self._most = batch_size_of(queue)
+        self._most = options_of(queue).limits.batch_size
         self._trouble = Trouble("sending heartbeats", entropy, health)
 
     async def run(self) -> None:

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jqueue.core.options import options_of
 from jqueue.domain.counting import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
@@ -22,7 +23,7 @@ from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_strangers
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held import Hands
-from jqueue.worker.opening import check_writable, clock_of, entropy_of, name_of, opened
+from jqueue.worker.opening import check_writable, name_of, opened
 from jqueue.worker.options import WorkerSettings
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.pulse import Pulse
@@ -177,8 +178,8 @@ class Run:
             self._queue,
             self._hands,
             calls,
-            clock=clock_of(self._queue),
-            entropy=entropy_of(self._queue),
+            clock=options_of(self._queue).clock,
+            entropy=options_of(self._queue).entropy,
             resources=resources,
             cancel_grace=self._settings.cancel_grace,
             is_real_interrupt=self._is_real_interrupt,
@@ -188,7 +189,7 @@ class Run:
     async def _work(self, workshop: Workshop) -> None:
         """Declare, then claim, settle and beat side by side, until stopped or drained; then end in order."""
         plan, queue, hands, health = self._plan, self._queue, self._hands, self._health
-        entropy = entropy_of(queue)
+        entropy = options_of(queue).entropy
         claimer = Claimer(
             queue,
             hands,
@@ -230,7 +231,7 @@ class Run:
     async def _claim(self, claimer: Claimer) -> None:
         """Claim, once what the handlers declare is set."""
         plan = self._plan
-        await declare(self._queue, plan.handlers.values(), plan.crons, entropy_of(self._queue), self._health)
+        await declare(self._queue, plan.handlers.values(), plan.crons, options_of(self._queue).entropy, self._health)
         await warn_of_strangers(self._queue, plan.handlers)
         await claimer.run()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from jqueue.core.options import options_of
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
@@ -22,7 +23,6 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
 from jqueue.worker.held import Hands, Held, Outcome
-from jqueue.worker.opening import batch_size_of
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
 from jqueue.worker.working import Workshop
 
@@ -52,7 +52,7 @@ class Settler:
         self._queue = queue
         self._hands = hands
         self._workshop = workshop
-        self._most = min(MOST_TOGETHER, batch_size_of(queue))
+        self._most = min(MOST_TOGETHER, options_of(queue).limits.batch_size)
         self._trouble = Trouble("telling it how jobs ended", entropy, health)
         self._apart: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.migration.plan import WORDS, Move, Plan, Tally, plan, tallied
-from jqueue.core.options import QueueOptions
+from jqueue.core.options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -174,7 +174,7 @@ class Mover:
         return Plan(moves, found.refused, found.in_progress, found.results)
 
     def _now(self) -> datetime:
-        return _options(self.source).clock.now()
+        return options_of(self.source).clock.now()
 
     def _told(self, state: QueueState, planned: Plan) -> MigrationReport:
         report, ids = self._report, {job.id for job in state.jobs}
@@ -223,7 +223,7 @@ class Mover:
 
     async def _foresee(self, planned: Plan) -> None:
         """What a move would come to, as far as that can be told without one."""
-        limits = _options(self.dest).limits
+        limits = options_of(self.dest).limits
         there = {job.id: job for job in (await self.dest.read_state()).jobs}
         for move in planned.moves:
             found = there.get(move.job.id)
@@ -367,11 +367,6 @@ def _words(error: object) -> str:
     if isinstance(error, JobStateError):
         return ID_TAKEN
     return f"DEST refused them: {error}"
-
-
-def _options(queue: object) -> QueueOptions:
-    options = getattr(queue, "options", None)
-    return options if isinstance(options, QueueOptions) else QueueOptions()
 
 
 def _preparation(limits: Limits) -> Preparation:

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from jqueue.core.calls.claims import HeldClaim
 from jqueue.core.options import QueueOptions
+from jqueue.core.queue_base import errors_of
 from jqueue.core.sets.members import Member, Memory, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds
@@ -103,7 +104,7 @@ class SetVerbs(JobQueue):
 
     @override
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
-        return _errors(await self.apply_each(*[Ack(checked(job)) for job in jobs], deadline=deadline))
+        return errors_of(await self.apply_each(*[Ack(checked(job)) for job in jobs], deadline=deadline))
 
     @override
     async def nack_many(
@@ -117,7 +118,7 @@ class SetVerbs(JobQueue):
         deadline: Duration | None = None,
     ) -> list[Exception]:
         operations = [Nack(checked(job), delay, error, dead, charge) for job in jobs]
-        return _errors(await self.apply_each(*operations, deadline=deadline))
+        return errors_of(await self.apply_each(*operations, deadline=deadline))
 
     @override
     async def heartbeat_many(
@@ -364,7 +365,3 @@ def _named(operation: object) -> Sequence[JobReference]:
     if not isinstance(operation, Operation):
         raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
     return operation.references()
-
-
-def _errors(results: Iterable[Any]) -> list[Exception]:
-    return [result for result in results if isinstance(result, Exception)]
