@@ -146,7 +146,6 @@ class Contender:
         while (pause := pacing.pause()) > 0:
             yield pause
         reads = pacing.begin() or self.version < 0
-        backoff = pace.Backoff(self.world)  # type: ignore[arg-type]
         while True:
             while reads:
                 yield from self.read()
@@ -156,7 +155,7 @@ class Contender:
             landed, refused = yield from self.write()
             if landed:
                 return
-            yield pacing.refused() if refused else backoff.conflict(pacing.cycle.seconds)
+            yield pacing.refused() if refused else 0.0
             reads = True
 
     def read(self) -> Steps:

@@ -148,7 +148,6 @@ class Engine(ABC):
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 step = Step.READ
-                await rest(pending, backoff.conflict(self.pacing.cycle.seconds))
             except Exception as error:
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):

@@ -11,7 +11,6 @@ from jqueue.ports.clock import Clock, Entropy
 
 FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
-LEAST_CYCLE = 0.001
 
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
 """Seconds between two writes: after the first refusal; when shorter, there is no pace any more; and at the most."""
@@ -42,10 +41,6 @@ sixty writers that have gone waits 35 s for its first commit, and not 5 s."""
 BATCH_WHILE_PACED = 10_000
 """The most calls in one commit while a store keeps a pace: as many as in a broker's."""
 
-LOSERS_JITTER = 0.25
-"""A writer that lost several races tries again within this share of a cycle, so that two that lost together do not meet
-again. Without it, the longest wait of eight writers is a third longer."""
-
 
 class Backoff:
     """The pauses between the tries of one commit: full jitter, growing."""
@@ -53,7 +48,6 @@ class Backoff:
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
         self._failures = 0
-        self._conflicts = 0
 
     def failure(self, *, throttled: bool) -> float:
         """Seconds to wait after a failure of the store; more if it asked for fewer requests.
@@ -64,17 +58,6 @@ class Backoff:
         self._failures += 1
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
         return self._entropy.jitter(exponential_bound(self._failures, base, cap))
-
-    def conflict(self, cycle: float) -> float:
-        """Seconds to wait after losing a race: none the first time, then a part of a cycle.
-
-        A race is lost to somebody who has won it, so the store is well, and who won waits: see `turns`.
-
-        Args:
-            cycle: seconds that this writer takes to read and write the blob once.
-        """
-        self._conflicts += 1
-        return self._entropy.jitter(LOSERS_JITTER * max(cycle, LEAST_CYCLE)) if self._conflicts > 1 else 0.0
 
 
 class WritePace:

@@ -10,9 +10,6 @@ from typing import Self
 from jqueue.domain.models import CommitRecord
 from jqueue.ports.clock import Clock
 
-SLACK = 1.1
-"""A round lasts longer than its turns by this factor. Without it, two writers in bursts commit 5% less."""
-
 PATIENCE = 1.5
 """Number of its cycles for which a turn is left to a writer that does not come: a write in vain, a read and a write.
 Without patience, four writers on a store 30 ms away send 1.3 writes in vain for each that lands, and not 0.05."""
@@ -21,18 +18,15 @@ RESTED = 2.0
 """Number of cycles after which a writer that did not touch the store counts as idle. If none did, eight writers of
 single commits would make 6 a second, and not 11."""
 
-ALONE_STEP, KNOWN_STEP, YOUNG_STEP = 128, 64, 8
-"""After each version that is a multiple of it there is a gap for newcomers: beside one writer, beside several, and
-beside several of which one has just begun, as then there are often more. Without the first two, a newcomer of 150 ms
-beside writers of 30 ms gets in after 33 s, and not after 6 to 9 s."""
+ALONE_STEP, KNOWN_STEP = 128, 64
+"""After each version that is a multiple of it there is a gap for newcomers, beside one writer and beside several.
+Without them, a newcomer of 150 ms beside writers of 30 ms gets in after 33 s, and not after 6 to 9 s."""
 
-FIRST_GAP = 2
-"""Number of commits after which a writer leaves its first gap. If many begin at once, the others have lost one race by
-then. Without it, four writers on a store 150 ms away lose twice as many."""
-
-YOUNG = 8
-"""A writer that has sent fewer writes than that has just begun. Without the rule, beside four writers of 10 ms four of
-40 ms wait up to 1.8 s for a commit, and not 1.0 s."""
+FIRST_GAP, FIRST_GAP_CYCLES, FIRST_GAP_SECONDS = 2, 4.0, 0.15
+"""A writer leaves its first gap after that many commits: if many begin at once, the others have lost one race by then.
+The gap is one cycle of the slowest writer, or as many as these, up to these seconds, for others that are slower yet.
+Without it, four writers on a store 150 ms away lose twice as many races; if it is one cycle, two writers of 100 ms
+beside two of 20 ms wait up to 3.8 s for a commit, and not 2.2 s."""
 
 ALONE_GAP = 1.75
 """The gap of a writer that is alone is longer by this factor, as no round is added to it: time for a write in vain, a
@@ -50,13 +44,11 @@ class Group:
         own: the id of the writer that knows them.
         others: the ids of the others, and how long each takes to read and write; who committed longest ago comes first.
         cycle: how long we ourselves take.
-        young: whether one of them began a moment ago.
     """
 
     own: str = ""
     others: tuple[tuple[str, float], ...] = ()
     cycle: float = 0.0
-    young: bool = False
 
     @classmethod
     def since(cls, version: int, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> Self:
@@ -72,9 +64,7 @@ class Group:
             return cls(own, cycle=cycle)
         records = {writer: record for writer, record in commits.items() if writer != own and record.version > version}
         others = sorted(records, key=lambda writer: records[writer].version)
-        youngest = min([commits[own].sequence, *(record.sequence for record in records.values())])
-        ordered = tuple((writer, records[writer].cycle) for writer in others)
-        return cls(own, ordered, cycle, bool(records) and youngest < YOUNG)
+        return cls(own, tuple((writer, records[writer].cycle) for writer in others), cycle)
 
     @property
     def slowest(self) -> float:
@@ -88,18 +78,14 @@ class Group:
         While one writes, the next one's read is on its way: a turn is half a cycle, and a round at least a whole one.
         """
         turns = (self.cycle + sum(cycle for _, cycle in self.others)) / 2
-        return SLACK * max(turns, self.slowest) if self.others else 0.0
+        return max(turns, self.slowest) if self.others else 0.0
 
     def gap(self, versions: Iterable[int]) -> float:
         """Seconds for which nobody writes after some of these versions, so that newcomers get in."""
         step = KNOWN_STEP if self.others else ALONE_STEP
-        if self.young:
-            step = max(YOUNG_STEP, 1 << len(self.others).bit_length())
         counts = [version // step for version in versions if version % step == 0]
         if not counts:
             return 0.0
-        if self.young:
-            return self.slowest
         return self.slowest * max(
             16 if count % 32 == 0 else 4 if count % 4 == 2 or (self.others and count % 2) else 1 for count in counts
         )
@@ -195,7 +181,7 @@ class Turns:
         alone = not group.others
         gap = group.gap(range(version, version + len(group.others) + 1))
         if self._landings == FIRST_GAP:
-            gap = max(gap, group.slowest)
+            gap = max(gap, group.slowest, min(FIRST_GAP_CYCLES * group.slowest, FIRST_GAP_SECONDS))
         if alone:
             gap *= ALONE_GAP
         window = min(LONGEST_PAUSE, group.round + gap)
