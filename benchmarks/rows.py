@@ -54,6 +54,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         *latency_rows(),
         *idle_rows(),
         *fair_rows(),
+        pacing_row(),
         stalls_row(),
         direct_row(),
         memory_row(),
@@ -254,6 +255,40 @@ def fair_rows() -> list[Row]:
             )
         )
     return rows
+
+
+NEVER = 1e9
+DEFENDED = {
+    ("PATIENCE", 0.0): ("4 writers, 30 ms", "failed_per_commit"),
+    ("RESTED", NEVER): ("8 writers, single commits, 30 ms", "commits_per_second"),
+    ("ALONE_STEP", NEVER): ("1 writer of 30 ms, a newcomer of 150 ms", "newcomer_seconds"),
+    ("KNOWN_STEP", NEVER): ("4 writers of 30 ms, 2 newcomers of 150 ms", "newcomer_seconds"),
+    ("FIRST_GAP", NEVER): ("4 writers, 150 ms", "failed_per_commit"),
+    ("FIRST_GAP_CYCLES", 1.0): ("2 writers of 20 ms, 2 of 100 ms", "worst_wait"),
+    ("ALONE_GAP", 1.0): ("1 writer of 30 ms, a newcomer of 150 ms", "newcomer_seconds"),
+    ("HARDLY_SLOWER", 1.25): ("2 writers, 1 write a second", "commits_per_second"),
+    ("QUICKER", 0.0): ("2 writers, 1 write a second", "commits_per_second"),
+    ("KEPT", 0.0): ("2 writers, 1 write a second", "commits_per_second"),
+    ("MOST_REFUSALS", 0.0): ("16 writers, 1 write a second", "failed_per_commit"),
+    ("AFTER_ANOTHER", 0.0): ("8 writers, 1 write a second", "failed_per_commit"),
+    ("MOST_TURNS", NEVER): ("2 writers and 2 newcomers, 60 gone, 1 write a second", "newcomer_seconds"),
+}
+"""Constants of the pacing and their neutral values, each with the scenario and the figure that get worse without it."""
+
+
+def pacing_row() -> Row:
+    """What each constant of the pacing is good for, in virtual time."""
+    trials = [[constant, neutral, *told] for (constant, neutral), told in DEFENDED.items()]
+    return Row(
+        "pacing",
+        "writers that contend, in virtual time: a figure without a constant of the pacing, over the figure with it",
+        (ours("contention", {"seeds": 20, "trials": trials}),),
+        tuple(
+            alone(constant, Target(">=", 1.05), f"without {constant}, {scenario}: {figure.replace('_', ' ')}")
+            for (constant, _), (scenario, figure) in DEFENDED.items()
+        ),
+        most_runs=1,  # chance comes from seeds
+    )
 
 
 def stalls_row() -> Row:

@@ -3,14 +3,13 @@
 A contender makes the requests that the engine makes for a commit. No request waits for real, and a seed always gives
 the same figures. Each trial runs a scenario as it is, and again with one constant of the pacing neutralised.
 
-Arguments: seeds, trials (a list of constant, neutral value, scenario).
+Arguments: seeds, trials (a list of constant, neutral value, scenario, figure).
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
@@ -221,21 +220,17 @@ def measure(scenario: Scenario, seeds: int) -> dict[str, float]:
     return {name: fmean(run[name] for run in runs) for name in runs[0]}
 
 
-def try_all(seeds: int, trials: list[tuple[str, float, str]]) -> dict[str, float]:
-    """The figures of each trial by name, after a table of them all."""
-    tuned: defaultdict[str, dict[str, float]] = defaultdict(dict)
+def worsening(seeds: int, trials: list[tuple[str, float, str, str]]) -> dict[str, float]:
+    """How many times as bad a figure becomes without each constant, by the name of the constant."""
     found = {}
-    for constant, neutral, name in trials:
-        tuned[name] = tuned[name] or measure(SCENARIOS[name], seeds)
+    for constant, neutral, name, figure in trials:
+        tuned = measure(SCENARIOS[name], seeds)[figure]
         with patch.object(turns if hasattr(turns, constant) else pace, constant, neutral):
-            without = measure(SCENARIOS[name], seeds)
-        for figure, value in tuned[name].items():
-            found[f"{name}: {figure}"] = value
-            found[f"{constant} {neutral:g}, {name}: {figure}"] = without[figure]
-            print(f"{constant:16} {neutral:<6g} {name:55} {figure:20} {value:9.3f} {without[figure]:9.3f}")
+            without = measure(SCENARIOS[name], seeds)[figure]
+        found[constant] = tuned / without if figure == "commits_per_second" else without / tuned
     return found
 
 
 if __name__ == "__main__":
     given = arguments()
-    report(try_all(given["seeds"], given["trials"]))
+    report(worsening(given["seeds"], given["trials"]))

@@ -134,6 +134,7 @@ PROGRAMS_RUN = [
     ("memory", {"jobs": 500, "payload_bytes": 64, "traced": True}, "bytes_per_job"),
     ("memory", {"jobs": 500, "payload_bytes": 64, "traced": False}, "bytes_per_job"),
     ("fair", {**BRIEF, "storage": "file", "processes": 2, "seconds": 0.3}, "operations_per_second"),
+    ("contention", {"seeds": 1, "trials": [["PATIENCE", 0.0, "4 writers, 1 ms", "failed_per_commit"]]}, "PATIENCE"),
     ("stalls", {**BRIEF, "depth": 20, "repeats": 1}, "work_longest"),
     ("formats", {**FORMATS, "url": "vsqs://{folder}/queue", "headers": True}, "jobs_per_second"),
     ("formats", {**FORMATS, "url": "vsqs://{folder}/queue?fsync=false", "headers": False}, "jobs_per_second"),
