@@ -8,8 +8,6 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from typing_extensions import override
-
 from jqueue.core.calls.claims import ClaimRegistry, HeldClaim
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
@@ -83,11 +81,9 @@ class QueueBase(SupportsApply):
         """Let go of what the queue is in: it is closed."""
 
     @property
-    @override
     def capabilities(self) -> Capabilities:
         return EVERYTHING
 
-    @override
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")
         for operation in operations:
@@ -99,7 +95,6 @@ class QueueBase(SupportsApply):
         self._check_size(len(prepared), *(len(operation.job_ids()) for operation in prepared))
         return await self._submit(prepared, deadline)
 
-    @override
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         prepared: list[Operation | JQueueError] = []
         for operation in operations:

@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from typing_extensions import override
-
 from jqueue.core.calls.claims import HeldClaim
 from jqueue.core.options import QueueOptions
 from jqueue.core.queue_base import errors_of
@@ -80,11 +78,9 @@ class SetVerbs(JobQueue):
 
     # Claims
 
-    @override
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
         await self._one(Ack(job_id), lambda member: member.queue.ack(job_id, result=result, deadline=deadline))
 
-    @override
     async def nack(
         self,
         job_id: JobReference,
@@ -98,15 +94,12 @@ class SetVerbs(JobQueue):
         said: dict[str, Any] = {"delay": delay, "error": error, "dead": dead, "charge": charge, "deadline": deadline}
         await self._one(Nack(job_id, charge=charge), lambda member: member.queue.nack(job_id, **said))
 
-    @override
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
         await self._one(Heartbeat((job_id,)), lambda member: member.queue.heartbeat(job_id, deadline=deadline))
 
-    @override
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         return errors_of(await self.apply_each(*[Ack(checked(job)) for job in jobs], deadline=deadline))
 
-    @override
     async def nack_many(
         self,
         jobs: Iterable[JobReference],
@@ -120,7 +113,6 @@ class SetVerbs(JobQueue):
         operations = [Nack(checked(job), delay, error, dead, charge) for job in jobs]
         return errors_of(await self.apply_each(*operations, deadline=deadline))
 
-    @override
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:
@@ -258,19 +250,15 @@ class SetVerbs(JobQueue):
 
     # Operators
 
-    @override
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
         return await (await self._home(job_id)).queue.cancel(job_id, running=running, deadline=deadline)
 
-    @override
     async def reschedule(self, job_id: str, *, deadline: Duration | None = None, **when: Any) -> Job:
         return await (await self._home(job_id)).queue.reschedule(job_id, deadline=deadline, **when)
 
-    @override
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
         return await (await self._home(job_id)).queue.reprioritise(job_id, priority, deadline=deadline)
 
-    @override
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
@@ -285,11 +273,9 @@ class SetVerbs(JobQueue):
             return await (await self._home(job_id)).queue.redrive(job_id, entrypoint=entrypoint, deadline=deadline)
         return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
 
-    @override
     async def purge(self, *, deadline: Duration | None = None, **which: Any) -> int:
         return sum(await self._of_all(lambda member: member.queue.purge(deadline=deadline, **which)))
 
-    @override
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         return sum(await self._of_all(lambda member: member.queue.requeue_stale(timeout, deadline=deadline)))
 
@@ -329,11 +315,9 @@ class SetVerbs(JobQueue):
         stats = await self.stats(deadline=deadline)
         return stats.depth + stats.scheduled + stats.in_progress
 
-    @override
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         return merged_stats(await self._of_all(lambda member: member.queue.stats(deadline=deadline)))
 
-    @override
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from typing_extensions import override
-
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError
@@ -21,7 +19,6 @@ from jqueue.ports.queue import Consumer
 class ConsumerVerbs(QueueBase, Consumer):
     """The verbs of `Consumer`."""
 
-    @override
     @takes_options(DequeueOptions)
     async def dequeue(
         self,
@@ -38,18 +35,15 @@ class ConsumerVerbs(QueueBase, Consumer):
         jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)
         return jobs[0]
 
-    @override
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
         operation = Ack(self._claims.find(job_id))
         if result is not None:
             operation = self._checked(Ack(job_id, result).prepared(self._preparation))
         await self._submit((operation,), deadline, convert=first_of)
 
-    @override
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
         return await self._each([Ack(job) for job in jobs], deadline)
 
-    @override
     async def nack(
         self,
         job_id: JobReference,
@@ -63,7 +57,6 @@ class ConsumerVerbs(QueueBase, Consumer):
         operation = self._prepared(Nack(job_id, delay, error, dead, charge))
         await self._submit((operation,), deadline, convert=first_of)
 
-    @override
     async def nack_many(
         self,
         jobs: Iterable[JobReference],
@@ -76,12 +69,10 @@ class ConsumerVerbs(QueueBase, Consumer):
     ) -> list[Exception]:
         return await self._each([Nack(job, delay, error, dead, charge) for job in jobs], deadline)
 
-    @override
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
         operation = self._prepared(Heartbeat((job_id,)))
         await self._one(operation, deadline, nothing)
 
-    @override
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> list[JobNotFoundError]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Unpack
 
-from typing_extensions import override
-
 from jqueue.core.engine.slices import JOBS_PER_SLICE, in_turns
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
@@ -44,11 +42,9 @@ from jqueue.ports.queue import Operator, SupportsPeek
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
-    @override
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
         return await self._done(Cancel(job_id, running), deadline)  # type: ignore[no-any-return]
 
-    @override
     async def reschedule(
         self,
         job_id: str,
@@ -60,17 +56,14 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         operation = Reschedule(job_id, delay=delay, run_at=run_at)
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 
-    @override
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
         return await self._done(Reprioritise(job_id, priority), deadline)  # type: ignore[no-any-return]
 
-    @override
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
     ) -> int:
         return await self._done(Redrive(job_id, entrypoint), deadline)  # type: ignore[no-any-return]
 
-    @override
     async def purge(
         self,
         *,
@@ -81,21 +74,17 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     ) -> int:
         return await self._done(Purge(status, entrypoint, older_than), deadline)  # type: ignore[no-any-return]
 
-    @override
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         return await self._done(RequeueStale(timeout), deadline)  # type: ignore[no-any-return]
 
     # What holds jobs back
 
-    @override
     async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
         await self._done(Pause(entrypoint), deadline)
 
-    @override
     async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
         await self._done(Resume(entrypoint), deadline)
 
-    @override
     async def limit(
         self,
         entrypoint: str,
@@ -107,7 +96,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     ) -> None:
         await self._done(SetLimits(entrypoint, running=running, rate=rate, per=per), deadline)
 
-    @override
     async def configure(
         self,
         *,
@@ -121,7 +109,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     # Cron
 
-    @override
     @takes_options(ScheduleOptions)
     async def schedule(
         self,
@@ -137,11 +124,9 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         operation = SetSchedule(name, cron, entrypoint, payload, timezone=timezone, **options)
         return await self._done(operation, deadline)  # type: ignore[no-any-return]
 
-    @override
     async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
         return await self._done(Unschedule(name), deadline)  # type: ignore[no-any-return]
 
-    @override
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
         sight, _, _ = await self._engine.look(self._seconds(deadline))
@@ -150,7 +135,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     # Looking
 
-    @override
     async def peek(
         self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
     ) -> list[Job]:
@@ -158,7 +142,6 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         [found] = await self._submit((operation,), deadline)
         return list(found)
 
-    @override
     async def until_ready(
         self,
         entrypoint: str | Sequence[str] | None = None,
@@ -170,17 +153,14 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         [found] = await self._submit((operation,), deadline, wait=wait, looked=True)
         return bool(found)
 
-    @override
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
         found = await self._done(Find(job_id), deadline)
         return found[0] if found else None
 
-    @override
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
         sight, _, _ = await self._engine.look(self._seconds(deadline))
         return await in_turns(sight.freezing())
 
-    @override
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         sight, size, taken = await self._engine.look(self._seconds(deadline))
         census = Census(self._engine.now())

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, Unpack
 
-from typing_extensions import override
-
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, UnknownOutcomeError
@@ -26,7 +24,6 @@ A_MOMENT = 0.01
 class ProducerVerbs(QueueBase, Producer):
     """The verbs of `Producer`."""
 
-    @override
     @takes_options(EnqueueOptions)
     async def enqueue(
         self,
@@ -41,11 +38,9 @@ class ProducerVerbs(QueueBase, Producer):
         jobs: list[Job] = await self._one(self._checked(operation), deadline)
         return jobs[0]
 
-    @override
     async def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> list[Job]:
         return await self.apply(*jobs, deadline=deadline)
 
-    @override
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
