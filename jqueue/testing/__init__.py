@@ -1,4 +1,4 @@
-"""What users test with: their own workers, and the contracts that a storage, a queue and a worker on it must keep.
+"""Tools for your own tests: a runner for workers, and contracts that a storage, a queue and a worker on it must keep.
 
 Importing this package loads no test tool; using a contract does.
 """

@@ -1,4 +1,4 @@
-"""The queue as a worker under test sees it: the queue of the test, watched, whose clock jumps when nothing is ready."""
+"""The queue as a worker under test sees it: it records what ran, and moves the clock when no job is ready."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from jqueue.worker.context import Context
 from jqueue.worker.retries import CANCELLED, Kind
 
 MOST_JUMPS = 10_000
-"""So many times in a row the clock may jump without a job."""
+"""Number of times in a row that the clock may jump without a job."""
 
 A_TICK = timedelta(microseconds=1)
 
 
 class WatchedQueue:
-    """Everything but claims and outcomes goes straight to the queue.
+    """A wrapper that watches claims and outcomes. All other calls go straight to the queue.
 
     Args:
         queue: the queue itself.
-        clock: its clock.
-        names: the entrypoints of the worker.
-        end: the clock is not moved beyond; None: it goes wherever jobs are due.
-        most: so many jobs may be claimed.
+        clock: clock of the queue.
+        names: entrypoints of the worker.
+        end: latest time to move the clock to; None for as far as jobs are due.
+        most: number of jobs that may be claimed.
 
     Attributes:
-        ran: what ran so far.
+        ran: runs so far.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WatchedQueue:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
-    # What the worker calls
+    # Calls from the worker
 
     async def dequeue(
         self,
@@ -65,14 +65,14 @@ class WatchedQueue:
         wait: Any = None,
         **options: Any,
     ) -> list[Job]:
-        """Claim jobs. If there are none, and the worker holds none, move the clock to when there are."""
+        """Claim jobs. If none is ready and the worker holds none, move the clock to when one is."""
         if batch_size == 0:
             return await self._queue.dequeue(entrypoint, batch_size=0, **options)
         for _ in range(MOST_JUMPS):
             allowed = min(batch_size, self._most - self._claimed)
             if self._held and wait is not None:
                 if allowed <= 0:
-                    await asyncio.sleep(wait)  # until what runs has ended, which ends this call
+                    await asyncio.sleep(wait)  # the worker ends this call when a running job has ended
                     return []
                 options["wait"] = wait
             if self._held and allowed <= 0:
@@ -92,14 +92,14 @@ class WatchedQueue:
         raise self._runaway(f"the clock jumped {MOST_JUMPS} times, and no job came")
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
-        """Pass outcomes on, and note those that the queue took."""
+        """Pass acks and nacks to the queue, and record what it accepted."""
         results = await self._queue.apply_each(*operations, **options)
         for operation, result in zip(operations, results, strict=True):
             self._note(operation, result)
         return results
 
     async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
-        """Pass an outcome on with all that goes with it, and note it."""
+        """Pass an outcome on, with the operations that go with it, and record it."""
         try:
             results = await self._queue.apply(*operations, **options)
         except JQueueError as error:
@@ -111,7 +111,7 @@ class WatchedQueue:
         return results
 
     async def watch(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Stand around every handler, outside of all middleware, and note what it returns or raises."""
+        """Wrap every handler, outside all middleware, and record its return value or exception."""
         __tracebackhide__ = True
         ctx._queue = self._queue  # handlers use the queue itself
         try:
@@ -122,10 +122,10 @@ class WatchedQueue:
         self._returned[ctx.claim] = value, None
         return value
 
-    # What became of it
+    # Outcomes
 
     def forget_lost(self) -> bool:
-        """The worker has ended: note the jobs that it lost. Returns whether there were any."""
+        """Record the jobs that the ended worker still held as lost. Return True if there were any."""
         lost = list(self._held)
         for claim in lost:
             self._ended(claim, "lost", None)
@@ -140,7 +140,7 @@ class WatchedQueue:
         if isinstance(refused, ClaimLostError | JobNotFoundError):
             self._ended(claim, "lost", None)
         elif isinstance(refused, JQueueError):
-            return  # the worker decides anew
+            return  # the worker decides again
         elif isinstance(operation, Ack):
             self._ended(claim, "succeeded", None)
         else:
@@ -150,7 +150,7 @@ class WatchedQueue:
         job = self._held.pop(claim)
         value, raised = self._returned.pop(claim, (None, None))
         if isinstance(raised, asyncio.CancelledError):
-            raised = None  # the worker's own means of stopping it
+            raised = None  # the worker cancels a handler to stop it
         error = raised if raised is not None or text is None else RecordedError(str(text))
         self.ran.append(Ran(job.entrypoint, job.id, job.attempt, kind, value if kind == "succeeded" else None, error))
 
@@ -162,13 +162,13 @@ class WatchedQueue:
 
 
 def next_due(state: QueueState, names: frozenset[str], now: datetime, end: datetime | None) -> datetime | None:
-    """When something is due next for a worker; None if nothing is, or not by then.
+    """Return the time at which the next thing is due for a worker; None if nothing is due, or not by `end`.
 
     Args:
         state: the queue, in which nothing is ready.
-        names: the entrypoints of the worker.
-        now: what the clock shows.
-        end: the last moment that counts. Without one, schedules count only on the way to a job.
+        names: entrypoints of the worker.
+        now: time that the clock shows.
+        end: the last moment that counts. Without one, schedules count only if some job is due as well.
     """
     rules = state.entrypoints
     names = frozenset(name for name in names if name not in rules or not rules[name].paused)
@@ -193,7 +193,7 @@ def _claim_of(job: JobReference) -> Claim:
 
 
 def _kind_of(nack: Nack) -> Kind:
-    """What a worker meant by giving a job back."""
+    """Return the outcome that a worker meant by a nack."""
     if nack.dead:
         return "dead"
     if not nack.charge:

@@ -1,7 +1,7 @@
-"""Time and chance for tests: a clock that shows one moment until it is told to show a later one, and no chance at all.
+"""Time and chance for tests: a clock that is moved by hand, and an entropy that draws no random waits.
 
-Whoever is given it believes that hours have passed, and nobody waits for them. Tests need no event loop of their own
-for that; where all waiting shall take no time, `jqueue.testing.virtual_time` has one.
+Code under test believes that hours have passed, and no test waits for them. No special event loop is needed. To make
+all waiting take no time, use the event loop of `jqueue.testing.virtual_time`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from jqueue.testing.virtual_time import EPOCH
 class FakeClock:
     """A `jqueue.ports.clock.Clock` that is moved by hand.
 
-    Give it to the queue and to a storage in memory alike: a queue goes by the time of its storage, if that has one.
+    Give it to the queue and to an in-memory storage alike: a queue goes by the time of its storage, if that has one.
 
         clock = FakeClock()
         queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
 
     Args:
-        start: what it shows at first, with its time zone; the first moment of 2026 in UTC by default.
+        start: time shown at first, with its time zone; by default the first moment of 2026 in UTC.
 
     Raises:
-        ValueError: `start` does not say its time zone.
+        ValueError: `start` has no time zone.
     """
 
     def __init__(self, start: datetime = EPOCH) -> None:
@@ -35,24 +35,24 @@ class FakeClock:
         self._began = self._system.monotonic()
 
     def now(self) -> datetime:
-        """The wall clock, UTC. It stands still until it is moved."""
+        """Return the time of the wall clock, in UTC. It stands still until it is moved."""
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds by which the clock was moved, and those that have really passed.
+        """Return the seconds by which the clock was moved, plus the seconds that have really passed.
 
-        Queues measure with it how long their store takes to answer, and would wait for ever if that stood still.
+        Queues use it to measure the response time of their store, and would wait forever if it stood still.
         """
         return self._moved + self._system.monotonic() - self._began
 
     def advance(self, duration: Duration) -> datetime:
-        """Move the clock on, and return what it shows then.
+        """Move the clock forward, and return the new time.
 
         Args:
             duration: a timedelta or seconds.
 
         Raises:
-            InvalidJobError: it is no duration, or negative: time does not go backwards.
+            InvalidJobError: `duration` is not a duration, or is negative: time does not go backwards.
         """
         seconds = to_seconds("duration", duration)
         self._now += timedelta(seconds=seconds)
@@ -60,10 +60,10 @@ class FakeClock:
         return self._now
 
     def move_to(self, moment: datetime) -> datetime:
-        """Move the clock on to a moment, and return it.
+        """Move the clock forward to a moment, and return it.
 
         Raises:
-            ValueError: the moment is past, or does not say its time zone.
+            ValueError: the moment is past, or has no time zone.
         """
         moment = _in_utc(moment)
         if moment < self._now:
@@ -77,13 +77,13 @@ class FakeClock:
 
 
 class LongestWaits(SystemEntropy):
-    """A `jqueue.ports.clock.Entropy` with which nothing that waits is left to chance: it draws the longest wait.
+    """A `jqueue.ports.clock.Entropy` without randomness: of all possible waits it draws the longest.
 
-    With it, `Exponential(base=2)` waits for 2, 4, 8 seconds.
+    With it, `Exponential(base=2)` waits for 2, 4 and 8 seconds.
     """
 
     def jitter(self, bound: float) -> float:
-        """The bound itself."""
+        """Return the bound itself."""
         return bound
 
 

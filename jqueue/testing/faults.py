@@ -1,6 +1,6 @@
-"""A store that misbehaves on request: each fault that a network or a client library can put between us and a store.
+"""A storage that fails on request, with each fault that a network or a client library can cause.
 
-Faults are injected through the storage port, call by call. The storage underneath stays honest.
+Faults are injected at the storage port, call by call. The storage underneath works correctly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """Fate of one call."""
 
     NONE = "answered as it should be"
     LOST_REQUEST = "never arrives; the caller gets an error"
@@ -30,16 +30,16 @@ class Fault(Enum):
 
 @dataclass
 class FaultyStorage:
-    """A storage whose next calls fail as told.
+    """A storage whose next calls fail as ordered.
 
     Attributes:
-        storage: the honest storage underneath.
+        storage: the working storage underneath.
         error: makes the error that callers get.
-        delay: seconds after which a write that lands later does.
+        delay: seconds after which a `LANDS_LATER` write is done.
         latency: seconds that every call takes.
-        reads: how many reads were asked for.
-        writes: how many writes were asked for.
-        landed: how many writes took effect.
+        reads: number of reads requested.
+        writes: number of writes requested.
+        landed: number of writes that took effect.
     """
 
     storage: ObjectStoragePort
@@ -54,15 +54,15 @@ class FaultyStorage:
     _later: set[asyncio.Task[None]] = field(default_factory=set)
 
     def on_read(self, *faults: Fault) -> None:
-        """What happens to the next reads, in order."""
+        """Set the faults of the next reads, in order."""
         self._read_faults.extend(faults)
 
     def on_write(self, *faults: Fault) -> None:
-        """What happens to the next writes, in order."""
+        """Set the faults of the next writes, in order."""
         self._write_faults.extend(faults)
 
     async def read(self) -> tuple[bytes, str | None]:
-        """As told, or as the storage underneath."""
+        """Read from the storage underneath, or fail as ordered."""
         self.reads += 1
         fault = self._read_faults.popleft() if self._read_faults else Fault.NONE
         await asyncio.sleep(self.latency)
@@ -73,7 +73,7 @@ class FaultyStorage:
         return await self.storage.read()
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """As told, or as the storage underneath."""
+        """Write to the storage underneath, or fail as ordered."""
         self.writes += 1
         fault = self._write_faults.popleft() if self._write_faults else Fault.NONE
         await asyncio.sleep(self.latency)
@@ -97,7 +97,7 @@ class FaultyStorage:
         return etag
 
     def store_time(self) -> datetime | None:
-        """The time of the storage underneath, if it tells it."""
+        """Return the time of the storage underneath, or None if it has none."""
         return self.storage.store_time() if isinstance(self.storage, SupportsStoreTime) else None
 
     async def _land(self, content: bytes, if_match: str | None) -> None:

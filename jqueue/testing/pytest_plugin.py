@@ -1,4 +1,4 @@
-"""Fixtures for those who test their workers; pytest finds them wherever jqueue is installed.
+"""Fixtures for testing workers; pytest finds them wherever jqueue is installed.
 
 `queue_clock` is a `FakeClock`, `queue` a queue in memory on that clock, `worker` a `WorkerTester` on both:
 
@@ -7,8 +7,8 @@
         report = await worker.run_until_idle(app.worker)
         assert ["succeeded"] == [ran.outcome for ran in report]
 
-They are plain fixtures, so that any plugin that runs async tests will do, in any mode. A fixture of the same name in
-a project's own conftest.py or test file is taken instead. What they need is imported when one is used.
+They are plain fixtures, so any plugin that runs async tests will do, in any mode. A fixture of the same name in a
+project's own conftest.py or test file takes precedence. Modules that a fixture needs are imported when it is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jqueue.testing.worker_testing import WorkerTester
 
 POLL_INTERVAL = 0.02
-"""Seconds in which whoever waits for jobs notices that the clock was moved."""
+"""Seconds within which a waiting dequeue notices that the clock was moved."""
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def queue_clock() -> FakeClock:
 
 @pytest.fixture
 def queue(queue_clock: FakeClock) -> DirectQueue:
-    """A queue of this test's own, in memory, that goes by `queue_clock`. It can be used at once.
+    """An in-memory queue for this test alone, which goes by `queue_clock`. It can be used at once.
 
-    Retries wait for as long as their backoff says at the most: chance is left out.
+    Retries always wait for the longest time that their backoff allows, so nothing is random.
     """
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.core.direct import DirectQueue

@@ -1,6 +1,6 @@
-"""What every queue must do on every store, as tests that a user's own test suite inherits.
+"""The queue contract: tests that every queue must pass on every store, to be inherited by a user's own test suite.
 
-A storage adapter that keeps the storage contract carries the queues; this shows that it does, verb by verb. With
+Any storage that keeps the storage contract can carry the queues. These tests show that it does, verb by verb. Use
 pytest and pytest-asyncio in either mode, and the same fixture as for `StorageContract`:
 
     class TestBrokerOnMyStorage(QueueContract):
@@ -10,18 +10,20 @@ pytest and pytest-asyncio in either mode, and the same fixture as for `StorageCo
         def make_storage(self, tmp_path):
             return lambda: MyStorage(tmp_path / "object")
 
-`make_storage` gives a function, plain or async, that opens one more handle on the object of this test, which does not
-exist yet; each queue object of a test gets one, as if it were in another process. A queue that is not made of a
-storage has a fixture `make_queue` instead: a function, plain or async, that makes one more queue object on the queue
-of this test. It takes what a test asks for by name (`limits`, `clock`) and may leave unused what it has not. What a
-queue cannot do it declares in its `capabilities`: those tests are skipped, and that it refuses is tested instead.
+`make_storage` returns a function, plain or async, that opens one more handle on the object of this test. The object
+does not exist at first. Each queue object of a test gets a handle of its own, as if it were in another process.
+
+A queue that is not made from a storage has a fixture `make_queue` instead: a function, plain or async, that makes one
+more queue object on the queue of this test. Tests pass it options by name (`limits`, `clock`), and it may ignore an
+option that it does not support. A queue declares in its `capabilities` what it cannot do. Tests that need a missing
+capability are skipped, and another test checks that the queue refuses such calls.
 """
 
 from __future__ import annotations
 
 import pytest
 
-# Before they are imported: a user whose queue breaks the contract then sees what was expected and what was found.
+# Before the imports: assertions that fail on a user's queue then show the expected and the actual value.
 pytest.register_assert_rewrite("jqueue.testing._queue_contract")
 
 from jqueue.testing._queue_contract.aging import AgingContract  # noqa: E402
@@ -68,9 +70,9 @@ class QueueContract(
     """Subclass it, and give it a `make_storage` or a `make_queue` fixture.
 
     Attributes:
-        kind: which queue is made of the storage: `DirectQueue`, `BrokerQueue`, or another of that form.
-        moment: seconds that are long for the store and short for people; more for a slow or a remote one.
-        patience: seconds after which a test has hung.
-        cancellations: at how many moments a dequeue is cancelled.
-        in_order: how many jobs are put in an order.
+        kind: class of the queue made from the storage: `DirectQueue`, `BrokerQueue`, or another with that signature.
+        moment: seconds that are long for the store and short for people; set more for a slow or a remote store.
+        patience: seconds after which a test counts as hung.
+        cancellations: number of moments at which a call is cancelled.
+        in_order: number of jobs whose order is checked.
     """

@@ -1,15 +1,15 @@
-"""What every storage adapter must do, as tests that an adapter's own test suite inherits.
+"""The storage contract: tests that every storage adapter must pass, to be inherited by the adapter's own test suite.
 
-The queue's safety rests on these sentences and on nothing else in a store. An adapter is tested like this, with
-pytest and pytest-asyncio in either mode:
+The queue's safety rests on these properties of a store, and on no others. Test an adapter like this, with pytest
+and pytest-asyncio in either mode:
 
     class TestMyStorage(StorageContract):
         @pytest.fixture
         def make_storage(self, tmp_path):
             return lambda: MyStorage(tmp_path / "object")
 
-`make_storage` gives a function, plain or async, that opens one more handle on the object of this test, which does
-not exist yet. Handles that have `release` are released by the test.
+`make_storage` returns a function, plain or async, that opens one more handle on the object of this test. The object
+does not exist at first. Handles that have `release` are released by the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ StorageFactory = Callable[[], ObjectStoragePort | Awaitable[ObjectStoragePort]]
 
 
 async def count_up(storage: ObjectStoragePort, times: int) -> None:
-    """Add one to the number in an object, so many times, beside others who do the same."""
+    """Add one to the number in an object, `times` times, while other writers do the same."""
     for _ in range(times):
         while True:
             content, etag = await storage.read()
@@ -48,16 +48,16 @@ async def count_up(storage: ObjectStoragePort, times: int) -> None:
 
 @pytest.mark.asyncio
 class StorageContract:
-    """Subclass it, give it a `make_storage` fixture, and set what differs for a slow or unusual store.
+    """Subclass it, give it a `make_storage` fixture, and set the attributes that differ for a slow or unusual store.
 
     Attributes:
         etag_names_the_write: False for a store whose etag is a hash of the content, such as S3.
-        writers: how many race each other.
-        increments: how many each of them makes.
-        large_body: how many bytes the largest object has.
-        overwrites: how many times an object is replaced under its readers, and writes are cancelled.
-        listed: how many objects there are to list, where the storage can do that.
-        patience: seconds after which a test has hung.
+        writers: number of writers that race each other.
+        increments: number of increments that each of them makes.
+        large_body: size of the largest object, in bytes.
+        overwrites: number of times that an object is replaced under its readers, and that writes are cancelled.
+        listed: number of objects to list, if the storage can list.
+        patience: seconds after which a test counts as hung.
     """
 
     etag_names_the_write = True
@@ -74,7 +74,7 @@ class StorageContract:
 
     @asynccontextmanager
     async def handles(self, make_storage: StorageFactory, count: int = 1) -> AsyncIterator[list[ObjectStoragePort]]:
-        """So many handles on the object of this test, and the time to use them."""
+        """Open `count` handles on the object of this test, and allow `patience` seconds to use them."""
         async with asyncio.timeout(self.patience), AsyncExitStack() as closing:
             opened = []
             for _ in range(count):
@@ -224,7 +224,7 @@ class StorageContract:
             assert await storage.read() == (old, etag), "a write that had to be refused has landed after all"
 
     async def _write_until_it_lands(self, storage: ObjectStoragePort, content: bytes) -> str:
-        """Write over what a cancelled write may still change: it can do so once."""
+        """Write until it succeeds. A cancelled write may still land and cause a conflict, but only once."""
         while True:
             _, etag = await storage.read()
             try:
@@ -255,7 +255,7 @@ class StorageContract:
 
     @asynccontextmanager
     async def listing_handle(self, make_storage: StorageFactory) -> AsyncIterator[SupportsListing]:
-        """A handle that lists what is beside the object of this test; the test is skipped if it cannot."""
+        """Yield a handle that lists the objects beside that of this test; skip the test if it cannot list."""
         async with self.handles(make_storage) as [storage]:
             if not isinstance(storage, SupportsListing):
                 pytest.skip("this store has no list_beside, which is optional")

@@ -1,7 +1,7 @@
-"""Time that passes only when nothing else can: sleeping five minutes takes none, and a test says what time it is.
+"""Virtual time: the clock jumps to the next timer when nothing else can run, so a sleep of five minutes takes none.
 
-`run` drives a coroutine on an event loop whose clock jumps to the next timer whenever no task is ready. Everything
-that waits by asyncio waits in that time; `VirtualClock` reads it, for whatever takes a `jqueue.ports.clock.Clock`.
+`run` drives a coroutine on an event loop whose clock jumps to the next timer whenever no task is ready. All waiting
+by asyncio happens in that time. `VirtualClock` reads it, for code that takes a `jqueue.ports.clock.Clock`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""What a virtual wall clock shows at first."""
+"""Time that a virtual wall clock shows at first."""
 
 RESOLUTION = 1e-6
-"""Seconds by which the clock moves at the least: less would be lost in rounding after some months."""
+"""Smallest step of the clock, in seconds: a smaller one would be lost in rounding after some months."""
 
 REAL_WAIT = 5.0
-"""Seconds of real time that threads may take before a loop with nothing else to do is declared stuck."""
+"""Seconds of real time to wait for threads before a loop with nothing else to do is declared stuck."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer when no callback is ready.
 
-    Work in threads (`asyncio.to_thread`) is waited for in real time before the clock jumps.
+    The clock does not jump while work runs in threads (`asyncio.to_thread`): the loop waits for it in real time.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return timer
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """As in asyncio; the clock stands still meanwhile."""
+        """As in asyncio. The clock stands still until the function has returned."""
         future = super().run_in_executor(executor, func, *args)
         self._threads_busy += 1
         future.add_done_callback(self._thread_done)
         return future
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
-        """As in asyncio; the clock stands still meanwhile."""
+        """As in asyncio. The clock stands still meanwhile."""
         self._threads_busy += 1
         try:
             await super().shutdown_default_executor(*timeout)
@@ -91,7 +91,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._threads_busy -= 1
 
     def _run_once(self) -> None:
-        """One turn of the loop. The one of asyncio asks the system twice a turn whether a socket is ready."""
+        """Run one turn of the loop. The turn of asyncio asks the system twice whether a socket is ready."""
         if self._threads_busy:
             super()._run_once()  # type: ignore[misc]
             return
@@ -111,7 +111,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._run_ready(len(ready))
 
     def _run_ready(self, count: int) -> None:
-        """Run the callbacks that are ready now, and not those that they make ready."""
+        """Run the first `count` callbacks that are ready, and none that they make ready."""
         ready = self._ready
         for _ in range(count):
             handle = ready.popleft()
@@ -120,7 +120,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class Callback:
-    """What `asyncio.Handle` and `asyncio.TimerHandle` are, in fewer words: a simulation makes millions of them."""
+    """A small `asyncio.Handle` and `asyncio.TimerHandle` in one: a simulation makes millions of them."""
 
     __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_context", "_loop", "_when")
 
@@ -142,19 +142,19 @@ class Callback:
         self._cancelled = False
 
     def when(self) -> float:
-        """When it is due, in seconds of the loop."""
+        """Return the time at which the callback is due, in seconds of the loop."""
         return self._when
 
     def cancel(self) -> None:
-        """Never run it."""
+        """Cancel the callback: it will never run."""
         self._cancelled = True
 
     def cancelled(self) -> bool:
-        """Whether it will never run."""
+        """True if the callback was cancelled and will never run."""
         return self._cancelled
 
     def get_loop(self) -> VirtualTimeLoop:
-        """Where it runs."""
+        """Return the loop that runs the callback."""
         return self._loop
 
     def _run(self) -> None:
@@ -172,7 +172,7 @@ class Callback:
 
 
 class _BoundedSelector(selectors.SelectSelector):
-    """Waits for threads, and not for ever."""
+    """A selector that waits for threads, but not forever."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return super().select(REAL_WAIT if timeout is None else timeout)
@@ -182,18 +182,18 @@ class VirtualClock:
     """A clock that shows the running loop's time, and can be set wrong.
 
     Args:
-        skew: how far its wall clock is ahead of the others.
+        skew: time by which its wall clock is ahead of the others.
     """
 
     def __init__(self, skew: timedelta = timedelta()) -> None:
         self.skew = skew
 
     def now(self) -> datetime:
-        """The wall clock, UTC."""
+        """Return the time of the wall clock, in UTC."""
         return EPOCH + timedelta(seconds=self.monotonic()) + self.skew
 
     def monotonic(self) -> float:
-        """The loop's time, in seconds."""
+        """Return the loop's time in seconds, or 0 if no loop runs."""
         try:
             return asyncio.get_running_loop().time()
         except RuntimeError:
@@ -201,6 +201,6 @@ class VirtualClock:
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, in virtual time."""
+    """Run a coroutine to its end in virtual time, and return its result."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""What a worker did in a test: each run of each job, in the order in which they ended."""
+"""Report of a worker's run in a test: each run of each job, in the order in which the runs ended."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jqueue.worker.retries import Kind
 
 
 class RecordedError(Exception):
-    """What a worker recorded with a job when no handler raised it: a payload that cannot be parsed, a timeout."""
+    """Error that a worker recorded with a job although no handler raised it: an unreadable payload, a timeout."""
 
 
 class RunawayError(RuntimeError):
-    """More jobs ran than they should, and there is still something to do."""
+    """More jobs ran than allowed, or the clock jumped too often, and there is still something to do."""
 
 
 class Ran(NamedTuple):
-    """One job that was run, once: a job that is tried three times makes three of these.
+    """One run of one job: a job that is tried three times makes three of these.
 
     Attributes:
-        entrypoint: whose job.
-        job_id: which.
-        attempt: how often it had been claimed by then.
+        entrypoint: entrypoint of the job.
+        job_id: id of the job.
+        attempt: number of times the job had been claimed by then.
         outcome: "succeeded", "failed" (and to be tried again), "dead", "snoozed", "handed_back", "cancelled" or "lost".
-        result: what the handler returned; one in a process of its own says so only with `keep_result`.
-        error: what the handler raised, or `RecordedError`; None if it succeeded.
+        result: value that the handler returned; for a handler in a process of its own, only with `keep_result`.
+        error: exception that the handler raised, or `RecordedError`; None if it succeeded.
     """
 
     entrypoint: str
@@ -41,7 +41,7 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What a worker did: `Ran` after `Ran`. It can be looped over, indexed and counted with `len`.
+    """All runs of a worker, as `Ran` tuples. It can be looped over, indexed and counted with `len`.
 
     Attributes:
         ran: each run of each job.
@@ -51,16 +51,16 @@ class WorkReport:
 
     @property
     def counts(self) -> RunReport:
-        """How many succeeded, failed and so on."""
+        """Number of runs for each outcome."""
         return report_of(Counter(ran.outcome for ran in self.ran))
 
     @property
     def outcomes(self) -> list[Kind]:
-        """How each run ended."""
+        """Outcome of each run."""
         return [ran.outcome for ran in self.ran]
 
     def of(self, entrypoint: str) -> list[Ran]:
-        """What ran of one entrypoint."""
+        """Return the runs of one entrypoint."""
         return [ran for ran in self.ran if ran.entrypoint == entrypoint]
 
     def __len__(self) -> int:

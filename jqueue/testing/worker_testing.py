@@ -1,8 +1,8 @@
-"""`WorkerTester`: runs a worker until nothing is left to do, jumping over all waiting, and tells what ran.
+"""`WorkerTester`: runs a worker until nothing is left to do, skips all waiting, and reports what ran.
 
-What runs is the worker itself: `Worker.run` with `drain=True`. It works on a queue that looks like the one of the test,
-watches what is claimed and what becomes of it, and, when the worker finds nothing more to do, moves the clock to when
-the next job is due and lets it look again. So delays, retries, limits and schedules are those of the queue.
+The tester runs the real worker: `Worker.run` with `drain=True`, on a wrapper around the queue of the test. The wrapper
+watches claims and their outcomes. When the worker finds no job, the wrapper moves the clock to the time at which the
+next one is due, and lets the worker look again. So delays, retries, limits and schedules are those of the queue.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class WorkerTester:
     """Runs workers on a queue whose clock can be moved.
 
     Args:
-        queue: any queue that goes by the clock.
+        queue: any queue that goes by `clock`.
         clock: the clock of the queue, and of its storage if that has one.
 
     Attributes:
-        queue: the same.
-        clock: the same.
-        report: what ran last; None at first. It is there, too, when a run ended with an error.
+        queue: the queue given.
+        clock: the clock given.
+        report: report of the last run, None before the first. It is set even if the run raised an error.
 
     Raises:
-        TypeError: it is no queue.
-        ValueError: the queue goes by another clock.
+        TypeError: `queue` is not a queue.
+        ValueError: the queue or its storage goes by another clock.
     """
 
     def __init__(self, queue: JobQueue, clock: FakeClock) -> None:
@@ -60,29 +60,30 @@ class WorkerTester:
         max_jobs: int = 1000,
         raise_errors: bool = True,
     ) -> WorkReport:
-        """Run a worker until nothing is left to do for it, and return what ran.
+        """Run a worker until nothing is left for it to do, and return a report of what ran.
 
-        Whenever nothing is ready, the clock jumps to when the next job is: its delay or the wait before its next try is
-        over, or the rate limit of its entrypoint lets it in. Schedules whose time comes on the way fire. What handlers
-        themselves sleep, and their timeouts, take real time.
+        When no job is ready, the clock jumps to the time of the next one: its delay ends, its next try is due, or the
+        rate limit of its entrypoint allows it. Schedules that come due on the way fire. Sleeps inside handlers, and
+        handler timeouts, take real time.
 
         Args:
-            worker: yours, with its handlers, middleware and lifespan.
-            until: how far the clock may jump: a moment, or a timedelta or seconds from now. In the end it stands
-                there, and all schedules have fired that were due by then. Without it, jobs are waited for however
-                late they are, and schedules alone, which never end, are not.
-            max_jobs: so many runs are enough, those of one job counted each.
-            raise_errors: whether to raise what a job died of, when all is done. Errors of tries before the last, and
-                of jobs that succeeded in the end, are only in the report.
+            worker: your worker, with its handlers, middleware and lifespan.
+            until: limit for the clock: a moment, or a timedelta or seconds from now. At the end the clock shows this
+                time, and all schedules due by then have fired. Without it, the clock goes to every job, however late
+                it is due. Schedules never end, so they alone do not keep the run going.
+            max_jobs: largest number of runs; a retried job counts once for each try.
+            raise_errors: True to raise, at the end, the error of the first job that died. Errors of earlier tries,
+                and of jobs that succeeded in the end, are only in the report.
 
         Returns:
-            What ran, in the order in which it ended.
+            Each run, in the order in which the runs ended.
 
         Raises:
-            RunawayError: more than `max_jobs` runs are needed: something never ends.
-            BaseException: what the first dead job died of, as its handler raised it, or RecordedError. A note tells
-                which job it was, and how many more died.
-            RuntimeError: the worker runs already, or has no handlers.
+            RunawayError: `max_jobs` runs were not enough, or the clock jumped 10,000 times without a job: something
+                never ends.
+            BaseException: the error of the first dead job, as its handler raised it, or RecordedError. A note names
+                the job, and counts the other dead jobs.
+            RuntimeError: the worker is running already, or has no handlers.
         """
         self._check_clock()
         end = self._end(until)
@@ -99,7 +100,7 @@ class WorkerTester:
         return report
 
     async def _run(self, worker: Worker, watched: WatchedQueue) -> None:
-        """Run the worker, with what watches around every other middleware."""
+        """Run the worker with the watching middleware outside all others."""
         async with AsyncExitStack() as stack:
             await opened(self.queue, stack, tuple(worker.handlers))
             middlewares = worker._middlewares
@@ -108,7 +109,7 @@ class WorkerTester:
                 while True:
                     await worker.run(watched, drain=True, signals=False)
                     if not watched.forget_lost():
-                        return  # otherwise the worker ended without knowing how late it is
+                        return  # otherwise run again: lost jobs seemed held, and kept the clock from moving
             finally:
                 middlewares.remove(watched.watch)
 
