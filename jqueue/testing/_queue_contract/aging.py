@@ -1,4 +1,4 @@
-"""Aging: waiting is worth priority, so that what is urgent cannot keep the rest waiting for ever."""
+"""Aging: a job gains priority as it waits, so that urgent jobs cannot keep the others waiting forever."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HOUR = timedelta(hours=1)
 
 
 class AgingContract(QueueContractBase):
-    """Where jobs age, who has waited long enough goes first; who fails again and again does not."""
+    """With aging, a job that has waited long enough is served first. A job that fails again and again is not."""
 
     async def later(self, queue: JobQueue, entrypoint: str = "work", **options: Any) -> Job:
-        """A job enqueued at a later time than whatever was before."""
+        """Enqueue a job at a later time than all jobs before it."""
         await self.until_after(queue, await self.time(queue))
         return await queue.enqueue(entrypoint, b"payload", **options)
 

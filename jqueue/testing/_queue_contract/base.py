@@ -1,4 +1,4 @@
-"""What the parts of the queue contract share: how queue objects are made, and how time, writes and errors are seen."""
+"""Shared by the parts of the queue contract: making queue objects, and observing time, writes and errors."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ QueueFactory = Callable[..., JobQueue | Awaitable[JobQueue]]
 
 
 def ids(jobs: Iterable[Job]) -> list[str]:
-    """The ids of jobs, in their order."""
+    """Return the ids of jobs, in their order."""
     return [job.id for job in jobs]
 
 
 @pytest.mark.asyncio
 class QueueContractBase:
-    """How a user's class configures the contract, and what its tests are made with.
+    """Settings of the contract that a user's class may change, and helpers for its tests.
 
     Attributes:
-        kind: what the default `make_queue` makes of a storage.
-        moment: seconds that are long for the store and short for people: delays and timeouts that have to pass.
-        patience: seconds after which a test has hung.
-        cancellations: at how many moments a dequeue is cancelled.
+        kind: class of the queue that the default `make_queue` makes from a storage.
+        moment: seconds that are long for the store and short for people: used for delays and timeouts that must pass.
+        patience: seconds after which a test counts as hung.
+        cancellations: number of moments at which a call is cancelled.
     """
 
     kind: Callable[..., Any] = DirectQueue
@@ -64,13 +64,13 @@ class QueueContractBase:
     async def queues(
         self, make_queue: QueueFactory, count: int = 1, needs: Iterable[str] = (), **options: Any
     ) -> AsyncIterator[list[JobQueue]]:
-        """So many queue objects on the queue of this test, open, and the time to use them.
+        """Open `count` queue objects on the queue of this test, and allow `patience` seconds to use them.
 
         Args:
             make_queue: the fixture.
-            count: how many.
-            needs: capabilities without which the test says nothing; it is skipped then.
-            options: for `make_queue`.
+            count: number of queue objects.
+            needs: capabilities that the test needs; without them it is skipped.
+            options: options for `make_queue`.
         """
         async with asyncio.timeout(self.patience), AsyncExitStack() as closing:
             opened = []
@@ -86,14 +86,14 @@ class QueueContractBase:
             yield opened
 
     def storage_of(self, queue: JobQueue) -> ObjectStoragePort:
-        """Where the blob is; skips the test if the queue is not kept in one."""
+        """Return the storage of the blob, or skip the test if the queue does not have one."""
         storage = getattr(queue, "storage", None)
         if not isinstance(storage, ObjectStoragePort):
             pytest.skip("this queue is not one object in a store")
         return storage
 
     async def fingerprint(self, queue: JobQueue) -> object:
-        """What moves with every write: the object and its etag, or the state where there is no such object."""
+        """Return a value that changes with every write: the object with its etag, or else the state."""
         storage = getattr(queue, "storage", None)
         return await storage.read() if isinstance(storage, ObjectStoragePort) else await queue.read_state()
 
@@ -111,20 +111,20 @@ class QueueContractBase:
             return
 
     async def until(self, condition: Callable[[], Awaitable[object]]) -> None:
-        """Look again and again until it is so; the time that a test has ends it otherwise."""
+        """Check a condition again and again until it holds. The test's time limit ends the wait otherwise."""
         while not await condition():  # noqa: ASYNC110 - what is waited for happens in the store
             await asyncio.sleep(self.moment / 10)
 
     async def one_job(self, queue: JobQueue, **arguments: Any) -> Job:
-        """A job, enqueued and claimed."""
+        """Enqueue and claim one job."""
         await queue.enqueue("work", b"payload", **arguments)
         [job] = await queue.dequeue("work")
         return job
 
     async def expiring_job(self, queue: JobQueue, **arguments: Any) -> tuple[Job, datetime]:
-        """A job, enqueued and claimed before it expires, and when it would."""
+        """Enqueue a job that expires, and claim it before it does. Return the job and the time of its expiry."""
         margin = self.moment
-        while True:  # a machine too slow for a short time gets a longer one
+        while True:  # on a slow machine the job may expire too soon: then try a longer time
             expiry = await self.time(queue) + timedelta(seconds=margin)
             await queue.enqueue("work", b"payload", expires_at=expiry, **arguments)
             if jobs := await queue.dequeue("work"):
@@ -132,7 +132,7 @@ class QueueContractBase:
             margin *= 4
 
     async def time(self, queue: JobQueue) -> datetime:
-        """The time by the queue's clock."""
+        """Return the time by the queue's clock."""
         return (await queue.enqueue("clock", b"")).created_at
 
     async def until_after(self, queue: JobQueue, time: datetime) -> None:
@@ -144,18 +144,18 @@ class QueueContractBase:
         await self.until(is_past)
 
     async def lost_claim(self, queue: JobQueue, operator: JobQueue, **arguments: Any) -> Job:
-        """A job as its former holder knows it: its claim was revoked, and nobody has it now."""
+        """Return a job with a revoked claim, as its former holder knows it. No worker holds it now."""
         job = await self.one_job(queue, **arguments)
         assert await operator.requeue_stale(0) == 1
         return job
 
     async def find(self, queue: JobQueue, job: Job | Claim | str) -> Job | None:
-        """The job as the queue holds it now; None if it has left."""
+        """Return the job as the queue holds it now; None if it has left."""
         job_id = job if isinstance(job, str) else job.id if isinstance(job, Job) else job.job_id
         return (await queue.read_state()).find(job_id)
 
     async def held(self, queue: JobQueue, job: Job | Claim | str) -> Job:
-        """The job as the queue holds it now."""
+        """Return the job as the queue holds it now, and fail if it has left."""
         found = await self.find(queue, job)
         assert found is not None, "the job has left the queue"
         return found

@@ -1,4 +1,4 @@
-"""What operators change of jobs that wait; how long dead ones are kept; several things at once, each for itself."""
+"""Changes by operators: rescheduling, other priorities, retention of dead jobs, several operations in one commit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HOUR = timedelta(hours=1)
 
 
 class ChangesContract(QueueContractBase):
-    """A job that waits may get another time or priority; a dead one leaves when it was kept for long enough."""
+    """A waiting job may get another time or priority. A dead job leaves when its retention is over."""
 
     async def unchangeable(self, queue: JobQueue) -> list[tuple[Job, str]]:
-        """Jobs that are not queued, each with its status."""
+        """Make jobs that are not queued, and return each with its status."""
         jobs = [(await self.one_job(queue), "in_progress")]
         if queue.capabilities.dead_letters:
             dead = await self.one_job(queue)
@@ -40,7 +40,7 @@ class ChangesContract(QueueContractBase):
             later = await operator.reschedule(first.id, delay=HOUR)
             assert later == await self.held(queue, first)
             assert later.run_at is not None
-            assert later.run_at >= first.created_at + HOUR - timedelta(seconds=2)  # two clocks, which may differ
+            assert later.run_at >= first.created_at + HOUR - timedelta(seconds=2)  # the two clocks may differ
             assert later.evolve(run_at=None) == first
             assert ids([second]) == ids(await queue.dequeue("work", batch_size=9))
             assert (await operator.stats()).scheduled == 1
@@ -50,7 +50,7 @@ class ChangesContract(QueueContractBase):
             first = await queue.enqueue("work", b"payload", delay=HOUR)
             second = await queue.enqueue("work", b"payload")
             third = await queue.enqueue("work", b"payload", delay=HOUR)
-            past = await self.time(queue) - timedelta(seconds=5)  # by any of the clocks
+            past = await self.time(queue) - timedelta(seconds=5)  # past by any of the clocks
             await operator.reschedule(third.id, run_at=past)
             await operator.reschedule(first.id, delay=0)
             assert ids([first, second, third]) == ids(await queue.dequeue("work", batch_size=9))
@@ -141,7 +141,7 @@ class ChangesContract(QueueContractBase):
             assert await queue.redrive(dead.id) == 1
 
     async def until_dead_for(self, queue: JobQueue, job: Job) -> Job:
-        """The job when it has been dead for a moment."""
+        """Wait until a job has been dead for a moment, and return it."""
         dead = await self.held(queue, job)
         assert dead.dead_at is not None
         await self.until_after(queue, dead.dead_at + timedelta(seconds=self.moment))
@@ -155,7 +155,7 @@ class ChangesContract(QueueContractBase):
             await queue.configure(dead_retention=0)
             assert ids(await queue.dequeue("work")) == [dead.id]
 
-    # Each for itself
+    # Independent operations
 
     async def test_of_several_things_each_is_done_or_refused_for_itself_and_in_order(
         self, make_queue: QueueFactory

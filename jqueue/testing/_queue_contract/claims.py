@@ -1,4 +1,4 @@
-"""Claims: who may ack, nack and heartbeat, and what the others are told."""
+"""Claims: which callers may ack, nack and heartbeat a job, and which error the others get."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ by_every_verb = pytest.mark.parametrize("verb", VERBS)
 
 
 class ClaimsContract(QueueContractBase):
-    """Only the holder of a job's current claim ends or prolongs it; whoever lost it is told, and changes nothing."""
+    """Only the holder of a job's current claim ends or prolongs it. Former holders get an error and change nothing."""
 
     def verb(self, name: str) -> tuple[Callable[[JobQueue, Job | Claim | str], Awaitable[None]], list[str]]:
-        """A verb for claims, and what a queue needs for this test of it."""
+        """Return a verb for claims, and the capabilities that its test needs."""
         return VERBS[name], ["fencing", *(["heartbeat"] if name == "heartbeat" else [])]
 
     @by_every_reference
@@ -106,13 +106,13 @@ class ClaimsContract(QueueContractBase):
             [current] = await queue.dequeue()
             assert (lost.id, lost.attempt + 1) == (current.id, current.attempt)
             before = await self.fingerprint(queue)
-            for _ in range(2):  # asking again makes it no clearer which of the two is meant
+            for _ in range(2):  # asking again does not settle which of the two claims is meant
                 with pytest.raises(ClaimLostError):
                     await call(queue, current.id)
             assert before == await self.fingerprint(queue)
             with pytest.raises(ClaimLostError):
                 await call(queue, lost)
-            await call(queue, current.id)  # the lost one is known to be lost: only one is left that it can mean
+            await call(queue, current.id)  # the lost claim is known to be lost, so the id means the current one
 
     async def test_an_ack_repeated_with_the_same_job_succeeds(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["fencing"]) as [queue, other]:

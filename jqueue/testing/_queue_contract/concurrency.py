@@ -1,4 +1,4 @@
-"""Concurrency keys: jobs that share one, of whatever entrypoint, are not in progress beyond a ceiling of their own."""
+"""Concurrency keys: jobs that share a key, of any entrypoint, run together only up to a ceiling."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jqueue.testing._queue_contract.limits import ENDINGS, HOUR, by_every_ending
 
 
 class ConcurrencyContract(QueueContractBase):
-    """A job is claimed while fewer jobs with its key are in progress than it allows; until then others go before."""
+    """A job is claimed while fewer jobs with its key are in progress than it allows. Until then others go first."""
 
     async def keyed(self, queue: JobQueue, entrypoint: str = "work", limit: int | None = None, **options: Any) -> str:
-        """The id of a new job with the key."""
+        """Enqueue a job with the key, and return its id."""
         options = {"concurrency_key": "the-key", "concurrency_limit": limit, **options}
         return (await queue.enqueue(entrypoint, b"payload", **options)).id
 

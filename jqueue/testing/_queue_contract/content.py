@@ -1,4 +1,4 @@
-"""What the blob holds, and what is shown of it: values that nobody can change, lines kept as they are, no payloads."""
+"""The blob and the values returned: values are immutable, lines are kept as they are, payloads stay hidden."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
 
 PAYLOAD = b"the-secret-of-this-payload"
 SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.hex()[8:32])
-"""How parts of the payload would look in a text."""
+"""Parts of the payload as they would look in a text."""
 
 Change = Callable[[bytes], bytes]
 
 
 def in_a_line(text: bytes, other: bytes) -> Change:
-    """A change of one job's line that leaves the layout as it is."""
+    """Return a change of one job's line that keeps the layout."""
     return lambda content: content.replace(text, other, 1)
 
 
 def in_another_layout(text: bytes, other: bytes) -> Change:
-    """A change by an editor that lays the whole out anew."""
+    """Return a change by an editor that rewrites the whole layout."""
     return lambda content: json.dumps(json.loads(content.replace(text, other, 1)), indent=4).encode()
 
 
 class ContentContract(QueueContractBase):
-    """The blob is plain, mendable and private; looking at it changes nothing."""
+    """The blob is plain text, mendable and private. Reading it changes nothing."""
 
     async def test_polling_an_empty_queue_never_writes(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2) as queues:
@@ -145,13 +145,13 @@ class ContentContract(QueueContractBase):
                     for call in (asked.dequeue, asked.read_state, asked.stats, enqueue):
                         with pytest.raises(StorageError, match="the queue's object") as raised:
                             await call()
-                        # A queue that had its state at hand sent its write, and the refusal of it proves nothing.
+                        # A queue with a cached state sends its write, and a refused write proves nothing here.
                         assert isinstance(raised.value, InvalidBlobError) or (asked, call) == (queue, asked.dequeue)
                         self.assert_private("".join(traceback.format_exception(raised.value)))
             assert before == await self.fingerprint(queue)
 
     def assert_private(self, text: str) -> None:
-        """No part of the payload is in the text."""
+        """Fail if any part of the payload is in the text."""
         assert [spoken for spoken in SPOKEN if spoken in text] == [], text
 
     async def test_no_repr_shows_a_payload(self, make_queue: QueueFactory) -> None:
@@ -178,7 +178,7 @@ class ContentContract(QueueContractBase):
             for provoke in self._provocations(queue, job, taken, lost):
                 try:
                     await provoke()
-                except Exception as refusal:  # which one it should be, other tests say
+                except Exception as refusal:  # other tests check its type
                     raised.append(refusal)
             if hasattr(queue, "storage"):
                 for text, other_text in ((SPOKEN[1].encode(), PAYLOAD), (b'"entrypoint": "work"', b'"entrypoint": 5')):
@@ -198,7 +198,7 @@ class ContentContract(QueueContractBase):
         return job
 
     def _provocations(self, queue: JobQueue, job: Job, taken: Job, lost: Job) -> list[Callable[[], Awaitable[object]]]:
-        """Calls that are refused, each with a payload at hand."""
+        """Return calls that are refused, each with the payload among its arguments."""
         wrong: Any = PAYLOAD.decode()
         mapping: Any = {"payload": PAYLOAD}
         unknown = Job(entrypoint="work", payload=PAYLOAD, status=JobStatus.IN_PROGRESS, attempt=1)

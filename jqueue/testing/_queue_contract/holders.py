@@ -1,4 +1,4 @@
-"""Claims with a name, by which they are found again; and claims of those jobs alone that were there at some moment."""
+"""Named claims, which can be found again by their name, and claims restricted to jobs that existed at some moment."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ NEEDS = ("holders", "transactions")
 
 
 class HoldersContract(QueueContractBase):
-    """A holder is told as long as the claim lasts, and no longer."""
+    """The queue shows a job's holder as long as the claim lasts, and no longer."""
 
     async def claim(self, queue: JobQueue, entrypoint: str | None = "work", **options: Any) -> list[Job]:
-        """Claim by an operation, as the options of the verb have no names."""
+        """Claim jobs by an operation, since the verb `dequeue` has no option for a name."""
         [jobs] = await queue.apply(Dequeue(entrypoint, **options))
         assert isinstance(jobs, list)
         return jobs
 
     async def held_under(self, queue: JobQueue, name: str) -> list[Job]:
-        """The jobs held under a name."""
+        """Return the jobs held under a name."""
         return [job for job in (await queue.read_state()).jobs if job.holder == name]
 
     async def test_who_lost_its_memory_finds_what_it_held(self, make_queue: QueueFactory) -> None:

@@ -1,4 +1,4 @@
-"""Unique keys: no two live jobs have the same."""
+"""Unique keys: no two live jobs have the same key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 class KeysContract(QueueContractBase):
-    """While a job that has a unique key is queued, scheduled or in progress, no second one can have it."""
+    """While a job with a unique key is queued, scheduled or in progress, no second job can have that key."""
 
     @pytest.mark.parametrize("state", ["queued", "scheduled", "in progress", "given back"])
     async def test_a_live_job_holds_its_key(self, make_queue: QueueFactory, state: str) -> None:

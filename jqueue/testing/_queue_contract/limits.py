@@ -1,4 +1,4 @@
-"""What holds the jobs of an entrypoint back, for all consumers together: pauses, ceilings of running jobs, rates."""
+"""Limits of one entrypoint, common to all consumers: pauses, ceilings of running jobs, rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ending = Callable[[JobQueue, Job], Awaitable[object]]
 
 
 async def cancelled(queue: JobQueue, job: Job) -> None:
-    """It was cancelled while it was in progress, and its holder has heard of it."""
+    """Cancel a job in progress, and have its holder nack it."""
     await queue.cancel(job.id, running=True)
     await queue.nack(job)
 
@@ -36,7 +36,7 @@ ENDINGS: dict[str, tuple[list[str], Ending]] = {
     "revoke": (["fencing"], lambda queue, job: queue.requeue_stale(0)),
     "cancel": (["cancel_running"], cancelled),
 }
-"""How a claim ends, and what a queue needs for that."""
+"""Ways in which a claim ends, each with the capabilities that it needs."""
 
 SOUGHT: dict[str, str | Sequence[str] | None] = {
     "all": None,
@@ -50,10 +50,10 @@ by_everything_sought = pytest.mark.parametrize("sought", SOUGHT.values(), ids=SO
 
 
 class LimitsContract(QueueContractBase):
-    """A limit holds at every commit, whoever claims; what it holds back keeps its place, and nothing else waits."""
+    """A limit holds at every commit, for every consumer. A job held back keeps its place, and no other job waits."""
 
     async def several(self, queue: JobQueue, count: int, entrypoint: str = "work") -> list[str]:
-        """The ids of so many new jobs."""
+        """Enqueue `count` jobs, and return their ids."""
         return [(await queue.enqueue(entrypoint, b"%d" % number)).id for number in range(count)]
 
     # Pauses
@@ -301,7 +301,7 @@ class LimitsContract(QueueContractBase):
 
             workers = [asyncio.create_task(work(queue, size)) for queue in queues for size in (1, 2)]
             await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-            for worker in workers:  # those that wait for more jobs would do so for long
+            for worker in workers:  # the others would wait long for more jobs
                 worker.cancel()
             for outcome in await asyncio.gather(*workers, return_exceptions=True):
                 assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome

@@ -1,4 +1,4 @@
-"""Jobs in, jobs out: what comes back, and in which order."""
+"""Enqueue and dequeue: jobs come back as they were put in, and in the right order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SlowClock(SystemClock):
     """The clock of a machine that is an hour behind."""
 
     def now(self) -> datetime:
-        """An hour ago."""
+        """Return the time of an hour ago."""
         return super().now() - timedelta(hours=1)
 
 
 class OrderContract(QueueContractBase):
-    """Jobs are served by priority and then by commit order, as they were put in."""
+    """Jobs are served by priority, then in commit order, and come back unchanged."""
 
     in_order: ClassVar[int] = 12
 

@@ -1,4 +1,4 @@
-"""What is refused before anything is sent: wrong input, jobs for which there is no room, and missing capabilities."""
+"""Calls that are refused before anything is sent: wrong input, jobs beyond the size limit, missing capabilities."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "deadline": BAD_DURATIONS,
 }
 OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key"}
-"""What says something about a key, and the key without which it is refused, even with the good value 5."""
+"""Options that depend on a key, each with that key: without it, even the good value 5 is refused."""
 
 BAD_DEQUEUES: dict[str, list[Any]] = {
     "entrypoint": [b"work", 5, [], [5], ["work", None]],
@@ -125,14 +125,14 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.schedules(),
     ],
 }
-"""What needs each capability. Fencing is not asked for, so there is no call to refuse."""
+"""Calls that need each capability. Fencing is not listed: no call asks for it, so there is none to refuse."""
 
 
 class RefusalsContract(QueueContractBase):
-    """What is refused says why, and leaves not a byte changed."""
+    """A refused call gives a reason, and leaves every byte of the queue unchanged."""
 
     async def refuse(self, queue: JobQueue, calls: Iterable[tuple[str, Callable[[], Awaitable[object]]]]) -> str:
-        """What was not refused as it should be, each with what happened instead."""
+        """Return the calls that were not refused properly, one a line with its outcome; an empty text if all were."""
         problems = []
         before = await self.fingerprint(queue)
         for what, call in calls:
@@ -155,7 +155,7 @@ class RefusalsContract(QueueContractBase):
     def calls(
         self, verb: Callable[..., Awaitable[object]], good: dict[str, Any], bad: dict[str, list[Any]]
     ) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
-        """A call for every bad value, with the other arguments good."""
+        """Return a call for every bad value, with the other arguments good."""
 
         def call(name: str, value: object) -> Callable[[], Awaitable[object]]:
             return lambda: verb(**{**good, name: value})

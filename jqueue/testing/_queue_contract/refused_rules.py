@@ -1,4 +1,4 @@
-"""What is refused of limits, settings, cron entries and results: wrong input, before anything is sent."""
+"""Refused limits, settings, cron entries and results: wrong input, before anything is sent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BAD_ENTRIES: dict[str, list[Any]] = {
 
 
 class RefusedRulesContract(RefusalsContract, QueueContractBase):
-    """A limit, a setting or an entry that cannot be meant is refused, and leaves not a byte changed."""
+    """An invalid limit, setting or entry is refused, and leaves every byte of the queue unchanged."""
 
     async def test_bad_limits_are_refused(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["limits"]) as [queue]:

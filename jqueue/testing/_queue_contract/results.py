@@ -1,4 +1,4 @@
-"""Results: kept with the ack that made them, for whoever waits, as long as they were to be kept."""
+"""Results: kept in the commit of their ack, for all callers that wait, for as long as the job asked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RESULTS: list[Any] = [
 
 
 class ResultsContract(QueueContractBase):
-    """What an ack says is read by whoever asks for it, in this program or another, before the ack or after it."""
+    """The result given to an ack is returned to every caller that asks, in any program, before or after the ack."""
 
     @pytest.mark.parametrize("result", RESULTS, ids=lambda value: repr(value)[:30])
     async def test_a_result_comes_back_as_it_was(self, make_queue: QueueFactory, result: object) -> None:

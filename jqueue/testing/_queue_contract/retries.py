@@ -1,4 +1,4 @@
-"""What becomes of jobs that are given back: when they are tried again, when they are dead, what operators can do."""
+"""Jobs that are given back: when they are tried again, when they are dead, and how operators can act on them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ERRORS: list[tuple[Any, str]] = [
 
 
 class RetriesContract(QueueContractBase):
-    """A job given back is tried again, behind its equals, until its attempts are used up; then people decide."""
+    """A job given back is tried again, behind its equals, until its attempts are spent. Then operators decide."""
 
     async def dead_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
-        """A job that died."""
+        """Enqueue a job, make it dead, and return it."""
         enqueued = await queue.enqueue(entrypoint, b"payload", **arguments)
         [job] = await queue.dequeue(entrypoint)
         assert job.id == enqueued.id

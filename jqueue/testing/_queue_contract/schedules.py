@@ -1,4 +1,4 @@
-"""Cron entries: each of their times is one job, whoever dequeues, and however many do."""
+"""Cron entries: each occurrence becomes one job, no matter which and how many queue objects dequeue."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
 
 
 class SetClock(SystemClock):
-    """A clock that shows what it was set to."""
+    """A clock that shows the time it was set to."""
 
     def __init__(self, time: datetime) -> None:
         super().__init__()
         self.time = time
 
     def now(self) -> datetime:
-        """What it was set to."""
+        """Return the time that was set."""
         return self.time
 
 
 def occurrence(job: Job) -> datetime:
-    """The time for which a job was enqueued."""
+    """Return the time for which a cron entry enqueued a job."""
     return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
 
 
 class SchedulesContract(QueueContractBase):
-    """An entry that is due becomes a job at the next dequeue, in the same commit; what was missed becomes one."""
+    """A due entry becomes a job at the next dequeue, in the same commit. All missed occurrences become one job."""
 
     @asynccontextmanager
     async def clocked(self, make_queue: QueueFactory, count: int = 1) -> AsyncIterator[tuple[SetClock, list[JobQueue]]]:
-        """Queue objects and their clock; the test is skipped if their time comes from somewhere else."""
+        """Open queue objects on one settable clock. Skip the test if their time comes from elsewhere."""
         clock = SetClock(NOON - timedelta(minutes=30))
         async with self.queues(make_queue, count, ["schedules"], clock=clock) as queues:
             if await self.time(queues[0]) != clock.time:
@@ -54,10 +54,10 @@ class SchedulesContract(QueueContractBase):
             yield clock, queues
 
     async def fired(self, queue: JobQueue) -> list[Job]:
-        """The jobs in the queue that cron entries have enqueued."""
+        """Return the jobs in the queue that cron entries have enqueued."""
         return [job for job in (await queue.read_state()).jobs if SCHEDULED_FOR in job.headers]
 
-    # Set and removed
+    # Setting and removing
 
     async def test_an_entry_is_there_until_it_is_removed(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["schedules"]) as [queue, other]:
@@ -145,7 +145,7 @@ class SchedulesContract(QueueContractBase):
             assert before == await self.fingerprint(queue)
             assert [job.id] == ids(await queue.dequeue("work", batch_size=9))
 
-    # Fired
+    # Firing
 
     async def test_each_time_is_one_job_whatever_the_number_of_queues(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 3, ["schedules", "wait"]) as queues:

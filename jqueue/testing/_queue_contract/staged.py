@@ -1,4 +1,4 @@
-"""Jobs encoded elsewhere: added in one commit, all or none, and once for each transaction."""
+"""Staged jobs, encoded elsewhere: added in one commit, all or none, and once for each transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDS = ("staged", "transactions")
 
 
 def staged(*named: str, entrypoint: str = "work", **details: Any) -> StagedJobs:
-    """What a task has staged, as the commit reads it."""
+    """Return the jobs staged by one task, as the commit reads them."""
     writer = StagedWriter()
     for name in named:
         writer.add(name, entrypoint, b"payload of " + name.encode(), **details)
@@ -26,16 +26,16 @@ def staged(*named: str, entrypoint: str = "work", **details: Any) -> StagedJobs:
 
 
 class StagedContract(QueueContractBase):
-    """Whoever stages jobs and repeats what failed adds each of them once."""
+    """A caller that stages jobs and repeats failed calls adds each job once."""
 
     async def add(self, queue: JobQueue, *blocks: StagedJobs, **options: Any) -> StagedReceipt:
-        """Add staged jobs, alone in their call."""
+        """Add staged jobs, alone in their call, and return the receipt."""
         [receipt] = await queue.apply(EnqueueStaged(blocks, **options))
         assert isinstance(receipt, StagedReceipt)
         return receipt
 
     async def last(self, queue: JobQueue, app_id: str) -> int | None:
-        """The version of an application's last transaction."""
+        """Return the version of an application's last transaction; None if there is none."""
         [version] = await queue.apply(LastTransaction(app_id))
         assert version is None or isinstance(version, int)
         return version

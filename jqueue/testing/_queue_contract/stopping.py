@@ -1,4 +1,4 @@
-"""Cancelling jobs in progress: their holder is told at its next heartbeat, and the job leaves when its claim ends."""
+"""Cancelling jobs in progress: the holder is told at its next heartbeat, and the job leaves when its claim ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR = timedelta(hours=1)
 
 
 class StoppingContract(QueueContractBase):
-    """A holder that is told to stop keeps its claim until it ends it; then the job is gone, or finished by an ack."""
+    """A holder that is told to stop keeps its claim until it ends it. Then the job is gone, or finished by an ack."""
 
     async def test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["cancel_running", "heartbeat"]) as [queue, operator]:

@@ -1,4 +1,4 @@
-"""What time does to jobs: delays, expiry, waiting for jobs, and claims that nobody confirms."""
+"""Time: delays, expiry, waiting for jobs, and claims that are no longer confirmed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR = timedelta(hours=1)
 
 
 class TimingContract(QueueContractBase):
-    """Jobs are ready when they should be; consumers wait for them; claims end when nobody confirms them."""
+    """Jobs become ready on time, consumers wait for them, and claims end when they are not confirmed."""
 
     async def test_a_delayed_job_is_scheduled_and_not_claimed(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["delay"]) as [queue, other]:

@@ -1,4 +1,4 @@
-"""Several things in one commit, and calls that end half-way: all of it or nothing, and no job held by nobody."""
+"""Several operations in one commit, and calls that end half-way: all or nothing, and no job claimed for no caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory,
 
 
 class TogetherContract(QueueContractBase):
-    """What is asked for together is done together; what is cancelled is done once or not at all."""
+    """Operations of one call are done together. A cancelled call is done once or not at all."""
 
     async def test_enqueue_many_is_one_commit(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["transactions", "priority"]) as [queue, other]:
@@ -181,7 +181,7 @@ class TogetherContract(QueueContractBase):
             for number in range(self.cancellations):
                 call = asyncio.create_task(queue.enqueue("work", b"%d" % number))
                 await self._cancel_at(call, number, duration)
-            await queue.enqueue("work", b"the last")  # what was on its way has landed by now, or never will
+            await queue.enqueue("work", b"the last")  # cancelled writes have landed by now, or never will
             payloads = [job.payload for job in (await other.read_state()).jobs]
             assert len(payloads) == len(set(payloads)), "a cancelled enqueue was done twice"
 

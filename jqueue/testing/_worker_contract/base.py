@@ -1,4 +1,4 @@
-"""What the parts of the worker contract share: workers at work, and how they are seen from outside."""
+"""Shared by the parts of the worker contract: running workers, and watching them from outside."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from jqueue.worker.worker import Worker
 __all__ = ["AT_ONCE", "Gate", "QueueFactory", "WorkerContractBase"]
 
 AT_ONCE = Exponential(base=0.001, cap=0.001)
-"""A backoff that nobody notices."""
+"""A backoff too short to notice."""
 
 MANY_BEATS = 12.0
-"""Moments for which a claim lasts that must not get lost while it has heartbeats: a slow machine may miss some."""
+"""Lifetime, in moments, of a claim that heartbeats must keep even if a slow machine misses some."""
 
 
 class Gate:
-    """Where handlers wait for the test, and the test for handlers.
+    """A place in which handlers wait for the test, and the test waits for handlers.
 
     Attributes:
-        running: how many handlers are inside.
-        most: how many were at the same time.
-        entered: how many came in.
+        running: number of handlers inside.
+        most: largest number of handlers that were inside at the same time.
+        entered: number of handlers that have come in.
     """
 
     def __init__(self, *, is_open: bool = False) -> None:
@@ -43,11 +43,11 @@ class Gate:
             self.open()
 
     def open(self) -> None:
-        """Let all through, from now on."""
+        """Let all handlers through, from now on."""
         self._is_open.set()
 
     async def through(self) -> None:
-        """Come in, wait until the gate is open, and leave."""
+        """Enter, wait until the gate is open, and leave."""
         self.running += 1
         self.entered += 1
         self.most = max(self.most, self.running)
@@ -58,7 +58,7 @@ class Gate:
             self.running -= 1
 
     async def until_entered(self, count: int = 1) -> None:
-        """Wait until so many have come in."""
+        """Wait until `count` handlers have entered."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.entered >= count)
 
@@ -68,25 +68,25 @@ class Gate:
 
 
 class WorkerContractBase(QueueContractBase):
-    """How a user's class configures the contract, and what its tests are made with.
+    """Settings of the contract that a user's class may change, and helpers that run workers.
 
     Attributes:
-        worker_kind: what makes the workers.
+        worker_kind: class of the workers.
     """
 
     worker_kind: Callable[..., Worker] = Worker
 
     def new_worker(self, **options: Any) -> Worker:
-        """A worker."""
+        """Return a new worker."""
         return type(self).worker_kind(**options)
 
     async def drain(self, worker: Worker, queue: JobQueue) -> RunReport:
-        """Run a worker until nothing is ready."""
+        """Run a worker until nothing is ready, and return its report."""
         return await worker.run(queue, drain=True, signals=False)
 
     @asynccontextmanager
     async def working(self, worker: Worker, queue: JobQueue) -> AsyncIterator[asyncio.Task[RunReport]]:
-        """A worker that runs beside the block, and is told to stop after it."""
+        """Run a worker during the block, and stop it afterwards."""
         task = asyncio.create_task(worker.run(queue, signals=False))
         try:
             yield task
@@ -100,7 +100,7 @@ class WorkerContractBase(QueueContractBase):
                 await asyncio.wait([task])
 
     async def enqueue_all(self, queue: JobQueue, entrypoint: str, payloads: Iterable[bytes]) -> None:
-        """One job for each payload."""
+        """Enqueue one job for each payload, in one commit if the queue can do that."""
         if queue.capabilities.transactions:
             await queue.enqueue_many([Enqueue(entrypoint, payload) for payload in payloads])
             return
@@ -108,7 +108,7 @@ class WorkerContractBase(QueueContractBase):
             await queue.enqueue(entrypoint, payload)
 
     async def in_progress(self, queue: JobQueue) -> int:
-        """How many jobs are claimed."""
+        """Return the number of claimed jobs."""
         return len((await queue.read_state()).in_progress_jobs())
 
     async def until_empty(self, queue: JobQueue) -> None:
@@ -120,7 +120,7 @@ class WorkerContractBase(QueueContractBase):
         await self.until(is_empty)
 
     async def until_is(self, queue: JobQueue, job: Job, status: JobStatus) -> Job:
-        """Wait until a job has this status, and return it."""
+        """Wait until a job has a status, and return the job."""
 
         async def is_so() -> bool:
             return (await self.held(queue, job)).status is status
@@ -129,7 +129,7 @@ class WorkerContractBase(QueueContractBase):
         return await self.held(queue, job)
 
     def collector(self, worker: Worker, entrypoint: str = "work", **options: Any) -> Counter[bytes]:
-        """Register a handler that counts how often it got each payload."""
+        """Register a handler that counts the jobs it got, by payload."""
         seen: Counter[bytes] = Counter()
         arguments: HandlerArguments = options  # type: ignore[assignment]
 

@@ -11,21 +11,21 @@ from jqueue.worker.context import Context
 from jqueue.worker.report import RunReport
 
 SHORT, SAFE = 3.0, 6.0
-"""Moments for which a claim lasts: so short that its loss is noticed soon; so long that no slow machine loses it."""
+"""Lifetimes of a claim, in moments: one short enough to lose it soon, one long enough to keep it on a slow machine."""
 
 
 class ClaimingContract(WorkerContractBase):
     """Heartbeats, lost claims, cancelled jobs, and the end of a worker."""
 
     async def test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts(self, make_queue: QueueFactory) -> None:
-        patience = [SAFE, 3 * SAFE, 9 * SAFE]  # a store that stalls for longer than a claim lasts proves nothing
+        patience = [SAFE, 3 * SAFE, 9 * SAFE]  # retried: a store that stalls for a whole claim proves nothing
         reports = [await self._outlast(make_queue, patience.pop(0) * self.moment)]
         while patience and reports[-1].lost:
             reports.append(await self._outlast(make_queue, patience.pop(0) * self.moment))
         assert reports[-1] == RunReport(succeeded=1)
 
     async def _outlast(self, make_queue: QueueFactory, timeout: float) -> RunReport:
-        """Work on a job for longer than its claim lasts, beside a rival that would take it if no heartbeats came."""
+        """Work on a job for longer than its claim lasts. A rival would take it if no heartbeats came."""
         worker, gate = self.new_worker(claim_timeout=timeout, concurrency=2), Gate()
 
         @worker.handler("work")
@@ -72,7 +72,7 @@ class ClaimingContract(WorkerContractBase):
                 await gate.through()
             except asyncio.CancelledError:
                 assert ctx.is_cancelled
-                stopped.set()  # and it returns, as if it had finished
+                stopped.set()  # and return, as if it had finished
 
         async with self.queues(make_queue, 2, needs={"heartbeat", "claim_timeout", "transactions"}) as [queue, other]:
             await queue.enqueue("work", b"")
@@ -165,7 +165,7 @@ class ClaimingContract(WorkerContractBase):
                 await gate.until_entered()
                 worker.stop()
                 later = await other.enqueue("work", b"")
-                await asyncio.sleep(self.moment)  # which is shorter than its grace
+                await asyncio.sleep(self.moment)  # shorter than the worker's grace period
                 assert (gate.running, gate.entered) == (1, 1)
                 gate.open()
                 assert await task == RunReport(succeeded=1)

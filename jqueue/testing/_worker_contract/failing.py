@@ -1,4 +1,4 @@
-"""The worker contract: what becomes of jobs that fail, and that what fails is only theirs."""
+"""The worker contract: failing jobs are retried or end as dead, and do not affect other jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = b"S3CR3T-MARKER"
 
 
 class FailingContract(WorkerContractBase):
-    """Retries, and the ends of them."""
+    """Retries, and how they end."""
 
     async def test_a_failing_job_is_tried_again_until_it_is_dead(self, make_queue: QueueFactory) -> None:
         worker, attempts = self.new_worker(), []
@@ -29,7 +29,7 @@ class FailingContract(WorkerContractBase):
             raise ValueError(f"try {ctx.attempt}")
 
         async with self.queues(make_queue, 2, needs={"dead_letters", "delay", "errors"}) as [queue, other]:
-            job = await queue.enqueue("work", b"")  # which leaves it to the handler
+            job = await queue.enqueue("work", b"")  # without max_attempts: the handler's count
             async with self.working(worker, queue) as task:
                 dead = await self.until_is(other, job, JobStatus.DEAD)
                 assert (dead.error, dead.failures) == ("ValueError: try 3", 3)

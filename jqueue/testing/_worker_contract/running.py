@@ -1,4 +1,4 @@
-"""The worker contract: jobs are run, once each, by the right handler, and never too many of them at a time."""
+"""The worker contract: each job runs once, in the right handler, and never too many run at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jqueue.worker.report import RunReport
 
 
 class Letter(BaseModel):
-    """What a handler of these tests takes."""
+    """A pydantic model as a handler's argument."""
 
     to: str
     pages: int = 1
@@ -25,13 +25,13 @@ class Letter(BaseModel):
 
 @dataclass
 class Parcel:
-    """The same without pydantic."""
+    """A dataclass as a handler's argument."""
 
     weight: float
 
 
 class RunningContract(WorkerContractBase):
-    """What holds while nothing fails."""
+    """Normal operation, in which nothing fails."""
 
     async def test_handlers_get_what_their_annotations_say(self, make_queue: QueueFactory) -> None:
         worker, got = self.new_worker(), dict[str, object]()
@@ -110,7 +110,7 @@ class RunningContract(WorkerContractBase):
                 gate.open()
                 await self.until_empty(observer)
             assert gate.most == 3, "as many handlers run at a time as the concurrency says"
-            most = 3 if queue.capabilities.transactions else 6  # outcomes and claims of a moment in one commit, or not
+            most = 3 if queue.capabilities.transactions else 6  # acks and new claims share a commit, or do not
             assert max(claimed) <= most, "never more jobs are claimed than there are slots"
             assert gate.entered == 12
 

@@ -1,4 +1,4 @@
-"""The worker contract: several workers on one queue do each job once, and keep limits and schedules together."""
+"""The worker contract: several workers on one queue run each job once, and respect limits and schedules together."""
 
 from __future__ import annotations
 
