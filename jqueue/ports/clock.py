@@ -1,4 +1,4 @@
-"""Time and chance, handed in: whoever holds these two decides what a program sees of either."""
+"""The interfaces of the clock and of the source of randomness, so that tests and simulations can replace both."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Clock(Protocol):
-    """Two readings of time. Waiting is asyncio's: an event loop with virtual time makes waits virtual too."""
+    """A wall clock and a monotonic clock. Waiting is left to asyncio: a virtual event loop makes waits virtual too."""
 
     def now(self) -> datetime:
-        """The wall clock, as an aware datetime in UTC. It may jump, and other machines disagree with it."""
+        """Return the wall clock time, as an aware datetime in UTC. It may jump, and other machines may disagree."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, on a scale of this process's own."""
+        """Return the seconds on a clock that never goes back. Only values of the same process can be compared."""
 
 
 @runtime_checkable
 class Entropy(Protocol):
-    """Ids and jitter."""
+    """A source of ids and jitter."""
 
     def new_id(self) -> str:
-        """An id never given before, printable and at most 64 characters long."""
+        """Return an id that was never returned before, printable and at most 64 characters long."""
 
     def jitter(self, bound: float) -> float:
-        """A number of seconds spread evenly over [0, bound]."""
+        """Return a random number of seconds, uniformly distributed over [0, bound]."""

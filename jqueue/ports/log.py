@@ -1,8 +1,8 @@
-"""The loggers of jqueue. A value in one of their lines is text on one line, whoever wrote it.
+"""The loggers of jqueue, which escape every unprintable character in the values that they log.
 
-Job ids, entrypoints, cron names and errors come from the queue, where anybody may have put them. Written raw, they
-could forge lines of the log or give orders to a terminal. So each logger writes out what cannot be printed in its
-arguments, before any handler sees the record: also in programs that have their own handlers.
+Job ids, entrypoints, cron names and errors come from the queue, and any writer may have put them there. Logged raw,
+they could forge lines of the log or send control sequences to a terminal. So each logger escapes the unprintable
+characters of its arguments before any handler sees the record, also in programs that have their own handlers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from jqueue.domain.printable import printable
 
 
 class Lines(str):
-    """A text whose line breaks are meant, such as a traceback. Each of its lines is written out by itself."""
+    """A text whose line breaks are intended, such as a traceback. Each of its lines is escaped separately."""
 
     __slots__ = ()
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of this name, whose arguments are written out."""
+    """Return the logger of this name, which escapes its arguments."""
     logger = logging.getLogger(name)
-    logger.addFilter(_write_out)  # a second time changes nothing
+    logger.addFilter(_write_out)  # adding it twice has no effect
     return logger
 
 
 def printable_lines(text: str) -> str:
-    """A text of several lines, each of them printable."""
+    """Return a text with the unprintable characters of each line escaped. Line breaks stay."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -38,12 +38,12 @@ def _write_out(record: logging.LogRecord) -> bool:
 
 
 def _written_out(value: Any) -> Any:
-    """What stands for an argument: texts and errors are printable, all others are as they were."""
+    """Return the value to log for an argument: escaped text for a text or an error, else the argument itself."""
     if isinstance(value, Lines):
         return printable_lines(value)
     if isinstance(value, BaseException):
         try:
             value = str(value)
-        except Exception:  # an exception class of somebody's own
+        except Exception:  # a user's exception class may fail in __str__
             return type(value).__name__
     return printable(value) if isinstance(value, str) else value

@@ -1,9 +1,9 @@
-"""The verbs of a queue, for each role in which a program uses one, and what a queue may be unable to do.
+"""The verbs of a queue, grouped by role, and the capabilities that a queue may lack.
 
-The roles are `Producer`, `Consumer` and `Operator`; a `JobQueue` serves all three. A function that takes a queue
-names the part that it needs. A queue that keeps its jobs in a format
-of somebody else's says in its `Capabilities` what that format has no place for, and refuses to be asked for it: a job
-whose priority, delay or key were dropped silently would be another job than the one that was meant.
+The roles are `Producer`, `Consumer` and `Operator`; a `JobQueue` serves all three. A function that takes a queue names
+the role that it needs. The format of another program may have no place for some features. The `Capabilities` of a queue
+in such a format list them, and the queue refuses calls that need them. Silently dropping a priority, a delay or a key
+would change the job.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from jqueue.domain.stats import QueueStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a queue can do; what is False is refused with InvalidJobError, before anything changes.
+    """Features of a queue. A call that needs a missing one raises InvalidJobError before anything changes.
 
     Attributes:
         priority: serves jobs by `priority`.
         delay: keeps jobs until later: `delay`, `run_at`, and the delay of a nack.
         expiry: removes jobs not claimed by `expires_at`.
         headers: carries `headers`.
-        job_ids: takes ids from its callers, which makes an enqueue idempotent.
+        job_ids: accepts job ids from callers, which makes an enqueue idempotent.
         unique_keys: `unique_key`, `unique_for` and `on_conflict`.
-        dead_letters: `max_attempts`, dead jobs, and what is done to them: `nack(dead=True)`, `redrive`, `purge`.
+        dead_letters: `max_attempts`, dead jobs, and the verbs for them: `nack(dead=True)`, `redrive`, `purge`.
         errors: keeps the `error` of a nack with its job.
-        uncharged: `nack(charge=False)` hands a job back with its place kept and no failure counted.
-        fencing: tells the current claim of a job from a lost one.
-        heartbeat: prolongs claims.
-        claim_timeout: a claim carries a timeout of its own.
+        uncharged: `nack(charge=False)` hands a job back. It keeps its place, and no failure is counted.
+        fencing: distinguishes the current claim of a job from a lost one.
+        heartbeat: a heartbeat extends a claim.
+        claim_timeout: each claim can have its own timeout.
         transactions: several operations in one commit, all or nothing: `apply`, `enqueue_many`.
-        wait: a dequeue may wait for jobs.
-        size_limit: refuses new jobs with QueueFullError before it is too large to handle.
-        cancel_running: `cancel(running=True)`, of which the holder of a job is told at its next heartbeat.
+        wait: a dequeue can wait for jobs.
+        size_limit: refuses new jobs with QueueFullError before the queue is too large to handle.
+        cancel_running: `cancel(running=True)`. The worker that holds the job learns of it at its next heartbeat.
         reschedule: `reschedule` and `reprioritise`.
         limits: `pause` and `resume`, `limit`, `concurrency_key`, and `configure(aging=)`.
         retention: `configure(dead_retention=)`.
-        results: `keep_result`, the `result` of an ack, and waiting for it.
+        results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
         schedules: cron entries.
-        staged: jobs encoded elsewhere are added in transactions: `EnqueueStaged`, `LastTransaction`.
-        holders: a claim may name its holder, and be bounded by a place: `Dequeue(holder=, through=)`.
+        staged: transactions that add jobs encoded elsewhere: `EnqueueStaged`, `LastTransaction`.
+        holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
     """
 
     priority: bool = True
@@ -78,14 +78,14 @@ class Capabilities:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of what the queue cannot do."""
+        """The names of the capabilities that the queue lacks."""
         return tuple(field.name for field in fields(self) if not getattr(self, field.name))
 
     def require(self, *names: str) -> None:
-        """Refuse a call that needs what the queue has not.
+        """Refuse a call that needs a capability which the queue lacks.
 
         Raises:
-            InvalidJobError: a capability of that name is missing; the message says which.
+            InvalidJobError: a capability of these names is missing; the message says which.
         """
         lacking = [name for name in names if not getattr(self, name)]
         if lacking:
@@ -96,64 +96,64 @@ class Capabilities:
 
 @runtime_checkable
 class SupportsPeek(Protocol):
-    """A queue that can be looked at without being read whole: see the verbs of jqueue's own queues."""
+    """A queue that can be searched without being read whole, as jqueue's own queues can."""
 
     async def peek(
         self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
     ) -> list[Job]:
-        """The jobs that a dequeue would claim now, in that order, without claiming them and without their payloads.
+        """Return the jobs that a dequeue would claim now, in that order. They are not claimed, and have no payload.
 
-        They may be claimed by others at any time.
+        Other consumers may claim them at any time.
 
         Args:
             entrypoint: of the jobs; one name, several, or None for all.
-            batch_size: number of jobs at the most.
-            deadline: by then the call has ended.
+            batch_size: maximum number of jobs.
+            deadline: maximum time for the call.
         """
 
     async def until_ready(
         self, entrypoint: str | Sequence[str] | None = None, *, wait: Duration, deadline: Duration | None = None
     ) -> bool:
-        """Wait until a job is ready that was not at the last `peek`, and say whether there was one in time.
+        """Wait until a job is ready that was not ready at the last `peek`. Return True if one was ready in time.
 
         Args:
             entrypoint: of the jobs; one name, several, or None for all.
-            wait: how long to wait.
-            deadline: by then, after the wait, the call has ended.
+            wait: maximum time to wait.
+            deadline: maximum time for the call, in addition to `wait`.
         """
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
-        """A job as it stands, without its payload; None if it is not in the queue.
+        """Return the current state of a job, without its payload; None if it is not in the queue.
 
-        Of one that was finished a short while ago, it has the id, the attempt and the status `COMPLETED`.
+        A job that finished a short while ago is returned with only its id, its attempt and the status `COMPLETED`.
         """
 
 
 @runtime_checkable
 class SupportsApply(Protocol):
-    """What producers, consumers and operators have in common: a queue that takes operations.
+    """A queue that takes operations: the common part of producers, consumers and operators.
 
-    Every verb takes `deadline`, a timedelta or seconds: by then the call has ended. Any may raise StorageError (the
-    store failed), DeadlineExceededError (not done), UnknownOutcomeError (perhaps done; it can be asked),
-    QueueClosedError, and InvalidJobError: an argument is wrong, or needs a capability that is missing.
+    Every verb takes `deadline`, a timedelta or seconds: the maximum time for the call. Every verb may raise
+    StorageError (the store failed), DeadlineExceededError (not done), UnknownOutcomeError (perhaps done; its `resolve`
+    finds out), QueueClosedError, and InvalidJobError (an argument is wrong, or needs a capability that is missing).
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this queue can do."""
+        """The capabilities of this queue."""
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
+        """Carry out several operations in one commit, all or nothing: `apply(Ack(job), Enqueue("next", data))`.
 
         Returns:
             The result of each operation, in order.
 
         Raises:
-            JQueueError: one was refused; none of them was done.
+            JQueueError: an operation was refused; none of them was done.
         """
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit, each for itself.
+        """Carry out several operations in one commit. A refused one does not affect the others.
 
         Returns:
             The result of each operation, in order, or the JQueueError that refused it.
@@ -162,7 +162,7 @@ class SupportsApply(Protocol):
 
 @runtime_checkable
 class Producer(SupportsApply, Protocol):
-    """The verbs of a program that adds jobs, and may wait for their results."""
+    """The verbs of a program that adds jobs and may wait for their results."""
 
     @takes_options(EnqueueOptions)
     async def enqueue(
@@ -177,16 +177,17 @@ class Producer(SupportsApply, Protocol):
         """Add a job. Once this returns, no crash loses it.
 
         Args:
-            entrypoint: the name of what handles it.
+            entrypoint: the name of the handler.
             payload: bytes-like; text is refused. Empty by default.
             priority: lower is served first; 32 bits.
-            deadline: by then the call has ended.
+            deadline: maximum time for the call.
 
         Returns:
-            The job; its status is `COMPLETED` if it was finished already.
+            The job; its status is `COMPLETED` if it has already finished.
 
         Raises:
-            DuplicateJobError: the key is taken, and on_conflict="raise"; or "replace", and the job is in progress.
+            DuplicateJobError: the unique key is taken and on_conflict="raise", or it is "replace" and the job is in
+                progress.
             QueueFullError: there is no room.
         """
 
@@ -194,7 +195,7 @@ class Producer(SupportsApply, Protocol):
         """Add many jobs in one commit, all or none of them.
 
         Raises:
-            DuplicateJobError: a key is taken; nothing was added.
+            DuplicateJobError: a unique key is taken; nothing was added.
             QueueFullError: there is no room for all; nothing was added.
         """
 
@@ -205,14 +206,14 @@ class Producer(SupportsApply, Protocol):
 
         Args:
             job_id: the job, or its id.
-            timeout: how long to wait; None means as long as it takes.
-            deadline: how long the store may take, besides.
+            timeout: maximum time to wait for the job; None: no limit.
+            deadline: maximum time for the store to answer, in addition to `timeout`.
 
         Raises:
-            JobFailedError: it is dead; the error says why.
-            ResultTimeoutError: it has not finished by then.
-            ResultNotKeptError: it has finished, and no result is kept, or no longer.
-            JobNotFoundError: there is no such job (any more): it was cancelled, perhaps.
+            JobFailedError: the job is dead; the error says why.
+            ResultTimeoutError: the job has not finished in time.
+            ResultNotKeptError: the job has finished, but its result was not kept or is no longer kept.
+            JobNotFoundError: there is no such job. It may have been cancelled.
         """
 
 
@@ -233,20 +234,20 @@ class Consumer(SupportsApply, Protocol):
 
         Args:
             entrypoint: of the jobs; one name, several, or None for all.
-            wait: how long to wait for the first, if there is none.
-            deadline: by then, after the wait, the call has ended.
+            wait: maximum time to wait for the first job if none is ready.
+            deadline: maximum time for the call, in addition to `wait`.
 
         Returns:
-            The claimed jobs; none if there were none.
+            The claimed jobs; an empty list if none was ready.
         """
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
-        """Finish a claimed job: it leaves the queue, or stays without its payload as long as its result is kept.
+        """Finish a claimed job. It leaves the queue, or stays there without its payload while its result is kept.
 
         Args:
             job_id: the job as dequeued, its claim, or the id of a claim that this queue object handed out.
             result: a JSON value, kept if the job was enqueued with `keep_result`.
-            deadline: by then the call has ended.
+            deadline: maximum time for the call.
 
         Raises:
             ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
@@ -254,7 +255,7 @@ class Consumer(SupportsApply, Protocol):
         """
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
-        """Finish many jobs in one commit, each for itself; returns the errors of those whose claim is lost."""
+        """Finish many jobs in one commit, each as `ack` does. Return the errors of the lost claims."""
 
     async def nack(
         self,
@@ -266,15 +267,15 @@ class Consumer(SupportsApply, Protocol):
         charge: bool = True,
         deadline: Duration | None = None,
     ) -> None:
-        """Give a claimed job back: queued behind its equals, or dead if it has no attempts left.
+        """Give a claimed job back. It is queued behind the jobs of its priority, or dead if it has no attempts left.
 
         Args:
             job_id: as for `ack`.
-            delay: not to be claimed again before so long from now.
+            delay: minimum time until it can be claimed again.
             error: an exception or a text to keep with the job, cut at 2 KiB.
             dead: True if it must not be tried again.
             charge: False hands it back unharmed: no failure is counted, and it keeps its place.
-            deadline: by then the call has ended.
+            deadline: maximum time for the call.
 
         Raises:
             ClaimLostError: the claim is not current; nothing changed.
@@ -291,42 +292,43 @@ class Consumer(SupportsApply, Protocol):
         charge: bool = True,
         deadline: Duration | None = None,
     ) -> list[Exception]:
-        """Give many jobs back in one commit, each for itself: see `nack`. Returns the errors of the lost claims."""
+        """Give many jobs back in one commit, each as `nack` does. Return the errors of the lost claims."""
 
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
-        """Say that the work on a claimed job goes on.
+        """Report that the work on a claimed job goes on.
 
         Raises:
-            ClaimLostError: the claim is not current. `ended_here` says whether it was acked or nacked through this
-                queue object.
+            ClaimLostError: the claim is not current. Its `ended_here` is True if the claim was acked or nacked through
+                this queue object.
             JobNotFoundError: there is no job with this bare id.
         """
 
     async def heartbeat_many(
         self, jobs: Iterable[JobReference], *, deadline: Duration | None = None
     ) -> Sequence[JobNotFoundError]:
-        """Say that the work on many jobs goes on, in one operation; returns the errors of the lost claims.
+        """Report in one operation that the work on many jobs goes on. Return the errors of the lost claims.
 
-        JobCancelledError is among them for a job that was cancelled: its claim holds until it is nacked.
+        For a cancelled job the error is JobCancelledError, and its claim holds until it is nacked.
         """
 
 
 @runtime_checkable
 class Operator(SupportsApply, Protocol):
-    """The verbs of people and programs that keep a queue in order, or only look at it."""
+    """The verbs of operators: people and programs that keep a queue in order or inspect it."""
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        """Remove a job that nobody has claimed, or have the holder of one in progress told to stop; returns it.
+        """Remove an unclaimed job, or ask the worker of a job in progress to stop. Return the job.
 
         Args:
             job_id: of the job.
-            running: True to stop a job in progress, too. Its holder is told at its next heartbeat, and the job leaves
-                when that claim ends; an ack still finishes it. It is returned as it is then, in progress.
-            deadline: by then the call has ended.
+            running: True to stop a job in progress, too. Its worker learns of it at its next heartbeat, and the job
+                leaves the queue when that claim ends; an ack still finishes it. The job is returned while still in
+                progress.
+            deadline: maximum time for the call.
 
         Raises:
             JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress, and that was not meant; or it is dead, or completed.
+            JobStateError: it is dead or completed, or it is in progress and `running` is False.
         """
 
     async def reschedule(
@@ -337,7 +339,9 @@ class Operator(SupportsApply, Protocol):
         run_at: datetime | None = None,
         deadline: Duration | None = None,
     ) -> Job:
-        """Have a queued job claimed at another time: after a delay (0 means at once), or at `run_at`. Returns it.
+        """Change the time from which a queued job can be claimed, and return the job.
+
+        The time is a delay from now (0 means at once) or `run_at`.
 
         Raises:
             JobNotFoundError: it is not in the queue.
@@ -355,12 +359,14 @@ class Operator(SupportsApply, Protocol):
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
     ) -> int:
-        """Queue dead jobs again: one by its id, those of an entrypoint, or all. Returns how many.
+        """Queue dead jobs again: one by its id, those of an entrypoint, or all. Return their number.
+
+        Without `job_id`, jobs whose unique key is held by a live job stay dead.
 
         Raises:
-            JobNotFoundError: the one named is not in the queue.
-            JobStateError: the one named is not dead.
-            DuplicateJobError: a live job holds the unique key of the one named. Of many, such jobs stay dead.
+            JobNotFoundError: the job `job_id` is not in the queue.
+            JobStateError: the job `job_id` is not dead.
+            DuplicateJobError: a live job holds the unique key of the job `job_id`.
         """
 
     async def purge(
@@ -371,19 +377,19 @@ class Operator(SupportsApply, Protocol):
         older_than: Duration | None = None,
         deadline: Duration | None = None,
     ) -> int:
-        """Remove dead jobs for good (or queued or completed ones, if asked), and return how many."""
+        """Remove dead jobs (or queued or completed ones, by `status`) for good, and return their number."""
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        """Revoke every claim that was not confirmed within `timeout`, whatever its own says; returns how many.
+        """Revoke every claim not confirmed within `timeout`, whatever its own timeout is. Return the number of them.
 
-        An operator's order. The queues find stale claims by themselves when they dequeue.
+        This is an operator's order. A queue finds stale claims by itself at every dequeue.
         """
 
     async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        """Have no job of an entrypoint claimed until `resume`. Those in progress go on, and enqueue takes more."""
+        """Stop claims of an entrypoint's jobs until `resume`. Jobs in progress go on, and enqueue takes more jobs."""
 
     async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        """End a pause."""
+        """End the pause of an entrypoint."""
 
     async def limit(
         self,
@@ -394,16 +400,16 @@ class Operator(SupportsApply, Protocol):
         per: Duration | None = None,
         deadline: Duration | None = None,
     ) -> None:
-        """Set the limits of an entrypoint, in place of those that it has; without any, it has none.
+        """Replace the limits of an entrypoint. A limit that is not given is removed.
 
         They hold for all consumers of the queue, at every commit.
 
         Args:
-            entrypoint: to limit.
-            running: number of jobs that may be in progress at once.
-            rate: number of jobs that may be claimed within any `per` seconds, by the clock of the store.
-            per: see `rate`.
-            deadline: by then the call has ended.
+            entrypoint: the entrypoint to limit.
+            running: maximum number of jobs in progress at once.
+            rate: maximum number of jobs claimed within any period of `per`, by the clock of the store.
+            per: the period of `rate`.
+            deadline: maximum time for the call.
         """
 
     async def configure(
@@ -414,14 +420,14 @@ class Operator(SupportsApply, Protocol):
         blob_bytes: int | Unchanged | None = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
-        """Change settings of the queue as a whole, and return those that hold then; without any, only look.
+        """Change settings of the whole queue, and return all settings. Without arguments, only return them.
 
         Args:
-            aging: so much waiting is worth one step of priority; None: a priority stays as it is.
-            dead_retention: how long dead jobs are kept; None: until they are purged.
-            blob_bytes: the size limit of the queue's object, for every writer and in place of its
-                `Limits(blob_bytes=...)`; None: each writer goes by its own.
-            deadline: by then the call has ended.
+            aging: waiting time that is worth one step of priority; None: priorities do not change with waiting.
+            dead_retention: time for which dead jobs are kept; None: until they are purged.
+            blob_bytes: size limit of the queue's object in bytes, for every writer and in place of the writer's
+                `Limits(blob_bytes=...)`; None: each writer uses its own limit.
+            deadline: maximum time for the call.
         """
 
     @takes_options(ScheduleOptions)
@@ -436,37 +442,37 @@ class Operator(SupportsApply, Protocol):
         deadline: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Set a cron entry: a job is enqueued at each of its times, once, whatever the number of workers.
+        """Set a cron entry. At each of its times one job is enqueued, whatever the number of workers.
 
-        Every dequeue of the queue, by whomever, enqueues what is due. What was missed while nobody dequeued is made up
-        for by one job, for the last time that was missed. An entry of that name is replaced; an equal one stays as it
-        is. Daylight saving time is dealt with as in Debian's cron. The header `jqueue-scheduled-for` tells a job for
-        which time it is. With a `unique_key`, no job is added while the one before has not finished.
+        Every dequeue of the queue, by any consumer, enqueues the jobs that are due. If times were missed because no
+        consumer dequeued, one job is enqueued, for the last missed time. An existing entry of this name is replaced; an
+        equal one stays as it is. Daylight saving time is handled as in Debian's cron. The header `jqueue-scheduled-for`
+        of a job holds its scheduled time. With a `unique_key`, no job is added before the previous one has finished.
 
         Args:
             name: of the entry. Its jobs have ids like `cron:<name>:2026-11-21T03:00:00+00:00`.
             cron: five fields (minute, hour, day of the month, month, day of the week), or six, the first for seconds.
             entrypoint: of the jobs.
             payload: of the jobs.
-            timezone: in which the expression is meant, by its IANA name.
-            deadline: by then the call has ended.
+            timezone: IANA name of the time zone of the expression.
+            deadline: maximum time for the call.
             options: of the jobs, as below.
 
         Returns:
-            The entry, which says when it is due next.
+            The entry, with its next due time.
         """
 
     async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
-        """Remove a cron entry; the jobs that it has enqueued stay. Returns whether there was one."""
+        """Remove a cron entry. The jobs that it has enqueued stay. Return True if there was such an entry."""
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
-        """The cron entries, by name, each due as this process's clock has it: one read, no commit."""
+        """Return the cron entries in the order of their names, with their next due times. One read, no commit."""
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        """How many jobs are ready, scheduled, in progress and dead, by entrypoint, and how full the blob is."""
+        """Return the numbers of ready, scheduled, in progress and dead jobs by entrypoint, and the size of the blob."""
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
-        """The queue as it is now: one read, no commit; also before a broker is entered, and after it was left.
+        """Return the queue as it is now. One read, no commit. A broker need not be entered for it.
 
         Raises:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
@@ -475,4 +481,4 @@ class Operator(SupportsApply, Protocol):
 
 @runtime_checkable
 class JobQueue(Producer, Consumer, Operator, Protocol):
-    """The verbs that every queue has."""
+    """The verbs of every queue."""

@@ -1,7 +1,7 @@
-"""What the queue asks of a store: read one object, and write it on a condition.
+"""The storage interface: read one object, and write it on a condition.
 
-`ObjectStoragePort` is all that an adapter must have. The other protocols are optional, and detected method by
-method: an adapter that has them makes the queue cheaper or its timing better, never more correct.
+An adapter needs only the methods of `ObjectStoragePort`. The other protocols are optional, and detected method by
+method. They make the queue cheaper or its timing better, never more correct.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 @runtime_checkable
 class ObjectStoragePort(Protocol):
-    """One object in a store with conditional writes. Any object with these two methods will do."""
+    """One object in a store with conditional writes. Any Python object with these two methods is a storage."""
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return (content, etag), or (b"", None) when there is no such object.
@@ -22,16 +22,16 @@ class ObjectStoragePort(Protocol):
         """
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Write the object if it is still the one that `if_match` names, and return its new etag.
+        """Write the object if its etag is still `if_match`, and return its new etag.
 
         Args:
             content: the whole new content.
-            if_match: the etag that the object must have now; None means that there must be no object yet.
+            if_match: the etag that the object must have now; None means that the object must not exist yet.
 
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
-            StorageError: the store failed. The write may have landed, or may land later, unless the adapter says that
-                it cannot, by setting `nothing_written` of the error.
+            StorageError: the store failed. The write may have landed, or may land later, unless the adapter sets
+                `nothing_written` of the error, which rules out both.
         """
 
 
@@ -40,20 +40,20 @@ class SupportsReadIfChanged(Protocol):
     """A store that can say "unchanged" without sending the object again."""
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        """Return None while the object's etag is still `etag`, and otherwise what `read` returns."""
+        """Return None while the object's etag is still `etag`, and otherwise the same as `read`."""
 
 
 @runtime_checkable
 class SupportsStoreTime(Protocol):
-    """A store that tells the time by a clock that all its clients share."""
+    """A store that tells the time by a clock shared by all its clients."""
 
     def store_time(self) -> datetime | None:
-        """The store's own time now, UTC, as estimated from its last answer; None before the first."""
+        """Return the store's current time, UTC, as estimated from its last answer; None before the first answer."""
 
 
 @runtime_checkable
 class SupportsWriteCheck(Protocol):
-    """A store that can find out whether a write would be allowed, without writing the object."""
+    """A store that can check, without writing the object, if a write would be allowed."""
 
     async def check_writable(self) -> None:
         """Return if this process may write the object, or create it if there is none.
@@ -61,28 +61,28 @@ class SupportsWriteCheck(Protocol):
         Nothing is left behind, and no other writer is held up. A write can still be refused afterwards.
 
         Raises:
-            StorageError: a write would fail now, for the reason that the message tells; `StorageFatalError` if it
-                would go on failing.
+            StorageError: a write would fail now, for the reason in the message; `StorageFatalError` if retrying would
+                not help.
         """
 
 
 @runtime_checkable
 class SupportsRelease(Protocol):
-    """A store that holds something while it is used: a client, a connection. Queues that are left release it."""
+    """A store that holds a resource while it is used, such as a connection. A queue that closes releases it."""
 
     async def release(self) -> None:
-        """Let go of what is held. The next call takes it up again, so that queues may share the object."""
+        """Release the resource. The next call acquires it again, so that several queues can share this storage."""
 
 
 @runtime_checkable
 class SupportsScratch(ObjectStoragePort, Protocol):
-    """A store in which a tool can try things out on another object beside the queue's. No queue calls these two."""
+    """A store in which a tool can use another object beside the queue's. No queue calls these two methods."""
 
     def beside(self, suffix: str) -> SupportsScratch:
-        """Another object of the same store, whose name ends in this suffix. It shares the client."""
+        """Return the object of the same store whose name is this object's with the suffix. It shares the client."""
 
     async def remove(self) -> None:
-        """Delete this object, whatever it is; no object is fine.
+        """Delete this object, whatever its content. It need not exist.
 
         Raises:
             StorageError: the store failed; `StorageFatalError` if it refused.
@@ -93,8 +93,8 @@ class Listed(NamedTuple):
     """One object of a listing.
 
     Attributes:
-        suffix: what its name has behind the name of the object that was asked: `beside(suffix)` opens it.
-        modified: when it was last written, UTC, by the store's clock.
+        suffix: the end of its name, after the name of the listed object: `beside(suffix)` opens it.
+        modified: time of its last write, UTC, by the store's clock.
         size: of its content, in bytes.
     """
 
@@ -105,13 +105,13 @@ class Listed(NamedTuple):
 
 @runtime_checkable
 class SupportsListing(SupportsScratch, Protocol):
-    """A store that tells which objects a tool has put beside this one. No queue asks."""
+    """A store that can list the objects which a tool has put beside this one. No queue calls it."""
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """The objects whose name is this object's with a suffix that begins with `prefix`, in the order of suffixes.
+        """Return the objects whose name is this object's plus a suffix that begins with `prefix`, sorted by suffix.
 
-        Those that are written or removed meanwhile may be among them or not. What an adapter keeps for itself, such as
-        lock files, is left out.
+        Objects written or removed meanwhile may be listed or not. An adapter's own files, such as lock files, are left
+        out.
 
         Raises:
             ValueError: the prefix is empty.
