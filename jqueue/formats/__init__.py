@@ -1,1 +1,1 @@
-"""Queues of older programs (vsqs, dirq, TextQueue), beside which jqueue works on their own files."""
+"""Queues in the files of older programs (vsqs, dirq, TextQueue), which can keep working on them beside jqueue."""

@@ -1,4 +1,4 @@
-"""What no format of an older queue has a place for."""
+"""Features that every format of an older queue supports."""
 
 from dataclasses import fields
 
@@ -16,4 +16,4 @@ _KEPT = {
 }
 
 OF_ALL = Capabilities(**{field.name: field.name in _KEPT for field in fields(Capabilities)})
-"""What each of them can do at least; what it can do besides is said beside it."""
+"""Features of every format. Each format adds its own to these."""

@@ -1,8 +1,8 @@
-"""The engine of queues whose jobs are kept one by one: a mirror of the store, and each change carried out there.
+"""Engine of queues whose store keeps each job by itself.
 
-The rules are those of every queue: operations change a draft, which mirrors the store. What changed is then done in the
-store, job by job. Where somebody else was quicker, the mirror is read anew and the call is tried again; what was done
-for it is kept.
+The rules are those of every queue: operations change a draft, which mirrors the store. The changes of the draft are
+then made in the store, job by job. If another program has changed one of these jobs first, the mirror is read again and
+the call is retried. The changes that were already made for the call are kept.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from jqueue.runtime.threads import in_a_thread
 Answer = TypeVar("Answer")
 
 FINISHED_KEPT = 10_000
-"""So many acks are remembered, at the most; the older half of them is forgotten then."""
+"""Number of acks to remember at most; above it, the older half is forgotten."""
 
 _users: WeakValueDictionary[int, StoreEngine] = WeakValueDictionary()
-"""Whose each store is, by the number that it has as long as there is somebody who holds it."""
+"""Last engine made on each store, by `id(store)`. The engine holds its store, so that id is not reused meanwhile."""
 
 
 class StoreEngine(Engine):
-    """Carries requests to a store of jobs.
+    """Engine that carries requests to a store of jobs.
 
     Args:
-        store: where the jobs are.
-        clock: tells the time.
-        entropy: makes ids and jitter.
+        store: the store of the jobs.
+        clock: source of the time.
+        entropy: source of ids and jitter.
         claim_timeout: seconds, for claims that carry no timeout of their own.
     """
 
@@ -65,12 +65,12 @@ class StoreEngine(Engine):
         self._looked_at: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
         self._won: dict[Request, list[Job]] = {}
-        self._scans = self._heard = 0  # how often the place was scanned, and up to which of them the draft knows
+        self._scans = self._heard = 0  # scans made, and the latest scan in the draft
         _users[id(store)] = self
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
 
     def reset(self) -> None:
-        """Read anew: after a fork, or when what is known cannot be trusted."""
+        """Start anew with an empty mirror: after a fork, or when the mirror cannot be trusted."""
         self._one_at_a_time = threading.Lock()
         super().reset()
 
@@ -82,9 +82,10 @@ class StoreEngine(Engine):
         self.watch.lost_sight()
 
     def store_time(self) -> datetime | None:
-        """The time by a clock that all users of the store share; None if there is no such clock.
+        """Return the time by a clock that all users of the store share; None if no such time is needed.
 
-        Programs that share a folder agree on the time. Where all of them know when a claim ends, no age is asked for.
+        Programs that share a folder are taken to agree on the time. If the store `knows_expiry`, it says itself when a
+        claim ends, and the age of a claim does not matter.
         """
         if self._store_time is not None:
             return self._store_time()
@@ -94,14 +95,14 @@ class StoreEngine(Engine):
         return self._freshness.is_over() and any(request.claims_jobs for request in requests)
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
-        """See whether an outcome may be another one where the mirror is behind."""
+        """Return True if one of the outcomes could differ because the mirror is behind the store."""
         return any(
             not isinstance(outcome, list) or any(map(may_be_behind, request.operations, outcome))
             for request, outcome in outcomes
         )
 
     async def refresh(self) -> bool:
-        """Read the store if it may have changed. Returns whether it had."""
+        """Read the store if it may have changed. Returns True if the draft changed."""
         started = self.clock.monotonic()
         try:
             found = await self._call(self._scan, not self.loaded)
@@ -124,14 +125,14 @@ class StoreEngine(Engine):
         return tuple((job.claim, job.heartbeat_at) for job, end in self._ends() if end <= now)
 
     def _ends(self) -> Iterator[tuple[Job, datetime]]:
-        """The claims, with the time at which each is over."""
+        """Yield each claimed job with the time at which its claim expires."""
         for job_id in self.draft.jobs.claimed:
             job = self.draft.jobs[job_id]
             if job.heartbeat_at is not None:
                 yield job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)
 
     def next_due(self) -> datetime | None:
-        """When a job is due, or a claim is over."""
+        """Return the time when the next job is due or the next claim expires."""
         ends = [end for _, end in self._ends()] if self.store.knows_expiry else []
         return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
 
@@ -147,12 +148,15 @@ class StoreEngine(Engine):
         return Sight(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
 
     def _scan(self, anyway: bool) -> tuple[list[Kept], int] | None:
-        """What there is, and which scan it is from. Whoever is cancelled here never hears of it."""
+        """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.
+
+        A cancelled caller never gets the result. The draft is then behind `_scans`, and the next refresh scans again.
+        """
         if not anyway and self._heard == self._scans and not self.store.has_moved():
             return None
         self._scans += 1
         jobs = list(self.store.scan(self.now()))
-        self._finished = self.store.finished()  # last, so that what has left by now is known to be finished
+        self._finished = self.store.finished()  # after the scan: a job missing from it is then known as finished
         return jobs, self._scans
 
     def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
@@ -161,7 +165,7 @@ class StoreEngine(Engine):
         return kept, self.store.payloads(kept)
 
     def _adopt(self, kept: list[Kept]) -> bool:
-        """Have the draft say what the store says. Returns whether it said something else."""
+        """Load the jobs of the store into the draft. Returns True if the draft changed."""
         known, places = self.draft.jobs, {job.id: place for job, place in kept}
         gone = [job_id for job_id in known if job_id not in places]
         same = self._adopted
@@ -179,10 +183,10 @@ class StoreEngine(Engine):
         return bool(changed or gone)
 
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
-        """Carry out what changed, and settle each request of which all was done.
+        """Make the changes of the draft in the store, and settle each request whose changes were all made.
 
         Raises:
-            CASConflictError: somebody was quicker with some of the jobs; the requests that need them are left.
+            CASConflictError: another program changed some of the jobs first. The requests that need them stay pending.
             StorageError: the store failed.
         """
         stages = self.draft.moved_jobs()
@@ -190,7 +194,7 @@ class StoreEngine(Engine):
         life = self.life
         try:
             now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
-        except BaseException:  # it may have been done, by halves, or a thread that was left may still be at it
+        except BaseException:  # the changes may be made, or half made, or an abandoned thread may still make them
             if life is self.life:
                 self._forget_content()
             raise
@@ -215,11 +219,11 @@ class StoreEngine(Engine):
             raise failures[0] if failures else CASConflictError("another program was quicker")
 
     def _take_over(self, now_there: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
-        """Have the draft say what was done. Returns what was not.
+        """Update the draft to the changes that were made. Returns the errors of the others, by job id.
 
         Args:
-            now_there: what each job came to.
-            expected: what it would have been.
+            now_there: result of the change of each job, by job id.
+            expected: each job as the draft has it; None if removed.
         """
         adopted, places, known = self._adopted, self.places, self.draft.jobs.entries
         placed: dict[str, str] = {}
@@ -245,7 +249,7 @@ class StoreEngine(Engine):
             placed[job.id] = place
         places.update(placed)
         self.draft.settle()
-        self.draft.measure(0)  # no blob becomes full here
+        self.draft.measure(0)  # a store has no blob to fill up
         self.draft.load(others, called)
         self.draft.jobs.dirty.clear()
         self.draft.header.version += 1
@@ -260,9 +264,9 @@ class StoreEngine(Engine):
     def _carry_out(
         self, stages: Mapping[str, list[Job | None]], arriving: Set[str], now: datetime
     ) -> tuple[dict[str, Any], dict[str, int]]:
-        """Take each job from stage to stage, until it is where it shall be, or somebody else was quicker.
+        """Take each job from state to state, until it is in its last one or a step fails.
 
-        Returns what it came to with each; and of those that failed, how many steps were done before.
+        Returns the last result of each job, and for each job that failed the number of steps made before.
         """
         came_to: dict[str, Any] = {}
         done: dict[str, int] = {}
@@ -285,13 +289,15 @@ class StoreEngine(Engine):
     def _settle_or_leave(
         self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], lost: list[dict[str, Exception]]
     ) -> None:
-        """A request of which something was not done: if it was all of it, it is left; what was done is not undone.
+        """Settle a request with failed changes. Without a refusal, it stays pending if each operation lost a job.
+
+        Changes that were made are not undone.
 
         Args:
             request: the request.
-            outcome: what it would have come to.
-            now_there: what each job came to.
-            lost: for each operation, the jobs with which it was not done.
+            outcome: its outcome if all changes had been made.
+            now_there: result of the change of each job, by job id.
+            lost: for each operation, the errors of the jobs that it could not change.
         """
         request.in_flight = False
         if not isinstance(outcome, list):
@@ -317,12 +323,15 @@ class StoreEngine(Engine):
         answer([(request, as_it_stands(told, now_there))])
 
     def _win(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
-        """Keep what was claimed of a batch for its call, which goes on with the rest. False if it is not done in parts.
+        """Keep the claimed jobs of a batch for its call, which goes on to claim the rest of the batch.
 
         Args:
-            request: of one operation.
-            result: what that came to.
-            lost: the jobs that it did not get.
+            request: a request of one operation.
+            result: the result of that operation.
+            lost: the jobs that it could not claim.
+
+        Returns:
+            False if the operation does not claim jobs, or cannot be continued.
         """
         [operation] = request.operations
         if not operation.claims_jobs:
@@ -332,7 +341,7 @@ class StoreEngine(Engine):
         if rest is None:
             return False
         request.operations, self._won[request] = (rest,), won
-        request.seen_empty = False  # or the end of its wait would be an empty answer
+        request.seen_empty = False  # otherwise the end of its wait would return an empty batch
         return True
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
@@ -347,7 +356,7 @@ class StoreEngine(Engine):
         ]
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """Carry requests: see `Engine`. What was claimed for a call that ended before its batch was full goes back."""
+        """Carry requests: see `Engine`. A call that fails or is cancelled with a part of its batch gives it back."""
         try:
             await super().commit(requests, read_first=read_first)
         finally:
@@ -358,7 +367,7 @@ class StoreEngine(Engine):
                         request.orphan([jobs])
 
     async def release(self) -> None:
-        """Have the store close what it keeps open, if nobody is at it: a call that was left ends when it ends."""
+        """Close the files of the store, unless an abandoned call is still using them."""
         if isinstance(self.store, KeepsFilesOpen) and _users.get(id(self.store)) is self:
             await in_a_thread(self._let_go, self.store)
 
@@ -379,6 +388,6 @@ class StoreEngine(Engine):
 
     @staticmethod
     def _alone(lock: threading.Lock, work: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Somebody may look while calls are carried, and a call that was left may still be at it."""
+        """Run one call at a time: `look` may run beside a commit, and an abandoned call may still be running."""
         with lock:
             return work(*arguments)

@@ -1,8 +1,8 @@
-"""When a place is read before a claim, although the mirror of it still shows ready jobs.
+"""Decides when to read the store before a claim, although the mirror of it still shows ready jobs.
 
-A claim of a job in the mirror succeeds, whatever other programs have added to the place since it was read. Without a
-look now and then, a program that always has ready jobs of its own would never serve theirs. A look before each claim
-would be dear: it lists the place.
+A claim of a job in the mirror succeeds even if other programs have added older jobs to the store. Without a read now
+and then, a program that always has ready jobs of its own would never serve theirs. A read before each claim would be
+too expensive: it lists the whole store.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from jqueue.core.engine.requests import Outcome, Request
 from jqueue.ports.clock import Clock
 
 SECONDS = 0.1
-"""Age of the mirror in seconds from which a claim reads the place first."""
+"""Age of the mirror, in seconds, from which a claim reads the store first."""
 
 CLAIMS = 100
-"""Number of claims after which the place is read, however little time has passed."""
+"""Number of claims after which the store is read, however little time has passed."""
 
 READS_APART = 10
-"""Time between two reads, as a multiple of the time that one takes: reads take a tenth of the time at the most."""
+"""Time between two reads, as a multiple of the duration of one read: reads take at most a tenth of the time."""
 
 
 class Freshness:
@@ -27,7 +27,7 @@ class Freshness:
 
     Args:
         clock: measures the seconds.
-        in_order: True if the place must be read before each claim.
+        in_order: True if the store must be read before each claim.
     """
 
     def __init__(self, clock: Clock, *, in_order: bool) -> None:
@@ -40,7 +40,7 @@ class Freshness:
         """Take note of a read.
 
         Args:
-            started: when it began, on the monotonic clock.
+            started: start of the read, on the monotonic clock.
             jobs: number of jobs found.
         """
         self._read_at, self._took = started, self._clock.monotonic() - started
@@ -53,9 +53,9 @@ class Freshness:
                 self._claims += sum(len(result) for result in outcome if isinstance(result, list))
 
     def is_over(self) -> bool:
-        """True if the place must be read before the next claim.
+        """Return True if the store must be read before the next claim.
 
-        In a long queue more claims fit between two reads: a claim costs a look at one job at the most.
+        A longer queue allows more claims between two reads, so that each claim pays for reading at most one job.
         """
         if self._in_order or self._claims >= max(CLAIMS, self._jobs):
             return True

@@ -1,4 +1,4 @@
-"""What calls came to on a place that keeps jobs one by one, where some of the jobs could not be changed."""
+"""Results of calls when some of their jobs could not be changed in the store."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from jqueue.formats.port import Full, Kept, Lost
 
 
 def arriving(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
-    """The ids of jobs that come from another queue."""
+    """Return the ids of the jobs that come from another queue."""
     operations = (operation for request, _ in outcomes for operation in request.operations)
     return frozenset(job_id for operation in operations if operation.arrives for job_id in operation.job_ids())
 
 
 def is_refusal(error: Exception) -> TypeGuard[JQueueError]:
-    """Whether it would be the same at the next try."""
+    """Return True if a retry would give the same error."""
     return isinstance(error, JQueueError) and not (
         isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError)
     )
 
 
 def seen(job: Job) -> tuple[Any, ...]:
-    """What of a job tells whether it is another. Payload and headers are those of the moment when it is claimed."""
+    """Return the fields that show whether a job has changed. Payload and headers are left out: a claim reads both."""
     said = job.entrypoint, job.max_attempts, job.error
     return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, *said
 
 
 def may_be_behind(operation: Operation, result: Any) -> bool:
-    """Whether the result of an operation is another one where there are jobs, or claims, that the mirror misses."""
+    """Return True if the result could differ because the mirror lacks some jobs or claims of the store."""
     if result is None or result.__class__ is Job:
         return False
     return isinstance(result, JQueueError) or operation.may_miss(result)
 
 
 def _jobs_of(operation: Operation, result: Any) -> set[str]:
-    """The jobs that an operation is about."""
+    """Return the ids of the jobs in an operation and in its result."""
     found = set(operation.job_ids())
     if isinstance(result, Job):
         found.add(result.id)
@@ -53,14 +53,14 @@ def _jobs_of(operation: Operation, result: Any) -> set[str]:
 def undone(
     outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], done: Mapping[str, int]
 ) -> list[list[dict[str, Exception]]]:
-    """For each operation of each request, the jobs with which it was not done, and why.
+    """Return, for each operation of each request, the jobs that it could not change, with their errors.
 
-    What comes before a claim may have been done where the claim was not: the operations move a job in their order.
+    Operations change a job in their order. So an operation before a failed claim may have succeeded.
 
     Args:
-        outcomes: of the requests.
-        failed: the jobs that are not where they should be, and why.
-        done: how many steps were done with each of these.
+        outcomes: the requests with their outcomes.
+        failed: the jobs with a failed step, with their errors.
+        done: number of steps made with each failed job.
     """
     moves: Counter[str] = Counter()
     found = []
@@ -78,7 +78,10 @@ def undone(
 
 
 def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) -> Any:
-    """What an operation came to, one among others, if somebody else was quicker with some of its jobs."""
+    """Return the result of an operation that could not change some of its jobs.
+
+    A claim returns the other jobs. Any other operation returns the error that says which job or claim was lost.
+    """
     others = [error for error in lost.values() if not isinstance(error, Lost)]
     if others and not operation.claims_jobs:
         if isinstance(others[0], Full):
@@ -93,7 +96,7 @@ def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) ->
 
 
 def as_it_stands(outcome: list[Any], now_there: Mapping[str, Any]) -> list[Any]:
-    """The results, with the jobs in them as the store has them now."""
+    """Return the results, with each job in them as the store now has it."""
     return [_current(result, now_there) for result in outcome]
 
 

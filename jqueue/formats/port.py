@@ -1,7 +1,8 @@
-"""What keeps jobs one by one, each by itself: a folder of files, a text file. The queues are made of it elsewhere.
+"""Port for stores that keep each job by itself, such as a folder of files or a text file.
 
-An object store keeps a queue as one object, and changes it as a whole. Here each job is changed by one step that
-succeeds or not by itself, so that two programs may work on the same folder. Nothing here knows the rules of a queue.
+An object store keeps a queue as one object, and changes it as a whole. Here each job is changed by a step of its own,
+which succeeds or fails alone. So two programs may work on the same folder. Nothing here knows the rules of a queue:
+`jqueue.formats.queue` builds a queue on a store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jqueue.ports.queue import Capabilities
 
 
 class Step(StrEnum):
-    """What is done to one job."""
+    """Kind of change to one job."""
 
     ADD = "add"
     CLAIM = "claim"
@@ -44,11 +45,11 @@ _BETWEEN = {
 
 
 class Kept(NamedTuple):
-    """A job as it was seen, and where.
+    """A job as the store last showed it, and its place.
 
     Attributes:
         job: the job.
-        place: where exactly, in the words of the store: as soon as anybody changes the job, it is elsewhere.
+        place: the store's own name for where the job is. It may include the state of the job, and change with that.
     """
 
     job: Job
@@ -60,10 +61,10 @@ class Change:
     """One job, before and after.
 
     Attributes:
-        before: as it was seen; None if it is new.
-        after: as it shall be; None if it leaves.
-        place: where it was seen; empty if it is new.
-        arrives: whether it is new here, and comes from another queue: it keeps its id, and what has become of it.
+        before: the job as it was last seen; None if it is new.
+        after: the job as it must become; None if it is removed.
+        place: the place where it was last seen; empty if it is new.
+        arrives: True if the job comes from another queue: it keeps its id and its history (attempts, failures, error).
     """
 
     before: Job | None
@@ -73,14 +74,14 @@ class Change:
 
     @property
     def step(self) -> Step:
-        """What is to be done."""
+        """The step that leads from before to after."""
         if self.after is None:
             return Step.REMOVE
         return _BETWEEN.get((None if self.before is None else self.before.status, self.after.status), Step.CHANGE)
 
     @property
     def acked(self) -> bool:
-        """Whether whoever had claimed the job has finished it; one that moves to another queue is not finished."""
+        """True if the holder of the claim has finished the job. A job that moves to another queue is not finished."""
         before = self.before
         if self.after is not None or before is None or is_moving(before):
             return False
@@ -88,13 +89,13 @@ class Change:
 
     @property
     def old(self) -> Job:
-        """The job before, where there was one."""
+        """The job before the change. Only for changes of a job that was there."""
         assert self.before is not None
         return self.before
 
     @property
     def new(self) -> Job:
-        """The job after, where it stays."""
+        """The job after the change. Only for changes that keep the job."""
         assert self.after is not None
         return self.after
 
@@ -105,103 +106,107 @@ class Change:
 
 
 class Lost(Exception):
-    """The job is not any more as it was seen: look again."""
+    """The job is no longer as it was last seen: read the store again."""
 
 
 class Full(Exception):
-    """There is no room for the job: whoever enqueues it waits until there is, or the deadline has passed."""
+    """The queue is full: the enqueue waits for space until its deadline passes."""
 
 
 Outcome = Kept | None | Exception
-"""What one change came to: the job as it stands now (nowhere, if it has left), or why not.
+"""Result of one change: the job as it now is (with an empty place if it was removed), or the error that prevented it.
 
-`Lost`, `Full`, OSError; or an error of jqueue's own for the caller: QueueFullError, InvalidJobError for a job that the
-format cannot hold.
+The error is `Lost`, `Full`, an OSError, or an error of jqueue's own for the caller: QueueFullError, or InvalidJobError
+for a job that the format cannot hold.
 """
 
 
 @runtime_checkable
 class JobStorePort(Protocol):
-    """A place that keeps jobs one by one. Its methods block, and are called by one thread at a time.
+    """A store that keeps each job by itself. Its methods block, and are called by one thread at a time.
 
-    An object belongs to one queue, as it knows what that has seen: another queue takes another object on that place.
+    A store object remembers what its queue has read, so it belongs to one queue. A second queue on the same files needs
+    a store object of its own.
 
-    Where it `knows_expiry`, a claim that is over is given back in its place, by whoever comes first.
+    If the store `knows_expiry`, the first program that sees an expired claim gives the job back, and the job keeps its
+    place in the order.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What a queue on it can do."""
+        """Features of a queue on this store."""
         ...
 
     @property
     def knows_expiry(self) -> bool:
-        """Whether a claim ends when its time is over by the clock, for every program that works on the place."""
+        """True if the store itself says when a claim expires, by the wall clock, for every program that uses it."""
         ...
 
     @property
     def name(self) -> str:
-        """Where it is, as people know it."""
+        """Path or address of the store, for messages to people."""
         ...
 
     def exists(self) -> bool:
-        """Whether there is anything yet; the first job makes it."""
+        """Return True if the store exists. The first job creates it."""
         ...
 
     def has_moved(self) -> bool:
-        """Whether it may be another than at the last `scan`. Quick, and never wrong when it says no."""
+        """Return True if the store may have changed since the last `scan`. Quick; a False is always right."""
         ...
 
     def scan(self, now: datetime) -> Sequence[Kept]:
-        """Every job that there is. Payloads need not be read, nor what others have counted: a claim brings its own.
+        """Return every job of the store.
+
+        Payloads may be left empty, and attempts counted by other programs may be missing: a claim reads both.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the store cannot be read.
         """
         ...
 
     def payloads(self, jobs: Sequence[Kept]) -> Sequence[Job]:
-        """The same jobs with their payloads, as they are now; those that have left are left out."""
+        """Return these jobs as they are now, with their payloads, without the jobs that no longer exist."""
         ...
 
     def finished(self) -> Mapping[str, int]:
-        """The ids of jobs that were acked a short while ago, with the attempts that did it."""
+        """Return the ids of recently acked jobs, each with the attempt that acked it."""
         ...
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
-        """Do each change for itself, in order.
+        """Make each change by itself, in order.
 
-        A new job that comes back has the id that it is found by from now on, whatever it was called before. One that
-        comes to an error is not there. If the whole of it raises, what was done is not known before the next `scan`,
-        which shows nothing that is not as safe as `carry_out` makes it.
+        A new job may come back with another id: the store finds it by that one from now on. A new job that comes back
+        as an error was not added. If this method raises, the next `scan` shows which changes were made. That `scan`
+        shows only changes that are as durable as a successful `carry_out` makes them.
         """
         ...
 
 
 @runtime_checkable
 class ServesInOrder(Protocol):
-    """A place whose jobs are served in its own order, whoever put them there: it is read before each claim."""
+    """A store that serves jobs in its own order, whichever program added them. It is read before each claim."""
 
     serves_in_order: bool
-    """Whether it is so."""
+    """True if the store must be read before each claim."""
 
 
 @runtime_checkable
 class SupportsWatching(Protocol):
-    """A place in the file system: whoever waits for jobs is told when it changes."""
+    """A store in the file system: a change of its folders wakes the callers that wait for jobs."""
 
     def watched(self) -> Sequence[Path]:
-        """The folders, absolute, in which a file comes, leaves or gets another name when jobs change.
+        """Return the absolute paths of the folders where a file is added, removed or renamed when jobs change.
 
-        They need not exist yet. Asked again whenever one of them has come or gone.
+        They need not exist yet. This is called again after one of them appears or vanishes.
         """
         ...
 
 
 @runtime_checkable
 class KeepsFilesOpen(Protocol):
-    """A place that keeps files open while it is used."""
+    """A store that keeps files open while it is used."""
 
     def let_go(self) -> None:
-        """Close them. The next call opens them again."""
+        """Close the files. The next call opens them again."""
         ...

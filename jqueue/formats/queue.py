@@ -1,4 +1,4 @@
-"""`StoreQueue`: a queue on a place that keeps jobs one by one, such as a folder of files in somebody else's format."""
+"""`StoreQueue`: a queue on a store that keeps each job by itself, such as a folder in the format of another program."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from jqueue.formats.port import JobStorePort
 from jqueue.ports.queue import Capabilities
 
 BATCH_LIMIT = 1_000
-"""The most calls that are carried out together."""
+"""Largest number of calls in one commit."""
 
 
 @names_its_options
 @lists_queue_options
 class StoreQueue(QueueVerbs, UsableAtOnce):
-    """A queue whose jobs are kept one by one.
+    """A queue on a store that keeps each job by itself.
 
-    It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
+    It can be used at once. The end of `async with`, or `aclose`, waits for the calls that are still under way.
 
     Args:
-        store: where the jobs are. What it cannot keep is refused.
+        store: the store of the jobs. A call that needs a feature the store lacks is refused.
         options: by name, as below.
     """
 
@@ -42,7 +42,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store can keep."""
+        """Features of the store."""
         return self.store.capabilities
 
     def __repr__(self) -> str:

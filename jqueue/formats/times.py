@@ -1,4 +1,4 @@
-"""Times as the formats write them: whole microseconds since 1970."""
+"""Times in whole microseconds since 1970, as the formats write them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,12 +7,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(moment: datetime) -> int:
-    """A moment as microseconds since 1970."""
+    """Return a moment as microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def moment(number: int) -> datetime:
-    """The moment so many microseconds after 1970; the last one that there is, if that is too late."""
+    """Return the moment `number` microseconds after 1970, or the latest datetime if that is too late."""
     try:
         return _EPOCH + number * _MICROSECOND
     except OverflowError:

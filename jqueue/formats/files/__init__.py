@@ -1,1 +1,1 @@
-"""What several formats do with files: notes, listings, exclusive renames."""
+"""File operations that several formats share: notes, remembered acks, folder syncs."""

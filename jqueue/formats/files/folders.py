@@ -1,4 +1,4 @@
-"""What vsqs and dirq do alike with their folders: which jobs were acked of late, and names brought to the disk."""
+"""Folder operations that vsqs and dirq share: remember the last acks, and sync a folder to the disk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 ACKED_KEPT, ACKED_BYTES = 1_000, 200_000
-"""So many acks are remembered, in a file that is rewritten when it is so large."""
+"""Number of acks to remember, and size in bytes above which their file is cut down to them."""
 
 
 class AckedJobs:
-    """The jobs that jqueue has acked of late, by any process: a line for each, in a file beside the queue.
+    """Jobs that any process of jqueue has acked recently: a file beside the queue, with a line for each.
 
     Args:
-        path: of that file.
+        path: path of that file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,11 +24,11 @@ class AckedJobs:
         self._read: tuple[int, int] = (0, 0)
 
     def has_moved(self) -> bool:
-        """Whether there are others than those that were read last."""
+        """Return True if the file has changed since it was last read."""
         return self._state() != self._read
 
     def remember(self, acked: Iterable[tuple[str, int]]) -> None:
-        """Add jobs, each with the attempt that finished it. One write: lines of several processes do not mix."""
+        """Add jobs, each with the attempt that acked it. One write, so that lines of several processes do not mix."""
         lines = "".join(f"{job_id} {attempt}\n" for job_id, attempt in acked)
         if not lines:
             return
@@ -47,7 +47,7 @@ class AckedJobs:
             self._shorten()
 
     def read(self) -> dict[str, int]:
-        """The last of them."""
+        """Return the last `ACKED_KEPT` acks: job ids, each with the attempt that acked it."""
         state = self._state()
         if state != self._read:
             try:
@@ -60,7 +60,7 @@ class AckedJobs:
         return self._known
 
     def _shorten(self) -> None:
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")  # another process may be at it, too
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")  # another process may do the same now
         lines = [f"{job_id} {attempt}\n" for job_id, attempt in self.read().items()]
         part.write_text("".join(lines), encoding="utf-8", errors="replace")
         part.replace(self._path)
@@ -74,7 +74,7 @@ class AckedJobs:
 
 
 def flush(folder: str) -> None:
-    """See to it that the names in a folder are on the disk. One that has been removed needs no more of it."""
+    """Sync the names in a folder to the disk. A folder that no longer exists needs no sync."""
     with suppress(FileNotFoundError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,8 +1,8 @@
-"""What a format has no place for is kept with a file: id, entrypoint, headers, attempts.
+"""Notes: fields of a job that its format cannot hold (id, entrypoint, headers, attempts), kept with its file.
 
-A note is an extended attribute: it stays with its file through every rename, and programs that do not know it do not
-see it. Where there are no attributes (other systems, file systems without them, a file of somebody else), and where a
-note is too large for one, it is a file beside, in a folder that the other programs do not look into.
+A note is an extended attribute of the file. So it follows the file through every rename, and programs of the original
+do not see it. Some notes are files of their own instead, in a folder that the other programs do not look into. This is
+so on other systems, on file systems without attributes, for a file of another user, and for notes that are too large.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 ATTRIBUTE = "user.jqueue"
 
 LARGEST = 1024
-"""So many bytes go into an attribute; file systems have room for about four thousand, all attributes together."""
+"""Largest size of an attribute, in bytes. File systems allow about 4,000 for all attributes of a file together."""
 
 MORE = "more"
-"""In an attribute: where the whole note is, from the folder of the file."""
+"""Field of a short attribute: path of the file that holds the whole note, relative to the folder of the job's file."""
 
 LETTERS = {
     "attempt": "a",
@@ -39,11 +39,11 @@ LETTERS = {
     "from": "<",
     "to": ">",
 }
-"""The names in a note, as they are written."""
+"""Letter that stands for each field name in a stored note."""
 
 _NAMES = {letter: name for name, letter in LETTERS.items()}
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Kept: an encoder is as long in the making as a note."""
+"""Made once: making an encoder takes as long as encoding a note."""
 
 HAS_ATTRIBUTES = hasattr(os, "setxattr")
 
@@ -52,12 +52,12 @@ _REFUSED = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EDQ
 
 
 def read_note(path: str, beside: str | None = None, *, attributes: bool = HAS_ATTRIBUTES) -> dict[str, Any]:
-    """The note of a file; empty if it has none, or one that cannot be read.
+    """Return the note of a file; empty if it has none, or if its note cannot be read.
 
     Args:
-        path: of the file.
-        beside: the path of the file that is its note where there are no attributes; None if that is not known.
-        attributes: whether extended attributes are looked at.
+        path: path of the file.
+        beside: path of the file that holds the note if no attribute does; None if that path is not known.
+        attributes: True to read extended attributes.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -81,14 +81,14 @@ def read_note(path: str, beside: str | None = None, *, attributes: bool = HAS_AT
 
 
 def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool = HAS_ATTRIBUTES) -> None:
-    """Give a file a note, whole: it is the old one or the new one, whenever this process dies.
+    """Replace the note of a file. If this process dies, the file has either the old note or the new one.
 
     Args:
-        path: of the file.
-        note: what is kept; None is nothing.
-        beside: the path of a file for what cannot be an attribute; its folder is made if need be. What is there from
-            before is replaced, or removed if an attribute has the note.
-        attributes: whether extended attributes are used.
+        path: path of the file.
+        note: the new note. Fields that are None or 0 are left out.
+        beside: path of the file for a note that cannot be an attribute. Its folder is made if missing. A file that is
+            there already is replaced, or removed if an attribute can hold the note.
+        attributes: True to use extended attributes.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -106,7 +106,7 @@ def write_note(path: str, note: dict[str, Any], beside: str, *, attributes: bool
 
 
 def encoded(note: Mapping[str, Any]) -> bytes:
-    """A note as it is written."""
+    """Return a note as it is stored."""
     said = {
         LETTERS.get(name, name): int(value) if value.__class__ is float and value.is_integer() else value
         for name, value in note.items()
@@ -116,7 +116,7 @@ def encoded(note: Mapping[str, Any]) -> bytes:
 
 
 def set_attribute(path: str, content: bytes) -> bool:
-    """Write an encoded note to a file. Returns whether that could be done; if not, it has to be beside.
+    """Store an encoded note as an attribute of a file. Returns False if the note needs a file of its own.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -133,11 +133,11 @@ def set_attribute(path: str, content: bytes) -> bool:
 def _write_beside(path: str, beside: str, content: bytes) -> None:
     with suppress(FileExistsError):
         os.mkdir(os.path.dirname(beside))
-    part = f"{beside}.{os.getpid()}-{threading.get_ident()}.part"  # nobody else writes there at the same time
+    part = f"{beside}.{os.getpid()}-{threading.get_ident()}.part"  # no other writer uses this name
     try:
         with open(part, "wb") as file:
             file.write(content)
-        os.stat(path)  # or it has another name by now, and whoever gave it that has noted something else
+        os.stat(path)  # raises if the file was renamed meanwhile: the program that renamed it has written another note
         os.replace(part, beside)
     except OSError:
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""The format of vsqs: a file for each job."""
+"""Queues in the format of vsqs: a folder with a file for each job."""

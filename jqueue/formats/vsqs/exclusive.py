@@ -1,4 +1,4 @@
-"""A rename that never replaces what has the new name already."""
+"""A rename that never replaces a file that already has the new name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 _AT_FDCWD = -100
 _NO_REPLACE = 1
 _UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a kernel, or a file system, says that cannot do it in one step."""
+"""Errors of kernels and file systems that cannot rename exclusively in one step."""
 
 
 def _renameat2() -> Callable[..., int] | None:
@@ -29,19 +29,19 @@ _call = _renameat2()
 
 
 def rename_exclusively(old: str, new: str) -> None:
-    """Give a file another name, if no file has that.
+    """Rename a file, unless another file has the new name.
 
-    One step of the file system where it knows such a step, as those of Linux do. Elsewhere it is looked first, and
-    a file that gets the name in that very moment is replaced: whoever makes names must reserve them.
+    On Linux this is one step of the file system. Where there is no such step, the new name is checked first. A file
+    that gets the new name right after the check is replaced, so callers must reserve new names.
 
     Args:
-        old: its path.
-        new: its path from then on, in the same file system.
+        old: current path of the file.
+        new: new path, in the same file system.
 
     Raises:
-        FileNotFoundError: it has another name by now, or none.
-        FileExistsError: there is a file of the new name.
-        OSError: it could not be done.
+        FileNotFoundError: the file was renamed or removed meanwhile.
+        FileExistsError: another file has the new name.
+        OSError: the rename failed.
     """
     if _call is not None:
         if _call(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), _NO_REPLACE) == 0:

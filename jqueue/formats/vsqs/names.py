@@ -1,10 +1,11 @@
-"""The names of vsqs: a number that is a time, and for a message that is hidden, until when.
+"""File names of vsqs: the time when a message was published and, if the message is hidden, the time until then.
 
     1795313466137003                     ready
     1795313466137003.new                 being written
     1795313466137003.1795313467140262    claimed, or put off, until that time
 
-vsqs 0.3 writes microseconds since 1970, its documentation says milliseconds. Both are read, each number by its size.
+vsqs 0.3 writes microseconds since 1970; its documentation says milliseconds. Both are read: the size of a number tells
+its unit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MILLISECONDS_BELOW = 10**14
 """Smaller numbers are milliseconds (until the year 5138), others microseconds (from 1973 on)."""
 
 LARGEST_TIME = PLACES
-"""Larger numbers are no times (it is the year 2112): they come last, and nothing is placed behind them."""
+"""Largest number that is a time (the year 2112). Larger numbers are served last, and new ones do not go behind them."""
 
 WRITING = ".new"
 
@@ -31,23 +32,23 @@ _WRITTEN = re.compile(r"(0|[1-9][0-9]*)\.new", re.ASCII)
 
 
 class Unit(StrEnum):
-    """What the numbers are counted in that we write."""
+    """Unit of the numbers that jqueue writes."""
 
     MICROSECONDS = "us"
     MILLISECONDS = "ms"
 
     def number(self, moment: datetime) -> int:
-        """A moment as a number; one between two numbers is the later one, so that no claim ends early."""
+        """Return a moment as a number, rounded up, so that no claim ends early."""
         count = microseconds(moment)
         return count if self is Unit.MICROSECONDS else -(-count // 1000)
 
 
 class Name(NamedTuple):
-    """The name of a message.
+    """Name of a message.
 
     Attributes:
-        number: when it was published; what it is known and served by.
-        until: hidden until then; None if it is ready.
+        number: time when the message was published. It identifies the message and gives its order.
+        until: time until which the message is hidden; None if it is ready.
     """
 
     number: int
@@ -58,21 +59,21 @@ class Name(NamedTuple):
 
 
 def parse(name: str) -> Name | None:
-    """A name taken apart; None if it is none of a message.
+    """Parse a file name; None if it is not the name of a message.
 
-    The end of a claim that vsqs 0.3 gave as a fraction (`5.123.0`) is read without it. Other names that its `int`
-    takes, such as `+7` and `007`, are of no message: it counts them, but can deliver none.
+    vsqs 0.3 may write the end of a claim with a fraction (`5.123.0`), which is ignored. Other names that its `int`
+    accepts, such as `+7` and `007`, are not messages: vsqs counts them, but cannot deliver them.
     """
     found = _NAME.fullmatch(name)
     return None if found is None else Name(int(found[1]), None if found[2] is None else int(found[2]))
 
 
 def parse_written(name: str) -> int | None:
-    """The number of a message that is being written; None if the name is none of such."""
+    """Return the number of a message that is being written; None for any other name."""
     found = _WRITTEN.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def moment(number: int) -> datetime:
-    """The time that a number is, by its size."""
+    """Return the time of a number, whose size tells its unit."""
     return from_microseconds(number * 1000 if number < MILLISECONDS_BELOW else number)

@@ -1,9 +1,10 @@
-"""The numbers of new messages of vsqs: each is used once, lies behind all that were there, and counts as a place.
+"""Numbers of new vsqs messages: each is used once, is larger than those of all older messages, and counts as a message.
 
-A number is reserved by a file `<number>.new`, which only one program can make. Then the folder is listed: what is
-there by then, whoever published it, is before, and has another number. Of two of us who reserve at once, at least one
-sees the other; where there are only so many places, the one with the smaller number takes a larger one, and looks
-again. So those who use this never exceed the capacity, whereas vsqs looks first and publishes then.
+A number is reserved by a file `<number>.new`, which only one program can create. Then the folder is listed. If a
+message in it has the same or a larger number, larger numbers are reserved instead. Of two writers of jqueue that
+reserve at once, at least one sees the other. If the queue has a capacity, the writer with the smaller number reserves a
+larger one and lists the folder again. So writers of jqueue never exceed the capacity together. vsqs can exceed it: it
+looks first and publishes then.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from jqueue.formats.times import microseconds
 from jqueue.formats.vsqs.names import LARGEST_TIME, WRITING, Unit, parse, parse_written
 
 ABANDONED = 3600.0
-"""Seconds after which a message that is still being written never will be: its writer has died."""
+"""Seconds after which the writer of an unfinished message is taken for dead."""
 
 
 class Reserved(NamedTuple):
-    """Numbers that nobody else will use.
+    """Numbers that no other writer will use.
 
     Attributes:
-        numbers: in order; there is a file `<number>.new` for each.
-        free: so many more messages the queue takes; None if there is no limit.
+        numbers: the numbers in ascending order, each with its file `<number>.new`.
+        free: number of further messages that fit into the queue; None if there is no limit.
     """
 
     numbers: list[int]
@@ -36,9 +37,9 @@ class Numbers:
     """Reserves numbers in one folder.
 
     Args:
-        folder: its path.
-        unit: of the numbers.
-        capacity: the most messages, ready and hidden; None if there is no limit.
+        folder: path of the folder.
+        unit: unit of the numbers.
+        capacity: largest number of messages, ready and hidden; None if there is no limit.
     """
 
     def __init__(self, folder: str, unit: Unit, capacity: int | None) -> None:
@@ -48,11 +49,13 @@ class Numbers:
         self._last = 0
 
     def path(self, number: int) -> str:
-        """The path of the file that reserves a number."""
+        """Return the path of the file that reserves a number."""
         return f"{self._folder}/{number}{WRITING}"
 
     def has_room(self, now: datetime) -> bool:
-        """Whether the queue takes one more message, by a look that changes nothing: changes wake those who wait.
+        """Return True if one more message fits into the queue.
+
+        The check creates no files: a change of the folder would wake the callers that wait for space.
 
         Raises:
             FileNotFoundError: there is no folder.
@@ -63,7 +66,7 @@ class Numbers:
         return there + len(written) < self._capacity
 
     def reserve(self, count: int, now: datetime) -> Reserved:
-        """Numbers behind those of all messages that were there before this call.
+        """Reserve numbers larger than those of all messages that were there before this call.
 
         Raises:
             FileNotFoundError: there is no folder.
@@ -91,7 +94,7 @@ class Numbers:
         return Reserved(numbers, max(0, self._capacity - there - len(written)))
 
     def free(self, numbers: list[int]) -> None:
-        """Give numbers back that were not used."""
+        """Give back numbers that were not used."""
         for number in numbers:
             with suppress(FileNotFoundError):
                 os.unlink(self.path(number))
@@ -111,7 +114,7 @@ class Numbers:
         return numbers
 
     def _others(self, own: set[int], now: datetime) -> tuple[set[int], int, set[int]]:
-        """The numbers of messages that are there, how many these are, and the numbers that others are writing."""
+        """Return the numbers of the messages, the count of messages, and the numbers that other writers hold."""
         published, there, written = set(), 0, set()
         for entry in os.listdir(self._folder):
             name = parse(entry)

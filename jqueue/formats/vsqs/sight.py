@@ -1,7 +1,7 @@
-"""What is in a folder of vsqs: every message as a job.
+"""Reads a folder of vsqs: each message as a job.
 
-What is known by the same name is not read again. That name may have had another one between: then its note counts more
-attempts, which whoever claims it reads with the claim.
+A file is not read again while its name is the same. It may have had another name in between, as a claimed message. Then
+its note counts more attempts, which the next claim reads.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ DEAD = ".jqueue-dead"
 NOTES = ".jqueue-notes"
 
 VISIBILITY_TIMEOUT = 10.0
-"""Seconds that vsqs hides a message by default: taken for claims that do not say how long they are meant to last."""
+"""Seconds for which vsqs hides a claimed message by default; assumed for claims whose length is not known."""
 
 SURE = timedelta(seconds=0.05)
-"""What has not moved for so long was not changed by then: file systems count time in ticks."""
+"""Time after which an unchanged folder time is trusted: file systems count time in ticks, which can hide a change."""
 
 LISTINGS = 3
-"""So often a folder is listed in which files get other names at that very time, and may be missed."""
+"""Number of times that a folder is listed at most, while files that are renamed during the listing may be missed."""
 
 COUNTED = ("attempt", "failures", "until", "next", "due")
-"""The fields of a note that are counted with."""
+"""Fields of a note that enter calculations, and so must be integers."""
 
 _PLAIN = Job(entrypoint="plain", payload=b"")
 
 
 def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = False) -> Job:
-    """The job that a message is.
+    """Return the job of a message, without its payload.
 
     Args:
-        name: of its file.
-        note: what is known of it besides.
-        entrypoint: if the note has none.
-        dead: whether it is among the dead.
+        name: name of the message's file.
+        note: note of the message; may be empty.
+        entrypoint: entrypoint of the job if the note has none.
+        dead: True if the message is among the dead jobs.
 
     Raises:
-        ValueError, TypeError: the note is not one of ours.
+        ValueError, TypeError: the note was not written by jqueue.
     """
     number, until = name
     values: dict[str, Any] = {
@@ -82,20 +82,20 @@ def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = Fa
 
 
 def is_noted(name: Name, note: dict[str, Any]) -> bool:
-    """Whether what a note says of a claim is meant for the one that the name shows.
+    """Return True if the note describes the claim or delay that the name shows, or if the name shows none.
 
-    If not, that is one of vsqs; or one of ours, and its note is about to be written.
+    If it does not, the claim is one of vsqs, or one of jqueue whose note is about to be written.
     """
     return name.until is None or name.until in (note.get("until"), note.get("next"), note.get("due"))
 
 
 class Sight:
-    """What is known of one folder.
+    """The messages of one folder, as far as they have been read.
 
     Args:
-        folder: its path.
-        entrypoint: of messages that have no note.
-        attributes: whether notes may be extended attributes.
+        folder: path of the folder.
+        entrypoint: entrypoint of messages without a note.
+        attributes: True if notes may be extended attributes.
     """
 
     def __init__(self, folder: str, entrypoint: str, attributes: bool) -> None:
@@ -109,31 +109,31 @@ class Sight:
         self._seen: dict[str, Kept] = {}
         self._ids: dict[str, str] = {}
         self._places: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
-        self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are of no message
+        self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are not messages
         self._unsure: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
         self._closed: dict[str, tuple[int, int, int]] = {}
         self._missed = False
         self._has_dead = True
 
     def anew(self) -> Sight:
-        """One that knows nothing but whether there was a folder."""
+        """Return a copy that has read nothing, and only remembers whether the folder was there."""
         other = Sight(self._folder, self._entrypoint, self._attributes)
         other._was_there = self._was_there
         return other
 
     def has_moved(self) -> bool:
-        """Whether the folder may have changed since the last scan."""
+        """Return True if the folder may have changed since the last scan."""
         return not self._sure or self._folder_times() != self._times or any(map(self._may_be_open, self._closed))
 
     def found(self) -> None:
-        """There is a folder: from now on it must not vanish."""
+        """Remember that the folder exists: from now on it must not vanish."""
         self._was_there = True
 
     def check_gone(self) -> None:
-        """There is no folder: was there one?
+        """Raise BlobMissingError if the missing folder was there before.
 
         Raises:
-            BlobMissingError: there was, and its jobs are gone.
+            BlobMissingError: the folder was there, and is gone with its jobs.
         """
         if self._was_there:
             raise BlobMissingError(
@@ -142,11 +142,11 @@ class Sight:
             )
 
     def scan(self, now: datetime) -> list[Kept]:
-        """Every message, and every dead job. What is known already is the very same object.
+        """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
 
         Raises:
             BlobMissingError: the folder was there, and is gone.
-            StorageFatalError: it is no folder.
+            StorageFatalError: the path is not a folder.
         """
         for _ in range(LISTINGS):
             times, self._missed = self._folder_times(), False
@@ -159,20 +159,20 @@ class Sight:
         return list(self._seen.values())
 
     def note(self, place: str) -> dict[str, Any]:
-        """The note of a message, as it is now.
+        """Return the current note of a message.
 
         Raises:
-            FileNotFoundError: it is not there any more.
+            FileNotFoundError: the message is no longer there.
         """
         return _checked(read_note(f"{self._folder}/{place}", self.beside(place), attributes=self._attributes))
 
     def beside(self, place: str) -> str:
-        """The path of the file of a note that is no attribute."""
+        """Return the path of the file for a note that is not an attribute."""
         number = place.removeprefix(f"{DEAD}/").partition(".")[0]
         return f"{self._folder}/{NOTES}/{number}"
 
     def job(self, place: str, note: dict[str, Any]) -> Job:
-        """The job that a message with that note is. A note that is none of ours is as good as none."""
+        """Return the job of a message with this note. A note that jqueue did not write is ignored."""
         dead = place.startswith(f"{DEAD}/")
         name = parse(place.removeprefix(f"{DEAD}/"))
         assert name is not None
@@ -182,7 +182,7 @@ class Sight:
             return job_of(name, {}, self._entrypoint, dead=dead)
 
     def _folder_times(self) -> tuple[tuple[int, int], ...]:
-        """What is another as soon as a file of the folder gets another name, comes or leaves."""
+        """Return a value that changes when a file in the folder is added, renamed or removed."""
         found = []
         for folder in (self._folder, f"{self._folder}/{DEAD}"):
             try:
@@ -193,7 +193,7 @@ class Sight:
         return tuple(found)
 
     def set_aside(self, place: str) -> None:
-        """A message may not be read by this user: it is none, until its owner or its mode is another."""
+        """Ignore a message that this user may not read, until its owner or its mode changes."""
         with suppress(FileNotFoundError):
             self._closed[place] = self._rights(place)
             self._others[""].add(place)
@@ -209,14 +209,14 @@ class Sight:
             return True
 
     def touched(self, place: str) -> None:
-        """A message of that name was changed: should it ever have that name again, it is another."""
+        """Forget a message that is about to change: a file that gets this name again must be read again."""
         dead = place.startswith(f"{DEAD}/")
         self._forget(f"{DEAD}/" if dead else "", place.removeprefix(f"{DEAD}/"))
 
     def _look(self) -> None:
-        """Bring what is known up to date with what is in the folder, and in that of the dead.
+        """List the folder and the folder of dead jobs, forget the names that are gone, and read the new ones.
 
-        What may be another next time, under the same name, is forgotten.
+        A message that could be another one under the same name is forgotten first, and read again.
         """
         new = []
         for place in [place for place in self._closed if self._may_be_open(place)]:
@@ -240,11 +240,11 @@ class Sight:
                 return
             note = self.note(place)
         except FileNotFoundError:
-            self._missed = True  # it is there by another name
+            self._missed = True  # it was renamed after the listing
             return
         job = self.job(place, note)
         if self._ids.setdefault(job.id, place) != place:
-            job = job.evolve(id=f"{place}~")  # another one of that number, or with a copy of its note
+            job = job.evolve(id=f"{place}~")  # another message has the same number, or a copy of the same note
             self._ids[job.id] = place
         self._seen[place] = Kept(job, place)
         self._places[prefix].add(text)
@@ -265,7 +265,7 @@ class Sight:
         except FileNotFoundError:
             if not prefix:
                 self.check_gone()
-                self._has_dead = True  # whoever is there by then is looked for
+                self._has_dead = True  # look for dead jobs as soon as the folder exists
             return set()
         except NotADirectoryError:
             raise StorageFatalError(
@@ -278,12 +278,15 @@ class Sight:
 
 
 def _checked(note: dict[str, Any]) -> dict[str, Any]:
-    """A note, if what is counted with is numbers; who else would write it?"""
+    """Return the note, or an empty one if a field of `COUNTED` is not an integer: jqueue writes no such note."""
     return note if all(type(note.get(field, 0)) is int for field in COUNTED) else {}
 
 
 def note_of(job: Job, before: dict[str, Any], **values: Any) -> dict[str, Any]:
-    """A note that says what the format has no place for; what a later version of jqueue has noted is kept."""
+    """Return the note of a job: the fields that the format cannot hold.
+
+    Other fields of the note before are kept: a later version of jqueue may have written them.
+    """
     return {
         **before,
         "id": job.id,

@@ -1,9 +1,10 @@
-"""vsqs: a folder for each queue, a file for each message, named by its time; docs/formats.md has the format.
+"""`VsqsFolder`: a queue of vsqs, which is a folder with a file for each message; docs/formats.md describes the format.
 
-Every change of a message is one rename or removal of exactly the name that it was seen by, which the file system lets
-one program do, and no rename replaces anything. So programs of vsqs and of jqueue can work on one folder at a time.
-What the format has no place for is kept in a note with each file (`jqueue.formats.files.notes`), dead jobs in a
-folder that vsqs does not look into. A note is written before the rename that others see, or by whoever holds the claim.
+Each change of a message renames or removes its file under exactly the name that was last seen. The file system lets
+only one program do that, and no rename replaces a file. So programs of vsqs and of jqueue can work on one folder at the
+same time. Fields that the format cannot hold are in a note with each file (`jqueue.formats.files.notes`). Dead jobs are
+in a folder that vsqs does not look into. A note is written before the rename that others see, or by the holder of the
+claim.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ CAPABILITIES = replace(OF_ALL, delay=True)
 ACKED = ".jqueue-acked"
 
 OPEN_AT_ONCE = 100
-"""So many files are open at a time."""
+"""Number of files to keep open at a time."""
 
 THREADS = 8
-"""So many files are brought to the disk at a time, which takes hardly longer than one."""
+"""Number of files to sync at a time, which takes hardly longer than one."""
 
 
 class VsqsFolder:
     """A queue of vsqs as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job. A relative path stays what it is now.
-        entrypoint: of messages that vsqs itself has published; the name of the folder by default.
-        unit: of the numbers that are written: "us", as vsqs 0.3 writes them, or "ms", as its documentation has them.
-        capacity: the most messages that there may be, ready and hidden; None if there is no limit.
-        when_full: what becomes of an enqueue then: "refuse" is QueueFullError at once, "wait" waits for room until
-            the deadline of the call.
-        fsync: whether a job is on the disk before its enqueue returns, as vsqs sees to it.
-        attributes: whether notes are extended attributes. Where these cannot be had, they are files in any case.
+        path: path of the folder, which the first job creates. A relative path is resolved now.
+        entrypoint: entrypoint of messages that vsqs itself has published; by default the name of the folder.
+        unit: unit of the numbers to write: "us", as vsqs 0.3 writes them, or "ms", as its documentation says.
+        capacity: largest number of messages, ready and hidden; None if there is no limit.
+        when_full: effect of an enqueue to a full queue: "refuse" raises QueueFullError at once, "wait" waits for space
+            until the deadline of the call.
+        fsync: True to sync a job's file and the folder before its enqueue returns. vsqs syncs the file only.
+        attributes: True to keep notes in extended attributes. Where there are none, notes are files in any case.
 
     Raises:
         InvalidJobError: an argument is wrong.
@@ -99,49 +100,49 @@ class VsqsFolder:
 
     @property
     def _sight(self) -> Sight:
-        """What is known of the folder; of what was half known when this process was forked, nothing."""
+        """The messages read so far. They are forgotten after a fork, as the parent may have been reading."""
         if self._forks != forks():
             self._seen, self._forks = self._seen.anew(), forks()
         return self._seen
 
     @property
     def name(self) -> str:
-        """The path of the folder."""
+        """Path of the folder."""
         return str(self.path)
 
     def watched(self) -> Sequence[Path]:
-        """The folder: whatever becomes of a message is seen in it."""
+        """Return the folder: every change of a message shows in it."""
         return (self.path,)
 
     def exists(self) -> bool:
-        """Whether there is a folder."""
+        """Return True if the folder exists."""
         return self.path.exists()
 
     def has_moved(self) -> bool:
-        """Whether the folder may have changed since the last scan."""
+        """Return True if the folder may have changed since the last scan."""
         return self._sight.has_moved()
 
     def scan(self, now: datetime) -> list[Kept]:
-        """Every message, and every dead job."""
+        """Return every message and every dead job."""
         return self._sight.scan(now)
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads, as they are now."""
+        """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
-            with suppress(FileNotFoundError, PermissionError):  # it has left, or is there by another name
+            with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
                 now_there = self._sight.job(place, self._sight.note(place))
                 found.append(now_there.evolve(id=job.id, payload=self._read(place)))
         return found
 
     def finished(self) -> dict[str, int]:
-        """Jobs that jqueue has acked of late, by any process."""
+        """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
         return self._acked.read()
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Do each change by itself, and what is new together."""
+        """Make each change by itself, then add the new jobs together."""
         done = [None if change.step is Step.ADD else self._do(change, now) for change in changes]
-        new = [change for change in changes if change.step is Step.ADD]  # behind those that make room
+        new = [change for change in changes if change.step is Step.ADD]  # after the changes that free space
         added = iter(self._add(new, now) if new else ())
         return [
             next(added) if change.step is Step.ADD else outcome for change, outcome in zip(changes, done, strict=True)
@@ -157,7 +158,7 @@ class VsqsFolder:
         except OSError as error:
             return error
 
-    # What is done: a method for each step, called after it
+    # Steps: one method for each, named after it
 
     def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
         any_dead = any(change.new.status is JobStatus.DEAD for change in changes)
@@ -173,9 +174,9 @@ class VsqsFolder:
         return outcomes
 
     def _add_where_there_is_room(self, jobs: list[Job], now: datetime) -> list[Outcome]:
-        """Add jobs, each for itself: their numbers are reserved, their files are written, and then get their names.
+        """Add jobs, each by itself: reserve their numbers, write their files, then rename the files.
 
-        Where there is not room for all, the first ones are added.
+        If there is not enough space for all, the first ones are added.
         """
         full = (Full if self._waits_for_room else QueueFullError)(
             "the queue has no room: it holds as many jobs as it may"
@@ -201,7 +202,7 @@ class VsqsFolder:
         return outcomes
 
     def _write(self, chosen: list[tuple[int, Job]]) -> list[OSError | None]:
-        """Write files. Returns what went wrong with each."""
+        """Write the files of new jobs, and sync them. Returns the error of each, or None."""
         failures: list[OSError | None] = [None] * len(chosen)
         written: dict[int, int] = {}
         try:
@@ -221,7 +222,7 @@ class VsqsFolder:
         return failures
 
     def _publish(self, number: int, job: Job) -> Kept | OSError:
-        """Give a file its note, and then its name."""
+        """Write the note of a new file, then give the file its name."""
         path, due = self._numbers.path(number), None if job.run_at is None else self.unit.number(job.run_at)
         place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
         note = note_of(job, {}, due=due)
@@ -249,7 +250,11 @@ class VsqsFolder:
                 flush(f"{self._folder}/{DEAD}")
 
     def _taken_back(self, outcome: Outcome, error: OSError) -> Outcome:
-        """What an addition came to whose folder did not get to the disk: the job goes, if nobody has it by now."""
+        """Remove an added job whose folder could not be synced, unless another program has taken it by now.
+
+        Returns:
+            The error if the job was removed, else the outcome.
+        """
         if not isinstance(outcome, Kept):
             return outcome
         try:
@@ -265,14 +270,14 @@ class VsqsFolder:
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
         moves = timeout == MOVE_SECONDS
-        if moves:  # one that is cut short behind the renaming is known by the next
+        if moves:  # noted before the rename, so that the next run recognises a move that died right after it
             note = self._sight.note(change.place)
             until = max(until, note.get("until", 0) + 1)
             self._annotate(change.place, {**note, "until": until, "claim_timeout": timeout})
         place = self._rename(change.place, str(Name(number, until)))
         try:
             note = self._sight.note(place)
-            if note.get("until", 0) >= until and not moves:  # each claim has another name than those before it
+            if note.get("until", 0) >= until and not moves:  # no two claims of a message have the same name
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
             failures = note.get("failures", 0) + job.failures - old.failures
@@ -303,7 +308,7 @@ class VsqsFolder:
         due = None if job.run_at is None else self.unit.number(job.run_at)
         note = note_of(job, note, due=due)
         if job.sequence == old.sequence:
-            with suppress(FileExistsError):  # another message has that number: it would be lost
+            with suppress(FileExistsError):  # another message has that number: this one needs a new number
                 self._annotate(place, note)
                 return self._kept(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
         return self._to_the_back(place, note, now, due, job.payload)
@@ -331,23 +336,23 @@ class VsqsFolder:
         with suppress(OSError):
             os.unlink(self._sight.beside(change.place))
         if change.acked:
-            with suppress(OSError):  # it was acked all the same
+            with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
         return Kept(job.evolve(payload=payload), "")
 
     def _change(self, change: Change, now: datetime) -> Kept:
         raise Lost
 
-    # How it is done
+    # Parts of several steps
 
     def _noted(self, change: Change) -> dict[str, Any]:
-        """The note of a claim that is about to end, as it is now.
+        """Return the current note of a claim that is about to end.
 
-        Its holder may prolong it in this very moment, or others may send it back if it is over. Then the rename that
-        follows finds nothing; and what was noted before does no harm, as it counts nothing.
+        At the same time its holder may prolong the claim, or another program may give back an expired one. Then the
+        rename that follows fails. The note written before that rename does no harm, as it changes no count.
 
         Raises:
-            Lost: it does not say any more what was seen.
+            Lost: attempt or failures are no longer as they were last seen.
         """
         note = self._sight.note(change.place)
         seen = self._sight.job(change.place, note)
@@ -370,11 +375,11 @@ class VsqsFolder:
             self._numbers.free([number])
 
     def _rename(self, old: str, new: str) -> str:
-        """Give a file another name, if it still has the one that it was seen by.
+        """Rename a file, if it still has the name that was last seen.
 
         Raises:
-            FileNotFoundError: it has not.
-            FileExistsError: there is a file of the new name.
+            FileNotFoundError: it no longer has that name.
+            FileExistsError: another file has the new name.
         """
         rename_exclusively(self._path(old), self._path(new))
         return new
@@ -384,7 +389,7 @@ class VsqsFolder:
         return note
 
     def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> Kept:
-        """A job as whoever looks sees it now."""
+        """Return the job as a scan would now show it, with this payload."""
         said = {field: value for field, value in note.items() if value is not None}
         job = self._sight.job(place, said)
         return Kept(job.evolve(payload=payload), place)
@@ -404,7 +409,7 @@ def _name(place: str) -> Name:
 
 
 def _synced(descriptors: list[int]) -> list[OSError | None]:
-    """Bring files to the disk. Returns what went wrong with each."""
+    """Sync files to the disk. Returns the error of each, or None."""
     if len(descriptors) == 1:
         return [_sync(descriptors[0])]
     with ThreadPoolExecutor(min(THREADS, len(descriptors)), "jqueue-fsync") as threads:
