@@ -1,1 +1,1 @@
-"""The clock, the dice, the threads and the file events of this machine."""
+"""The clock, the randomness, the threads and the file events of this machine."""

@@ -1,7 +1,7 @@
-"""Events of the file system: who waits for jobs is told when something changes in a folder, and need not look.
+"""Events of the file system: they tell a waiting queue that something changed in its folders, so it need not poll.
 
-With the extra `formats`, which has watchfiles. Without it, and where the system has no more watches to give, nothing is
-told, and whoever waits looks now and then.
+They need the extra `formats`, which installs watchfiles. Without it, or if the system has no free watches, there are no
+events, and the queue polls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jqueue.ports.log import logger_of
 
-try:  # as its documentation has it; what it exports besides does not say when a watch has begun
+try:  # a documented import; the public functions of watchfiles do not tell when a watch has begun
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 except ImportError:
     _installed = False
@@ -23,7 +23,7 @@ else:
 logger = logger_of("jqueue")
 
 STEP_MILLISECONDS = 5
-"""So long events are gathered, and so often it is asked whether to stop."""
+"""Milliseconds for which events are gathered, and between two checks of the stop flag."""
 
 RETRY_SECONDS = 0.05
 
@@ -33,13 +33,13 @@ Places = dict[str, tuple[int, int]]
 class FileEvents:
     """A thread that waits for the events of some folders.
 
-    A folder need not be there: its nearest parent that is there is watched for it. So it may also be removed, and made
+    A folder need not exist: its nearest existing parent is watched instead. So a folder may also be removed and created
     again.
 
     Args:
-        folders: asked for the folders, absolute, whenever one has come or gone.
-        changed: called in that thread: something may have changed. The first time when the watch has begun, so that
-            nothing is missed that happened since the last look.
+        folders: returns the absolute paths of the folders; called whenever one may have been created or removed.
+        changed: called in the thread when something may have changed. The first call comes when the watch has begun, so
+            that no change since the last poll is missed.
     """
 
     def __init__(self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class FileEvents:
 
     @staticmethod
     def are_there() -> bool:
-        """Whether the extra is installed."""
+        """True if the extra is installed."""
         return _installed
 
     def begin(self) -> None:
@@ -59,19 +59,19 @@ class FileEvents:
         self._thread.start()
 
     def end(self) -> None:
-        """Have the thread end soon."""
+        """Tell the thread to end soon."""
         self._stop.set()
 
     def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def has_ended(self) -> bool:
-        """Whether it has ended."""
+        """True if the thread has ended."""
         return not self._thread.is_alive()
 
     def is_set(self) -> bool:
-        """Whether the thread must end: it was told so, or the interpreter is about to exit and waits for it."""
+        """True if the thread must end: after `end`, or when the interpreter is exiting and waits for the thread."""
         return self._stop.is_set() or not threading.main_thread().is_alive()
 
     def _run(self) -> None:
@@ -85,7 +85,7 @@ class FileEvents:
             self.active = False
 
     def _watch(self) -> None:
-        """Watch as long as the folders are the same.
+        """Watch until the thread must end, or a folder is created, removed or replaced.
 
         Raises:
             OSError, WatchfilesRustInternalError: they cannot be watched.
@@ -94,7 +94,7 @@ class FileEvents:
         places = _places(folders)
         try:
             events = RustNotify(sorted(places), False, False, 0, False, True)
-        except FileNotFoundError:  # one has just gone
+        except FileNotFoundError:  # a folder was removed just now
             self._stop.wait(RETRY_SECONDS)
             return
         with events:
@@ -110,13 +110,13 @@ class FileEvents:
                 if any(path in folders or os.path.dirname(path) in folders for path in paths):
                     self._changed()
                 if not paths.isdisjoint(places):
-                    return  # it may have been removed and made again, with all numbers as before
+                    return  # it may have been removed and created again with the same device and inode numbers
                 if places != _places(folders) or folders != {os.path.realpath(folder) for folder in self._folders()}:
                     return
 
 
 def _places(folders: set[str]) -> Places:
-    """What is to be watched: each folder and the one that it is in, or the nearest that is there."""
+    """Return the places to watch: each folder and its parent, or their nearest existing parents."""
     places: Places = {}
     for folder in folders:
         for place in (folder, os.path.dirname(folder)):

@@ -1,13 +1,15 @@
-"""The file beside a file: the lock that its writers take, and the token that tells one write from the next.
+"""The sidecar of a data file: it holds the lock of the writers, and a token that distinguishes one write from the next.
 
-The lock is never on the data file itself: that one is replaced at every write, and a lock on a file that has been
-replaced excludes nobody. The kernel gives the lock back when its holder dies. Each lock is a file of its own opening,
-so that it excludes threads of one process too, and nothing is held between calls: fork and pickle need no care.
+The lock is never on the data file itself: every write replaces that file, and a lock on a replaced file excludes no
+writer. The kernel releases the lock when its holder dies. Each lock has its own open file, so it excludes threads of
+the same process too. Nothing is held between calls, so fork and pickle need no care.
 
-The sidecar can be removed by hand at any moment, and then excludes nobody. So the last look at it, the look at the data
-file and the rename are one step under a second lock, on the folder: of all writers, one at a time is in that step.
+The sidecar can be removed by hand at any moment, and then excludes no writer. So the last check of the sidecar, the
+check of the data file and the rename are one step under a second lock, on the folder. Only one writer at a time is in
+that step.
 
-The token needs no flush: it only has to tell apart what running processes have seen, and none outlives a power cut.
+The token needs no flush: it only distinguishes writes that running processes have seen, and no process outlives a power
+cut.
 """
 
 from __future__ import annotations
@@ -34,24 +36,24 @@ except ImportError:  # Windows
 Lock = TypeVar("Lock")
 
 _MARK = b"jqueue lock, keep while in use: "
-_WIDTH = 64  # a token is at most so long, so that a shorter one overwrites it whole
+_WIDTH = 64  # maximum length of a token; shorter ones are padded, so that each overwrites the last one completely
 
 _FIRST_PAUSE = 0.0005
-_LONGEST_PAUSE = 0.005  # a writer needs milliseconds: who looks more seldom misses the moments between two writers
+_LONGEST_PAUSE = 0.005  # a writer needs milliseconds: longer pauses would miss the moments between two writers
 
 
 def has_file_locks() -> bool:
-    """Whether this system has the locks that are needed here."""
+    """True if this system has POSIX file locks."""
     return fcntl is not None
 
 
 class FileLock:
-    """The sidecar of one file. It holds nothing but settings, and may be shared, copied and pickled.
+    """The sidecar of one file. This object holds only settings, so it can be shared, copied and pickled.
 
     Args:
         path: of the sidecar; created when the lock is first taken.
-        timeout: how many seconds to wait for another holder.
-        entropy: spreads the looks of those who wait.
+        timeout: seconds to wait for another holder.
+        entropy: spreads the tries of waiting writers.
     """
 
     def __init__(self, path: str, timeout: float, entropy: Entropy) -> None:
@@ -60,7 +62,7 @@ class FileLock:
         self._entropy = entropy
 
     def token(self) -> str:
-        """The token as it is now, without the lock; "" when there is none."""
+        """Return the current token, read without the lock; "" if there is none."""
         try:
             descriptor, _ = open_file(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -71,10 +73,10 @@ class FileLock:
             os.close(descriptor)
 
     def check(self) -> None:
-        """Return if this process could take the lock, were it free.
+        """Return if this process could take the lock once it is free.
 
         Raises:
-            StorageFatalError: the sidecar is not ours, or nothing that can be locked.
+            StorageFatalError: the sidecar is another program's file, or not a regular file.
             OSError: the system refused.
         """
         try:
@@ -87,14 +89,14 @@ class FileLock:
             os.close(descriptor)
 
     def acquire(self, mode: int = PRIVATE) -> HeldLock:
-        """Take the lock, to be given back by `with`.
+        """Take the lock. The end of the `with` block releases it.
 
         Args:
             mode: of the sidecar, if this creates it.
 
         Raises:
-            StorageError: somebody else held it for too long.
-            StorageFatalError: the sidecar is not ours, or nothing that can be locked.
+            StorageError: another process or thread held it until the timeout.
+            StorageFatalError: the sidecar is another program's file, or not a regular file.
             OSError: the system refused.
         """
         held = self._patiently(lambda: self._try_to_acquire(mode))
@@ -108,13 +110,13 @@ class FileLock:
 
     @contextmanager
     def folder(self, descriptor: int) -> Iterator[None]:
-        """Exclude every writer of the folder, those who hold another sidecar too, for the last step of a write.
+        """Exclude every other writer of the folder, also the holders of other sidecars, for the last step of a write.
 
         Args:
             descriptor: of the folder, opened for this write only.
 
         Raises:
-            StorageError: another process or thread held the lock for too long.
+            StorageError: another process or thread held the lock until the timeout.
             OSError: the system refused.
         """
         if self._patiently(lambda: _lock_folder(descriptor)) is None:
@@ -129,7 +131,7 @@ class FileLock:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def _patiently(self, try_once: Callable[[], Lock | None]) -> Lock | None:
-        """What `try_once` returns as soon as that is something; None when the timeout has passed."""
+        """Call `try_once` until it returns something other than None, and return that; None after the timeout."""
         if (held := try_once()) is not None:
             return held
         clock = SystemClock()
@@ -151,7 +153,7 @@ class FileLock:
             raise
         try:
             if not status.st_size and stat.S_IMODE(status.st_mode) != mode:
-                with suppress(PermissionError):  # another user has just made it, and does the same
+                with suppress(PermissionError):  # another user has just created it, and sets the mode too
                     os.fchmod(descriptor, mode)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = HeldLock(self._path, descriptor, status)
@@ -167,13 +169,13 @@ class FileLock:
         return None
 
     def _is_being_made(self) -> bool:
-        """True if the sidecar is still empty: in the next moment its maker opens it to the users of the data file."""
+        """True if the sidecar is still empty: its creator is about to open it to the users of the data file."""
         status = file_status(self._path)
         return status is not None and not status.st_size
 
 
 class HeldLock:
-    """What only the holder of the lock may do. Made by `FileLock.acquire`.
+    """The lock while it is held, with the actions that only its holder may do. Created by `FileLock.acquire`.
 
     Attributes:
         token: that of the last write that began.
@@ -182,7 +184,7 @@ class HeldLock:
     def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
         self._path = path
         self._descriptor = descriptor
-        self._status = status  # while the file is open, no other one can have its inode
+        self._status = status  # while the file is open, no other file can have its inode
         self.token = ""
 
     def __enter__(self) -> HeldLock:
@@ -198,7 +200,7 @@ class HeldLock:
             os.close(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the file that is locked: if somebody removed it, we exclude nobody."""
+        """True if the path still leads to the locked file. If the file was removed, the lock excludes no writer."""
         try:
             found = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
@@ -206,18 +208,18 @@ class HeldLock:
         return os.path.samestat(found, self._status)
 
     def read_token(self) -> None:
-        """Learn the token, and refuse, with a StorageFatalError, a file that holds something else."""
+        """Read the token. Raise StorageFatalError if the file holds something else."""
         line = _first_line(self._descriptor)
         if line.startswith(_MARK):
             self.token = _parse(line)
-        elif line.strip(b"\0") and not _MARK.startswith(line):  # a power cut may have left less than a line, or zeros
+        elif line.strip(b"\0") and not _MARK.startswith(line):  # a power cut may leave a part of the line, or zeros
             raise StorageFatalError(
                 f"{self._path!r} is needed for a lock, but is somebody else's file: it would be overwritten. "
                 "Move it away, or give the queue another path"
             )
 
     def set_token(self, token: str) -> None:
-        """Announce a write, before what it writes can be seen.
+        """Write the token of a write, before its content can be seen.
 
         Raises:
             OSError: the system refused.
@@ -227,16 +229,16 @@ class HeldLock:
             raise StorageError(f"Could not write the token into {self._path!r}: the system took only a part of it")
 
     def share_alike(self, status: os.stat_result) -> None:
-        """Have the sidecar be for all who may use the data file."""
+        """Make the sidecar usable for all users who may use the data file."""
         share_alike(status, self._descriptor, self._status)
 
     def give_to_owner_of(self, status: os.stat_result) -> None:
-        """Have the sidecar belong to whom the data file belongs."""
+        """Give the sidecar to the owner of the data file."""
         give_to_owner_of(status, self._descriptor)
 
 
 def _lock_folder(descriptor: int) -> bool | None:
-    """Lock a folder, and return True; None when another process or thread holds the lock."""
+    """Lock a folder and return True. Return None if another process or thread holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

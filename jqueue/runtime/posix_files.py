@@ -1,6 +1,6 @@
-"""Files as a durable store needs them: no links followed, flushed to the disk, errors that say what to do.
+"""File functions for a durable store: they follow no links, flush to the disk, and raise errors that say what to do.
 
-Nothing here knows what the files are for. On a system without POSIX file locks the module can still be imported.
+They do not depend on the purpose of the files. The module can be imported on a system without POSIX file locks, too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# O_NONBLOCK makes the opening of a fifo return at once; on a regular file it means nothing. The flags are looked up
-# by name because Windows, where this module is only imported, lacks them.
+# O_NONBLOCK lets the opening of a fifo return at once; on a regular file it has no effect. The flags are looked up by
+# name because Windows, where this module is only imported, lacks them.
 _ALWAYS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 PRIVATE = 0o600
 """The mode of a file that only its owner may read and write."""
 
-_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync leaves the content in the cache of the disk
+_FULL_FLUSH = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS, where fsync leaves the content in the cache of the disk
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link, and links are not followed; give the path of the file itself",
@@ -36,13 +36,13 @@ _KINDS = {
     stat.S_IFBLK: "a device; give the path of a regular file",
 }
 
-# Retrying helps against none of these.
+# Errors against which retrying does not help.
 _REFUSALS = {
     errno.EACCES: "permission refused; {user} must be allowed to read and write it, and to create files in {folder!r}",
     errno.EPERM: "permission refused; {user} must be allowed to read and write it, and to create files in {folder!r}",
     errno.EROFS: "its file system is mounted read-only; it must be mounted for writing",
     errno.ELOOP: f"it is {_KINDS[stat.S_IFLNK]}",
-    errno.EMLINK: f"it is {_KINDS[stat.S_IFLNK]}",  # FreeBSD's word for ELOOP
+    errno.EMLINK: f"it is {_KINDS[stat.S_IFLNK]}",  # FreeBSD's error for a link
     errno.EISDIR: f"it is {_KINDS[stat.S_IFDIR]}",
     errno.ENXIO: f"it is {_KINDS[stat.S_IFSOCK]}",
     errno.ENOTDIR: "a part of its path is not a folder",
@@ -51,7 +51,7 @@ _REFUSALS = {
     errno.EOPNOTSUPP: "its file system has no locks; keep it on a local disk",
 }
 
-# Retrying may help against these, once somebody has done something.
+# Errors against which retrying helps once the user has removed the cause.
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space or have it raised",
@@ -62,7 +62,7 @@ _ADVICE = {
 
 
 def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
-    """What the system says, as a StorageError that says what was being done, where, and what to do."""
+    """Return a system error as a StorageError that names the failed action, the path, and what to do."""
     where = error.filename if isinstance(error.filename, str) else path
     number = error.errno or 0
     if number in _REFUSALS:
@@ -73,18 +73,18 @@ def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
 
 
 def open_file(path: str, flags: int, mode: int = PRIVATE) -> tuple[int, os.stat_result]:
-    """Open a regular file, following no link and waiting for nobody.
+    """Open a regular file without following a link and without waiting.
 
     Args:
         path: of the file.
         flags: those of `os.open`.
-        mode: that of the file, if this creates it.
+        mode: of the file, if this call creates it.
 
     Returns:
-        The descriptor, and what the system knew of the file as it was opened.
+        The descriptor, and the status of the file as it was opened.
 
     Raises:
-        StorageFatalError: there is something else than a regular file.
+        StorageFatalError: the path is not a regular file.
         OSError: the system refused.
     """
     descriptor = os.open(path, flags | _ALWAYS, mode)
@@ -98,15 +98,15 @@ def open_file(path: str, flags: int, mode: int = PRIVATE) -> tuple[int, os.stat_
 
 
 def create_file(path: str) -> int:
-    """Create a file, mode 0600, and open it for writing. Nothing may be there: so it needs no look at what it is."""
+    """Create a file with mode 0600, and open it for writing. The path must be free, so its kind need not be checked."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS, 0o600)
 
 
 def file_status(path: str) -> os.stat_result | None:
-    """What the system knows about the regular file at a path; None when nothing is there.
+    """Return the status of the regular file at a path; None if the path is free.
 
     Raises:
-        StorageFatalError: there is something else than a regular file.
+        StorageFatalError: the path is not a regular file.
         OSError: the system refused.
     """
     try:
@@ -118,7 +118,7 @@ def file_status(path: str) -> os.stat_result | None:
 
 
 def regular_file(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """What the system knows about a file in a folder; None if it has gone, or is something else than a regular file."""
+    """Return the status of a regular file in a folder; None if it has gone or is not a regular file."""
     try:
         return entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None
     except FileNotFoundError:
@@ -126,14 +126,14 @@ def regular_file(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def check_kind(path: str, status: os.stat_result) -> None:
-    """Refuse, with a StorageFatalError, whatever is not a regular file."""
+    """Raise StorageFatalError for anything but a regular file."""
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file; give the path of one")
         raise StorageFatalError(f"{path!r} is {kind}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of it, however little the system takes at a time."""
+    """Write all of the content, even if the system takes only parts of it at a time."""
     written = os.write(descriptor, content)
     if written < len(content):
         rest = memoryview(content)[written:]
@@ -142,8 +142,8 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def read_all(descriptor: int, size: int) -> bytes:
-    """Read to the end of a file that had that size a moment ago: in one call, if it still has it."""
-    content = os.read(descriptor, size + 1)  # one more, so that less than all of it is the end
+    """Read a file to its end, in one call if it still has the given size."""
+    content = os.read(descriptor, size + 1)  # one byte more: a shorter answer shows that the end was reached
     if len(content) == size:
         return content
     parts = [content]
@@ -153,7 +153,7 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def flush(descriptor: int) -> None:
-    """Have the disk, and not only the system, hold what was written."""
+    """Flush written content to the disk, not only to the cache of the system."""
     if _FULL_FLUSH is not None:
         try:
             fcntl.fcntl(descriptor, _FULL_FLUSH)
@@ -166,21 +166,21 @@ def flush(descriptor: int) -> None:
 
 
 def open_folder(path: str) -> int:
-    """Open a folder, to flush it with."""
+    """Open a folder to flush it."""
     return os.open(path, _FOLDER)
 
 
 def flush_folder(descriptor: int) -> None:
-    """Have the disk hold the names in a folder, where the file system can do that."""
+    """Flush the names in a folder to the disk, if the file system can do that."""
     try:
         flush(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot, and say so like this
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # errors of file systems that cannot flush a folder
             raise
 
 
 def create_folder(path: str) -> None:
-    """Create a folder and those above it, each one durable in the one above before anything is put into it."""
+    """Create a folder and its missing parents. Each is flushed to its parent before anything is put into it."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
@@ -195,26 +195,26 @@ def create_folder(path: str) -> None:
 
 
 def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:
-    """Root that mends a user's queue leaves the user its owner, who could not open it any more otherwise."""
+    """Give a file written by root to the owner of the replaced file, who could otherwise no longer open it."""
     if status.st_uid != 0 and os.geteuid() == 0:
-        with suppress(OSError):  # in a container, root may not be allowed to; then it stays root's
+        with suppress(OSError):  # in a container, root may lack this right; then root stays the owner
             os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def readers_and_writers(status: os.stat_result) -> int:
-    """The mode of a file, of which only the bits to read and write mean something here. The owner has both."""
+    """Return the read and write bits of a file's mode. The owner always has both."""
     return (status.st_mode & 0o666) | PRIVATE
 
 
 def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | None = None) -> None:
-    """Give a file the group and mode of another one, and its owner, as far as this process may.
+    """Give a file the owner, group and mode of another one, as far as this process may.
 
-    Where the group cannot be given, its members get what everybody gets: another group must not get in.
+    If the group cannot be set, group members get the same rights as all users, so that no other group gains access.
 
     Args:
-        like: what the system knows of the other file.
+        like: status of the other file.
         descriptor: of the file.
-        status: what the system knows of the file; looked up by default.
+        status: of the file; looked up by default.
     """
     own = os.fstat(descriptor) if status is None else status
     mode = readers_and_writers(like)
@@ -223,12 +223,12 @@ def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | 
     if own.st_gid != like.st_gid and not _give_to_group(like.st_gid, descriptor):
         mode &= 0o606 | (mode & 0o006) << 3
     if stat.S_IMODE(own.st_mode) != mode:
-        with suppress(PermissionError):  # a file of another user; that user's next write sees to it
+        with suppress(PermissionError):  # a file of another user; that user's next write sets it
             os.fchmod(descriptor, mode)
 
 
 def _give_to_group(group: int, descriptor: int) -> bool:
-    """Give a file to a group. Returns False if this process may not: it is not a member."""
+    """Give a file to a group. Return False if this process may not, as it is not a member."""
     try:
         os.fchown(descriptor, -1, group)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""The real clock and the real dice: the one place where jqueue asks the machine for either."""
+"""The machine's clock and randomness. No other module of jqueue reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 IDS_DRAWN = 64
-"""So many ids are drawn from the operating system at a time."""
+"""Number of ids drawn from the operating system at a time."""
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _forks = 0
@@ -24,9 +24,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def forks() -> int:
-    """How many forks lie between this process and the first: whoever finds another number than before is a child.
+    """Return the number of forks between this process and the first one. A changed number shows that this is a child.
 
-    Quicker to ask than for the process id, which is a system call.
+    It is quicker than asking for the process id, which is a system call.
     """
     return _forks
 
@@ -35,24 +35,24 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
-        """The machine's wall clock, UTC."""
+        """Return the machine's wall clock time, UTC."""
         return datetime.now(UTC)  # noqa: TID251 - this is the adapter
 
     def monotonic(self) -> float:
-        """The machine's monotonic clock, in seconds."""
+        """Return the machine's monotonic clock, in seconds."""
         return time.monotonic()  # noqa: TID251 - this is the adapter
 
 
 class SystemEntropy:
-    """Random ids from the operating system, jitter from a pseudo-random generator."""
+    """Random ids from the operating system, and jitter from a pseudo-random generator."""
 
     def __init__(self) -> None:
         self._drawn: list[str] = []
         self._drawn_after = _forks
 
     def new_id(self) -> str:
-        """A random UUID (version 4), as text: what `uuid.uuid4` makes, drawn from the system many at a time."""
-        if self._drawn_after != _forks:  # the parent has the same ones
+        """Return a random UUID (version 4) as text, like `uuid.uuid4`, but drawn from the system many at a time."""
+        if self._drawn_after != _forks:  # the parent process uses the drawn ids
             self._drawn, self._drawn_after = [], _forks
         try:
             drawn = self._drawn.pop()
@@ -63,8 +63,8 @@ class SystemEntropy:
         return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{_VARIANT[drawn[16]]}{drawn[17:20]}-{drawn[20:]}"
 
     def __reduce__(self) -> tuple[type[SystemEntropy], tuple[()]]:
-        return type(self), ()  # what was drawn is not for another process
+        return type(self), ()  # the drawn ids stay in this process
 
     def jitter(self, bound: float) -> float:
-        """Seconds spread evenly over [0, bound]."""
+        """Return a random number of seconds, uniformly distributed over [0, bound]."""
         return random.uniform(0.0, bound)  # noqa: TID251 - this is the adapter

@@ -1,6 +1,6 @@
-"""The threads that wait for the disk, or do what takes long, so that no event loop has to.
+"""The threads for disk access and long computations, so that they do not block an event loop.
 
-They are not those of the event loop, which the handlers of jobs may hold all.
+They are separate from the event loop's own threads, all of which job handlers may occupy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class _Threads(concurrent.futures.ThreadPoolExecutor):
-    """A pool that leaves with each call the future that its thread fills: the event loop shows only its own."""
+    """A pool that stores the future of the thread in each call, as the event loop only returns its own future."""
 
     def submit(self, call: Any, /, *_: Any, **__: Any) -> Any:
         call.future = super().submit(call)
@@ -35,12 +35,12 @@ class _Call:
     def __call__(self) -> Any:
         try:
             return self._work(*self._arguments)
-        except StopIteration as error:  # which no future carries: who waits for it would wait for ever
+        except StopIteration as error:  # no future can carry it: its caller would wait for ever
             raise RuntimeError("what was done in a thread raised StopIteration") from error
 
 
 def _begin() -> None:
-    """A forked child has none of its parent's threads."""
+    """Create the pool. A forked child needs its own, as it has none of its parent's threads."""
     global _threads
     _threads = _Threads(thread_name_prefix="jqueue-storage")
 
@@ -52,25 +52,25 @@ if hasattr(os, "register_at_fork"):
 
 
 async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: list[int] | None = None) -> Result:
-    """Have a thread do something. Whoever is cancelled here leaves it to the thread, if that has begun.
+    """Run a function in a thread, and return its result. If the caller is cancelled, a call that has begun goes on.
 
     Args:
-        work: what to do.
-        arguments: of it.
-        close_last: the descriptors that it puts here are closed when the answer is on its way.
+        work: the function.
+        arguments: of the function.
+        close_last: the function puts descriptors here that are closed after its answer was sent.
     """
     loop = asyncio.get_running_loop()
     call = _Call(work, arguments)
     answer = loop.run_in_executor(_threads, call)
     future = call.future
-    del call.future  # an error leads here, and to the call, by its traceback; neither must lead to the error
+    del call.future  # the traceback of an error refers to this frame and to the call, so neither may refer to the error
     if close_last is not None:
         future.add_done_callback(lambda _: _close_all(close_last))  # in that thread, after it has sent the answer
     try:
         result: Result = await answer
         return result
     except asyncio.CancelledError:
-        if not future.done():  # `asyncio.run` does not return before what was begun is done
+        if not future.done():  # so that `asyncio.run` does not return before the begun call has ended
             with suppress(RuntimeError):
                 loop.run_in_executor(None, concurrent.futures.wait, [future])
         raise
@@ -80,5 +80,5 @@ async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: 
 
 def _close_all(descriptors: list[int]) -> None:
     for descriptor in descriptors:
-        with suppress(OSError):  # it was only read, and is nobody's concern any more
+        with suppress(OSError):  # the file was only read, so an error does not matter
             os.close(descriptor)
