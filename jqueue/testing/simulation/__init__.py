@@ -1,4 +1,4 @@
-"""A simulation of several processes on one store, under every fault there is, from one seed.
+"""A simulation of several processes on one store, with every kind of fault. The seed makes a run repeatable.
 
 from jqueue.testing.simulation import Settings, run_seeds
 

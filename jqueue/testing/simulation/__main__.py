@@ -26,7 +26,7 @@ except ImportError:  # pragma: no cover - the environment of the tests has it
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the seeds that the command line names. Returns 0, or 1 if a rule was broken, or 2 if it made no sense."""
+    """Run the seeds that the command line names. Return 0, 1 if a rule was broken, or 2 if the arguments are wrong."""
     options = _parser().parse_args(arguments)
     console = Console(soft_wrap=True, highlight=False)
     settings = Settings(rate=options.faults)
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(console: Console, options: argparse.Namespace, settings: Settings) -> tuple[Report, list[Failed]]:
-    """Run the seeds until one fails, or all of them; returns what happened, and which failed."""
+    """Run the seeds until one fails, or all of them. Return a report and the failures."""
     report, failures = Report(), []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[done]}"), console=console) as progress:
@@ -94,7 +94,7 @@ def _table(title: str, counts: Mapping[str, int]) -> Table:
 
 
 def _load(name: str) -> Any:
-    """What `package.module:function` names, if it makes storages."""
+    """Return the function that `package.module:function` names, after checking that it makes storages."""
     module, _, function = name.partition(":")
     try:
         make = getattr(importlib.import_module(module), function)

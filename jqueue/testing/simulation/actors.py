@@ -1,4 +1,4 @@
-"""The actors: who enqueues, who works on jobs, and who keeps order."""
+"""The actors that enqueue jobs, work on jobs, and administer the queue."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ LOST = (ClaimLostError, JobNotFoundError)
 
 
 class Mistake(Operation):
-    """An operation that fails in a way that nobody thought of."""
+    """An operation with a bug: it raises an unexpected error."""
 
     def change(self, draft: Draft, now: Any) -> None:
-        """Fail."""
+        """Raise an error that is not one of the queue's own."""
         raise ZeroDivisionError
 
 
 class Producer(Actor):
-    """Enqueues, cancels, and makes mistakes."""
+    """Enqueues and cancels jobs, and makes mistakes."""
 
     async def step(self) -> None:
-        """Do one thing."""
+        """Take one step."""
         await self.pick(
             (30, self._enqueue),
             (32, self._enqueue_many),
@@ -58,7 +58,7 @@ class Producer(Actor):
         return job_id
 
     def _details(self) -> dict[str, Any]:
-        """What a job may have besides its entrypoint."""
+        """Draw the options of a job besides its entrypoint."""
         dice = self.dice
         details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3, 50])}
         details["priority"] = dice.choice([0, 0, 0, -1, 5])
@@ -85,7 +85,7 @@ class Producer(Actor):
         if isinstance(error, UnknownOutcomeError):
             if self.dice.random() < 0.5:
                 await self._resolve(error, job_id, fleeting)
-            else:  # what a careful program does: the id makes it safe
+            else:  # a careful program repeats the call: the id makes that safe
                 again = self.queue.enqueue(self.entrypoint(), b"", job_id=job_id)
                 await self.call("enqueue", again, job_ids=(job_id,))
 
@@ -130,7 +130,7 @@ class Producer(Actor):
                 await self.call("enqueue", self.queue.enqueue("a", b"", job_id=job_id), job_ids=(job_id,))
 
     async def _spoil(self) -> None:
-        """A call that is wrong in itself: refused at once, and nobody else notices."""
+        """Make a call with a wrong argument. It is refused at once, and no other call is affected."""
         job_id = self._new()
         wrong: dict[str, Any] = self.dice.choice(
             [{"payload": "text"}, {"headers": {"a": "\ud800"}}, {"priority": 2**40}]
@@ -140,7 +140,7 @@ class Producer(Actor):
         await self.call("enqueue", work, job_ids=(job_id,), expected=(InvalidJobError,), certain=True)
 
     async def _fail_to_apply(self) -> None:
-        """Several operations, of which one is refused: none is done, and others in the commit are not touched."""
+        """Apply two operations, one of them refused: neither is done, and the commit's other calls are not affected."""
         job_id = self._new()
         operations: list[Operation] = [Enqueue("a", b"", job_id=job_id)]
         refused: Operation = self.dice.choice([Ack(Claim("nobody", 1)), Mistake()])
@@ -153,10 +153,10 @@ class Producer(Actor):
 
 
 class Consumer(Actor):
-    """Claims jobs, works on them, and ends each claim in one of the ways there are."""
+    """Claims jobs, works on them, and ends each claim in one of the possible ways."""
 
     async def step(self) -> None:
-        """Claim, and work."""
+        """Claim jobs and work on them."""
         dice = self.dice
         entrypoint = dice.choice([*"ab", None])
         wait = dice.choice([None, None, None, None, 3.0, 12.0])
@@ -174,7 +174,7 @@ class Consumer(Actor):
             return
         if self.world.modern and isinstance(jobs, list):
             self.world.claimed += [job.id for job in jobs]
-        if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # else forgotten: they go stale
+        if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # otherwise they are forgotten, and go stale
             try:
                 await self._work(jobs)
             except JobCancelledError:
@@ -202,7 +202,7 @@ class Consumer(Actor):
             await asyncio.sleep(seconds)
 
     async def _beat_and_look(self, jobs: list[Job]) -> None:
-        """Say that the work goes on and ask for more at once, as a worker does: both may go into one commit."""
+        """Send heartbeats and a dequeue at once, as a worker does: both may go into one commit."""
         claims, tag = tuple(job.claim for job in jobs), CLAIM_TIMEOUTS[0] + self.world.tag() / 10_000
         beat = self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
         look = self.queue.dequeue("nobody's", claim_timeout=tag)
@@ -228,7 +228,7 @@ class Consumer(Actor):
             await ending(job)
 
     async def _ack(self, job: Job) -> None:
-        """Try until it is done or refused, as a careful program does; some repeat what has succeeded."""
+        """Try until the ack is done or refused, as a careful program does. Sometimes repeat a successful ack."""
         results = self._results([job]) if self.world.modern else {}
         for _ in range(3):
             work = self.queue.ack(job, result=results.get(job.claim))
@@ -237,7 +237,7 @@ class Consumer(Actor):
                 return
 
     def _results(self, jobs: list[Job]) -> dict[Claim, Any]:
-        """What an ack of each job is to say: nothing else says the same. Some are larger than the queue may become."""
+        """Make a result for the ack of each job, unlike all others. Some are larger than the queue may become."""
         results: dict[Claim, Any] = {}
         for job in jobs:
             tag = self.world.tag()
@@ -247,7 +247,7 @@ class Consumer(Actor):
         return results
 
     async def _end_each(self, jobs: list[Job]) -> None:
-        """What became of many jobs, in one commit, as a worker sends it: most are done, some have failed."""
+        """End the claims on many jobs in one commit, as a worker does: most with an ack, some with a nack."""
         tag, details = self._nacking()
         results = self._results([job for job in jobs if self.dice.random() < 0.7])
         operations: list[Operation] = [
@@ -299,7 +299,7 @@ class Consumer(Actor):
 
 
 def _payload(job_id: str) -> bytes:
-    """A payload that no other job has."""
+    """Return a payload that no other job has."""
     return b"for " + job_id.encode()
 
 
@@ -308,17 +308,17 @@ def _stored(job_id: str) -> str:
 
 
 class RecordedHeartbeats:
-    """The queue of an actor, as a `HeartbeatManager` uses it: every beat is recorded."""
+    """The queue of an actor, as a `HeartbeatManager` uses it: every heartbeat is recorded."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
 
     async def heartbeat(self, job_id: JobReference) -> None:
-        """Not used: there is one for many."""
+        """Not used: the manager beats for many claims at once."""
         raise NotImplementedError
 
     async def heartbeat_many(self, jobs: list[Job], *, deadline: float) -> list[JobNotFoundError]:
-        """One beat for many claims."""
+        """Send one heartbeat for many claims."""
         claims = tuple(job.claim for job in jobs)
         work = self._actor.queue.heartbeat_many(jobs, deadline=deadline)
         details: dict[str, Any] = {"claims": claims, "operations": len(claims), "limit": deadline}
@@ -329,16 +329,16 @@ class RecordedHeartbeats:
         return lost
 
     def held_claim(self, job_id: JobReference) -> Any:
-        """What the queue remembers of a claim."""
+        """Return what the queue object remembers of a claim."""
         return self._actor.queue.held_claim(job_id)
 
     def claim_age(self, job_id: JobReference) -> float | None:
-        """Seconds since the store confirmed it."""
+        """Return the seconds since the store confirmed the claim."""
         return self._actor.queue.claim_age(job_id)
 
 
 class Operator(Actor):
-    """Redrives, purges, and takes jobs from those who hold them."""
+    """Redrives and purges jobs, and requeues jobs in progress."""
 
     async def step(self) -> None:
         """Give one order."""

@@ -1,4 +1,4 @@
-"""What outlives the processes: the applications that enqueue in bulk, and what was staged for them."""
+"""Applications that enqueue in bulk, and the jobs staged for them. Both outlive the processes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from jqueue.domain.operations import StagedJobs
 
 APPS = ("app 1", "app 2")
 STAGED = "staged:"
-"""Begins the ids of staged jobs. Nobody else makes such ids, as nobody else draws theirs."""
+"""Prefix of the ids of staged jobs. No other actor makes such ids."""
 
 DRAWN = "process "
-"""Begins the ids that queue objects draw: those of staged jobs with a key."""
+"""Prefix of the ids that queue objects draw. The only jobs with such ids are staged jobs with a key."""
 
 KEYED = b"keyed "
-"""Begins the payloads of staged jobs with a unique key, whose ids nobody knows before they are added."""
+"""Prefix of the payloads of staged jobs with a unique key, whose ids are unknown until they are added."""
 
 
 @dataclass
 class Content:
-    """What was staged for one version of an application.
+    """Jobs staged for one version of an application.
 
     Attributes:
-        staged: as it was read back.
-        ids: the jobs without a key.
-        keyed: what tells each of the others.
+        staged: the staged jobs, as they were read back.
+        ids: ids of the jobs without a key.
+        keyed: a mark that identifies each job with a key.
     """
 
     staged: tuple[StagedJobs, ...]
@@ -35,11 +35,11 @@ class Content:
 
 @dataclass
 class Applications:
-    """What outlives the processes: where each application is, and what was staged for it.
+    """State of the applications, which outlives the processes.
 
     Attributes:
-        versions: the version that each is at.
-        contents: what was staged for each version.
+        versions: current version of each application.
+        contents: jobs staged for each version of each application.
     """
 
     versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(APPS, 1))

@@ -1,7 +1,7 @@
-"""Replays the whole chain of versions against the safety rules, and says which one is broken where.
+"""Checks the whole chain of versions against the safety rules, and reports the rule and the version that breaks it.
 
-It knows nothing of how the queue works: only the versions that the store has held, and what callers were told
-(`jqueue.testing.simulation.testimony` compares the two).
+It knows nothing of the queue's code, only the versions that the store has held and the calls with their outcomes.
+`jqueue.testing.simulation.testimony` compares the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jqueue.testing.simulation.results_audit import ResultsAudit
 from jqueue.testing.simulation.staged_audit import StagedAudit
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
-"""What a revoked job says. Written out here: a queue that says something else is another queue."""
+"""Error text of a revoked job. It is repeated here on purpose, so that a change in the queue is noticed."""
 
 NEVER_CHANGED = (
     "entrypoint",
@@ -46,31 +46,31 @@ NEVER_CHANGED = (
     "keep_result",
 )
 ORDERED = {"priority": "reprioritise", "run_at": "reschedule"}
-"""What may change while a job is queued, and the verb for it."""
+"""Fields that may change while a job is queued, each with the verb that changes it."""
 
 CLAIM_FIELDS = frozenset({"attempt", "heartbeat_at", "claim_timeout", "holder"})
 UNSAID = {"priority": 0}
-"""What a field means that is not there."""
+"""Values of fields that are left out."""
 
 
 class Auditor:
-    """Checks every step from one version to the next, and notes what took effect where.
+    """Checks every step from one version to the next, and records where each effect took place.
 
     Args:
         versions: the chain.
         calls: the history.
 
     Attributes:
-        added: where each job id was added.
-        made: the claims that each dequeue made, by its tag.
-        claimed: where each claim was made.
-        removed: where each claim was acked.
-        nacked: the claims that each nack ended, by its tag.
-        beaten: where the heartbeat of each claim moved.
-        ended: where each claim ended, in whatever way.
-        by_hand: the jobs that a person has touched.
-        doubtful: claims that were acked, or lost their job in another way in that very moment.
-        limits, cron, results, staged: check what their names say.
+        added: versions that added each job id.
+        made: claims that each dequeue made, by its tag.
+        claimed: version that made each claim.
+        removed: versions that may carry the ack of each claim.
+        nacked: claims that each nack ended, by its tag, with the version.
+        beaten: versions that moved the heartbeat of each claim.
+        ended: version that ended each claim, in any way.
+        by_hand: ids of jobs that a person or jqueue 1.0.0 has changed.
+        doubtful: claims that were acked in a version that may also have removed their job in another way.
+        limits, cron, results, staged: the auditors of limits, cron entries, results, and staged jobs with holders.
     """
 
     def __init__(self, versions: list[Version], calls: Calls) -> None:
@@ -106,7 +106,7 @@ class Auditor:
             before = after
 
     def modern_events(self) -> Counter[str]:
-        """How often happened what only happens where limits, cron entries and the like are made use of."""
+        """Return the number of events that need limits, cron entries, results or staged jobs."""
         return +Counter({"cron entry fired": len(self.cron.added), **self.results.seen, **self.staged.seen})
 
     # Steps
@@ -141,7 +141,7 @@ class Auditor:
             if old is job or old == job:
                 continue
             if old is not None and "created_at" in old and old["created_at"] != job["created_at"]:
-                self._check_removal(job_id, old, before, after)  # cancelled, and enqueued again, by one commit
+                self._check_removal(job_id, old, before, after)  # cancelled and enqueued again in one commit
                 old = None
             if old is None:
                 self._check_addition(job_id, job, before, after)
@@ -168,7 +168,7 @@ class Auditor:
         if status == DEAD and self.results.is_retired(job, before, after):
             return
         if status == DEAD and calls.may_carry("redrive", after, job["entrypoint"]):
-            status = QUEUED  # for a moment: another call of the same commit may have ended it
+            status = QUEUED  # for a moment: another call of the same commit may then have removed it
         claim = Claim(job_id, attempt_of(job))
         idle = status != IN_PROGRESS or calls.gave_back(claim, after) or self._nobody_was_told(job)
         purged = status_of(job) != QUEUED and idle and calls.purges(after, job["entrypoint"], DEAD)
@@ -247,7 +247,7 @@ class Auditor:
             if old.get(name, UNSAID.get(name)) != new.get(name, UNSAID.get(name)):
                 raise Violation(1, f"the {name} of {job_id} changed", version=after)
         changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
-        if not old.get("sequence"):  # made by hand, or of jqueue 1.0.0: what it does not say is written out now
+        if not old.get("sequence"):  # made by hand or by jqueue 1.0.0: a commit fills in the missing fields
             changed -= {
                 "sequence",
                 "created_at",
@@ -286,7 +286,7 @@ class Auditor:
             raise Violation(1, f"the {', '.join(sorted(changed - allowed))} of {job_id} changed", version=after)
 
     def _check_claim_end(self, job_id: str, old: Fields, new: Fields, grown: int, after: Version) -> None:
-        """A claim ended without an ack: by its holder's nack, handed back, or stale."""
+        """Check a claim that ended without an ack: by its holder's nack, handed back, or stale."""
         claim, error = Claim(job_id, attempt_of(old)), new.get("error")
         self.ended[claim] = after
         if old.get("cancel_requested"):
@@ -307,18 +307,18 @@ class Auditor:
             self._check_end_state(claim, old, new, grown, after, None)
 
     def _stood(self, claim: Claim, after: Version) -> float:
-        """Seconds for which a claim has stood still."""
+        """Return the seconds since a claim was made or its heartbeat moved."""
         return after.at - self._moved_at.get(claim, 0.0)
 
     def _nobody_was_told(self, job: Fields) -> bool:
-        """Whether the claim on a job may have been handed back: the dequeue that made it did not return it."""
+        """True if the claim on a job may be handed back, since the dequeue that made it did not return it."""
         dequeue = self.calls.by_tag.get(job.get("claim_timeout"))
         return dequeue is None or not dequeue.succeeded
 
     def _check_end_state(
         self, claim: Claim, old: Fields, new: Fields, grown: int, after: Version, nack: Call | None
     ) -> None:
-        """Out of attempts or given up: dead. Else queued: behind its equals, or if it was not charged, in its place."""
+        """Check the job: dead if given up or out of attempts, else queued: last if charged, otherwise in place."""
         charged = nack is None or nack.given["charge"]
         spent = old.get("max_attempts") is not None and failures_of(old) >= old["max_attempts"]
         doomed = charged and (spent or (nack is not None and nack.given["dead"]))
@@ -336,7 +336,7 @@ class Auditor:
             self._check_delay(claim, old, new, after, nack)
 
     def _check_delay(self, claim: Claim, old: Fields, new: Fields, after: Version, nack: Call) -> None:
-        """A job given back waits as long as was asked. Where jobs age, it says since when it is there again."""
+        """Check that a job given back waits as asked. With aging, a charged job also records the time of its return."""
         aging = after.settings.get("aging") is not None or self.calls.may_carry("configure", after)
         if nack.delayed:
             right = new.get("run_at") is not None
@@ -392,5 +392,5 @@ class Auditor:
 
 
 def _is_over(expires_at: str | None, version: Version) -> bool:
-    """Whether a time had come for the writer of a version: it says itself when that was."""
+    """True if the time had passed by the time of writing that the version records."""
     return expires_at is not None and seconds(expires_at) <= version.clock + 0.001

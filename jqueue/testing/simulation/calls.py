@@ -1,4 +1,4 @@
-"""The calls of a history by what they were about, and what a broken rule is reported as."""
+"""The calls of a history, indexed for the checks, and the error that reports a broken rule."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Violation(AssertionError):
     """A rule was broken.
 
     Attributes:
-        rule: its number in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries, 12 for results, 13 for
-            transactions, 14 for holders.
-        index: the place in the chain of the version at which it shows; None if it shows in none.
-        call: the call that it is about; None if it is about none.
+        rule: number of the rule in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries,
+            12 for results, 13 for transactions, 14 for holders.
+        index: place in the chain of the version that shows the violation; None if no version shows it.
+        call: the call concerned; None if no single call is.
     """
 
     def __init__(self, rule: int, what: str, *, version: Version | None = None, call: Call | None = None) -> None:
@@ -30,7 +30,7 @@ class Violation(AssertionError):
 
 
 class Calls:
-    """The calls of a history, by what they were about."""
+    """The calls of a history, indexed by verb, job id, claim and tag."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
         self.all = list(calls)
@@ -60,39 +60,39 @@ class Calls:
                     self.beating[claim].append(call)
 
     def cancelling(self, job_id: str, at: float) -> bool:
-        """Whether somebody may have cancelled a job by then."""
+        """True if a call may have cancelled a job by then."""
         return any(job_id in call.job_ids and call.started <= at for call in self.by_verb["cancel"])
 
     def cancels(self, job_id: str, version: Version) -> bool:
-        """Whether a version may carry the cancellation of a job."""
+        """True if a version may carry the cancellation of a job."""
         return self.touches("cancel", job_id, version)
 
     def carried(self, verb: str, version: Version) -> list[Call]:
-        """The calls of a verb that a version may carry."""
+        """Return the calls of a verb that a version may carry."""
         return [call for call in self.by_verb[verb] if may_carry(version, call)]
 
     def touches(self, verb: str, job_id: str, version: Version) -> bool:
-        """Whether a version may carry a call of this verb for a job."""
+        """True if a version may carry a call of this verb for a job."""
         return any(job_id in call.job_ids and may_carry(version, call) for call in self.by_verb[verb])
 
     def stops(self, job_id: str, version: Version) -> bool:
-        """Whether a version may carry the order to stop a job in progress."""
+        """True if a version may carry the order to stop a job in progress."""
         return any(
             call.running and job_id in call.job_ids and may_carry(version, call) for call in self.by_verb["cancel"]
         )
 
     def purges(self, version: Version, entrypoint: str, status: str) -> bool:
-        """Whether a version may carry a purge of jobs of a status."""
+        """True if a version may carry a purge of jobs of this entrypoint and status."""
         purges = [call for call in self.carried("purge", version) if call.entrypoint in (None, entrypoint)]
         return any(call.given["status"] == status for call in purges)
 
     def may_carry(self, verb: str, version: Version, entrypoint: str | None = None) -> bool:
-        """Whether a version may carry a call of this verb, for jobs of this entrypoint."""
+        """True if a version may carry a call of this verb, for jobs of this entrypoint."""
         calls = (call for call in self.by_verb[verb] if entrypoint is None or call.entrypoint in (None, entrypoint))
         return any(may_carry(version, call) for call in calls)
 
     def replacing(self, key: str | None, at: float, by_another_than: Call | None = None) -> bool:
-        """Whether a job with a unique key may have been replaced at that time."""
+        """True if a job with this unique key may have been replaced at that time."""
         calls = (
             call
             for call in self.by_verb["enqueue"]
@@ -101,12 +101,12 @@ class Calls:
         return key is not None and any(may_act(call, at) for call in calls)
 
     def replaces(self, key: str | None, version: Version) -> bool:
-        """Whether a version may carry the replacement of a job with a unique key."""
+        """True if a version may carry the replacement of a job with this unique key."""
         calls = (call for call in self.by_verb["enqueue"] if call.replaces and call.key == key)
         return key is not None and any(may_carry(version, call) for call in calls)
 
     def gave_back(self, claim: Claim, version: Version) -> bool:
-        """Whether a version may have ended a claim, and its job not: it was queued or dead for a moment."""
+        """True if a version may have ended a claim but not its job, which was then queued or dead for a moment."""
         if self.may_carry("requeue_stale", version):
             return True
         nacks = (*self.by_verb["nack"], *self.by_verb["nack_many"], *self.by_verb["apply_each"])
@@ -114,12 +114,12 @@ class Calls:
 
 
 def may_carry(version: Version, call: Call) -> bool:
-    """Whether a version may carry a call: it is of the same process, and the call may act then."""
+    """True if a version may carry a call: both are of the same process, and the call may act at that time."""
     return call.process == version.by and may_act(call, version.at)
 
 
 def may_act(call: Call, at: float) -> bool:
-    """Whether a call may have taken effect at that time."""
+    """True if a call may have taken effect at that time."""
     if call.started > at or call.certainly_not_done:
         return False
     return not call.succeeded or at <= call.ended

@@ -1,6 +1,6 @@
-"""The chain of versions that the store has held, as plain JSON: what the auditor goes by.
+"""The chain of versions that the store has held, as plain JSON: the evidence for the auditor.
 
-It is read here and not with the queue's own codec, so that a mistake of the codec shows.
+It is parsed here without the queue's own codec, so that a bug in the codec shows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLES = frozenset(
 )
 
 DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
-"""What a job says that does not say it: a person may write it all the same, and the next commit leaves it out."""
+"""Values of fields that a job leaves out. A person may write them all the same, and the next commit leaves them out."""
 
 
 @dataclass(slots=True)
@@ -34,24 +34,24 @@ class Version:
     """One version of the queue.
 
     Attributes:
-        index: its place in the chain.
-        at: when it landed, in seconds of the simulation.
-        by: the process that wrote it; None for a person.
-        number: the version that it says it is.
-        jobs: the fields of each job, by id.
-        broken: what stands where a job should, and is none.
+        index: place in the chain.
+        at: time at which it landed, in seconds of the simulation.
+        by: name of the process that wrote it; None for a person.
+        number: version number that it states.
+        jobs: fields of each job, by id.
+        broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
-        forgotten: the version through which commits cannot be recognised any more.
-        queue: the id of the queue.
-        floor: the attempt from which a job id that is used again goes on.
-        holds: keys that are kept after an ack: for which job, and until when.
-        settings: what holds for the queue as a whole.
-        rules: what holds jobs of an entrypoint back, by its name.
-        schedules: the cron entries, by name.
-        transactions: the last version of each application that adds jobs in transactions.
-        twins: ids that stand there twice.
-        clock: when it was written, by the clock of its writer, in seconds since 1970.
-        old: whether it has the shape of jqueue 1.0.0.
+        forgotten: commits up to this version can no longer be recognised.
+        queue: id of the queue.
+        floor: attempt at which a reused job id continues.
+        holds: unique keys kept after an ack, each with its job's id and the end of the hold.
+        settings: settings of the whole queue.
+        rules: limits and pauses of each entrypoint, by its name.
+        schedules: cron entries, by name.
+        transactions: last version of each application that adds jobs in transactions.
+        twins: ids that occur twice.
+        clock: time of writing by the writer's clock, in seconds since 1970.
+        old: True if it has the format of jqueue 1.0.0.
     """
 
     index: int = -1
@@ -75,11 +75,11 @@ class Version:
 
 
 NOTHING = Version()
-"""Before the first version."""
+"""The state before the first version."""
 
 
 class Timeline:
-    """Which version was current when.
+    """The chain, searchable by time.
 
     Args:
         versions: the chain.
@@ -90,19 +90,19 @@ class Timeline:
         self._times = [version.at for version in versions]
 
     def at(self, moment: float) -> Version:
-        """The version that was current at a moment."""
+        """Return the version that was current at a moment."""
         place = bisect_right(self._times, moment)
         return self.versions[place - 1] if place else NOTHING
 
     def between(self, start: float, end: float) -> list[Version]:
-        """The versions that were current at some moment between two."""
+        """Return the versions that were current at any moment between two."""
         first = bisect_right(self._times, start) - 1
         last = bisect_right(self._times, end)
         return [NOTHING, *self.versions[:last]] if first < 0 else self.versions[first:last]
 
 
 def read_chain(landings: Iterable[Landing]) -> list[Version]:
-    """Every version, reading each line once."""
+    """Parse every version. Each distinct line is parsed only once."""
     lines: dict[bytes, tuple[str, Any]] = {}
     return [_read(index, landing, lines) for index, landing in enumerate(landings)]
 
@@ -148,30 +148,30 @@ def _read(index: int, landing: Landing, lines: dict[bytes, tuple[str, Any]]) -> 
 
 
 def _fields_of(job: Any) -> Fields:
-    """What a job says; of what is none, nothing that can be read: a second line of an id stands there as a list."""
+    """Return the fields of a job, with defaults. An unreadable line gets no entrypoint, and is kept under `line`."""
     return {**DEFAULTS, **job} if isinstance(job, dict) else {**DEFAULTS, "entrypoint": None, "line": job}
 
 
 def status_of(job: Fields) -> str:
-    """Where a job stands."""
+    """Return the status of a job."""
     status: str = job.get("status", QUEUED)
     return status
 
 
 def attempt_of(job: Fields) -> int:
-    """How often it was claimed; claims of jqueue 1.0.0 count as the first."""
+    """Return the attempt of a job. A claim of jqueue 1.0.0 counts as the first."""
     attempt: int = job.get("attempt", 0)
     return max(attempt, 1) if status_of(job) == IN_PROGRESS else attempt
 
 
 def failures_of(job: Fields) -> int:
-    """What its attempts are charged with."""
+    """Return the failures charged to a job. A claim of jqueue 1.0.0 counts as one."""
     failures: int = job.get("failures", 0)
     return max(failures, 1) if status_of(job) == IN_PROGRESS else failures
 
 
 def is_ready(job: Fields, entrypoint: str | None = None) -> bool:
-    """Whether anybody who looks for the entrypoint can have it, whatever the time."""
+    """True if a dequeue of the entrypoint can claim the job at any time: it is queued, without delay or expiry."""
     return (
         status_of(job) == QUEUED
         and job.get("run_at") is None

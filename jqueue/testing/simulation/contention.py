@@ -1,4 +1,4 @@
-"""Writers that never pause, one of them five times slower than the other: each must come through."""
+"""Two writers that never pause, one of them five times slower than the other: both must make progress."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from jqueue.testing.simulation.loop import SimulatedLoop, SimulatedProcess
 from jqueue.testing.simulation.workload import SeededEntropy, SimulatedClock, World
 
 FAST, SLOW = 0.04, 0.2
-"""Seconds that a request takes to the store, and its answer back."""
+"""Seconds that a request takes to the store, and the same for its answer."""
 
 HEAD_START = 2.0
-"""Seconds for which the slow one is alone, and becomes known."""
+"""Seconds for which the slow writer is alone, so that it becomes known."""
 
 SETTLING = 1.0
-"""Seconds after which what the slow one began alone is over, and its commits are counted."""
+"""Seconds until the commits that the slow writer began alone are over, and counting starts."""
 
 SECONDS = 120.0
-"""How long they contend: the slow one, alone, would write some 300 times."""
+"""Seconds of contention. Alone, the slow writer would write some 300 times."""
 
 FEWEST = 3
-"""How often the slow one must have come through by then."""
+"""Number of commits that the slow writer must have made by the end."""
 
 
 async def contend(world: World, loop: SimulatedLoop) -> None:
-    """Have a fast writer and a slow one write without a pause.
+    """Let a fast writer and a slow writer write without a pause.
 
     Raises:
-        Violation: the slow one starved.
+        Violation: the slow writer starved.
     """
     since, until = loop.time() + HEAD_START + SETTLING, loop.time() + HEAD_START + SECONDS
     slow = SimulatedProcess("slow", loop).start(_write(world, loop, "slow", SLOW, since, until))
@@ -44,7 +44,7 @@ async def contend(world: World, loop: SimulatedLoop) -> None:
 
 
 async def _write(world: World, loop: SimulatedLoop, name: str, latency: float, since: float, until: float) -> int:
-    """Enqueue and cancel one job after the other; returns how often that was done between two times."""
+    """Enqueue and cancel one job after the other. Return the number of calls that ended between two times."""
     entropy = SeededEntropy(world.schedule.dice(name), name)
     storage = world.network.client(name, latency)
     queue = DirectQueue(storage, clock=SimulatedClock(loop, 0.0), entropy=entropy, deadline=SECONDS)
@@ -53,7 +53,7 @@ async def _write(world: World, loop: SimulatedLoop, name: str, latency: float, s
         job_id = f"{name} {number // 2}"
         call = Call(name, "enqueue", job_ids=(job_id,), limit=SECONDS)
         if number % 2:
-            call.verb, call.expected = "cancel", (JobNotFoundError,)  # if the one before was not done in time
+            call.verb, call.expected = "cancel", (JobNotFoundError,)  # raised if the enqueue was not done in time
         await world.history.record(call, queue.cancel(job_id) if number % 2 else queue.enqueue("a", b"", job_id=job_id))
         written += since <= loop.time() <= until
         if loop.time() > until:

@@ -1,11 +1,12 @@
 """Checks cron entries from the chain of versions alone: each occurrence is enqueued once, and none is lost.
 
-No clock is believed more than another. An entry says in `fired` which occurrences are dealt with. What is added there
-must have been fired in that version, or have passed by a clock that met the entry for the first time. A process that
-dequeues fires what is due by its own clock, so one whose clock is right fires within a period, whatever others did.
+All clocks are believed equally. An entry records in `fired` which occurrences are done. An occurrence added there must
+have been fired in that version, or have passed by a clock that met the entry for the first time. A process that
+dequeues fires the occurrences due by its own clock. So a process with a right clock fires within a period, whatever
+the other processes did.
 
-When an expression is due is not asked of the library that the queue uses: the few that the simulation has are due
-every so many seconds, and `CRONS` says so.
+The times of an expression are not taken from the library that the queue uses. The expressions of the simulation are
+due at fixed intervals, which `CRONS` lists.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.workload import CRONS
 
 CRON = 11
-"""The number of the rule: each occurrence of a cron entry is enqueued once, in the version that notes it as fired."""
+"""Number of the rule: each occurrence of a cron entry is enqueued once, in the version that records it as fired."""
 
 SPANS = 8
-"""The most stretches in `fired`. With as many, the occurrences between the earliest two may be given up."""
+"""Largest number of spans in `fired`. At this number, occurrences between the earliest two spans may be given up."""
 
 LATE = 1.0
-"""Seconds by which a clock may be read later than it was asked."""
+"""Seconds by which two readings of a clock for the same event may differ."""
 
 PATIENCE = 7.5
-"""Seconds after which somebody who waits has looked again."""
+"""Seconds within which a waiting dequeue has looked again."""
 
 OF_THE_JOB = (
     "entrypoint",
@@ -45,24 +46,24 @@ UNSAID = {"priority": 0, "payload": ""}
 
 
 def is_of_cron(job_id: str) -> bool:
-    """Whether a job was enqueued by a cron entry."""
+    """True if a cron entry enqueued the job."""
     return job_id.startswith("cron:")
 
 
 def named(job_id: str) -> tuple[str, str]:
-    """The entry that a job is of, and its occurrence."""
+    """Return the name of a job's cron entry, and the occurrence."""
     _, name, occurrence = job_id.split(":", 2)
     return name, occurrence
 
 
 class CronAudit:
-    """Checks the entries and their jobs in every step.
+    """Checks the cron entries and their jobs in every step.
 
     Args:
         calls: the history.
 
     Attributes:
-        added: where the job of each occurrence was enqueued.
+        added: index of the version that enqueued the job of each occurrence.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -72,7 +73,7 @@ class CronAudit:
         self._fired: dict[str, tuple[str, Fields]] = {}
 
     def note_addition(self, job_id: str, job: Fields, after: Version) -> None:
-        """A job of a cron entry was added: no other version has added it, unless the entry was set anew meanwhile."""
+        """Check that no version has added this job of a cron entry since the entry was last set, and record the job."""
         name, occurrence = named(job_id)
         if name in self._fired:
             raise Violation(CRON, f"{name} has enqueued two jobs at once", version=after)
@@ -83,12 +84,12 @@ class CronAudit:
         self._fired[name] = (occurrence, job)
 
     def check_step(self, before: Version, after: Version, claimed: list[tuple[str, Fields]]) -> None:
-        """Check one step, after its additions were noted.
+        """Check one step, after its additions were recorded.
 
         Args:
             before: the version before.
             after: the version after.
-            claimed: the jobs that were claimed in it.
+            claimed: jobs that were claimed in it.
         """
         fired, self._fired = self._fired, {}
         for name in before.schedules.keys() | after.schedules.keys() | fired.keys():
@@ -107,7 +108,7 @@ class CronAudit:
     ) -> None:
         if old is None or new is None or any(old.get(field) != new.get(field) for field in ("cron", "timezone")):
             raise Violation(CRON, f"{name} has fired, and is no entry, or another one by then", version=after)
-        if _definition(old) != _definition(new):  # set to enqueue something else, when it was due already
+        if _definition(old) != _definition(new):  # changed in the same commit, when it was due already
             self._check_entry(name, old, new, after, fires=True)
         at, now = seconds(occurrence), seconds(job["created_at"])
         if not is_due(old, now):
@@ -124,7 +125,7 @@ class CronAudit:
     def _check_entry(
         self, name: str, old: Fields | None, new: Fields | None, after: Version, *, fires: bool = False
     ) -> None:
-        """An entry is another than before: it was set, its job was there already, or a clock behind it was noted."""
+        """Check a changed entry: it was set or removed, its job was there already, or a clock behind was recorded."""
         setting = [call for call in self.calls.carried("schedule", after) if call.name == name]
         removing = [call for call in self.calls.carried("unschedule", after) if call.name == name]
         if new is None:
@@ -144,7 +145,7 @@ class CronAudit:
         self._check_kept(name, old, new, after, may_begin=len(setting) > 1 or bool(setting and removing))
 
     def _check_kept(self, name: str, old: Fields, new: Fields, after: Version, *, may_begin: bool) -> None:
-        """An entry keeps its times: no job was added, unless it was there already; or it begins, if it was removed."""
+        """Check that an entry keeps its times. It may skip an occurrence whose job exists, or begin if `may_begin`."""
         at = _last(old, after.clock)
         skipped = is_due(old, after.clock) and covers(new, at) and self._was_there(name, old, at, after)
         try:
@@ -155,7 +156,7 @@ class CronAudit:
             self._check_beginning(name, new, after)
 
     def _check_beginning(self, name: str, new: Fields, after: Version) -> None:
-        """An entry was set anew: nothing that had passed by the clock of its writer is to be fired."""
+        """Check an entry that was set anew: occurrences that had passed by its writer's clock must not fire."""
         self._set[name].append(after.index)
         spans = spans_of(new)
         if len(spans) != 1 or abs(after.clock - spans[0][1]) > 1 + LATE:
@@ -163,7 +164,7 @@ class CronAudit:
         self._check_next(name, new, after)
 
     def _check_record(self, name: str, old: Fields, new: Fields, after: Version, fired: float | None = None) -> None:
-        """What is dealt with now was before, or was fired, or had passed by a clock that is behind all before."""
+        """Check that an occurrence now done was done before, was fired, or had passed by a clock behind all before."""
         self._check_next(name, new, after)
         before, now = spans_of(old), spans_of(new)
         given_up = len(now) == SPANS
@@ -184,7 +185,7 @@ class CronAudit:
             raise Violation(CRON, f"{name} is due next at {entry['next_at']}", version=after)
 
     def _was_there(self, name: str, entry: Fields, due: float, after: Version) -> bool:
-        """Whether the job of an entry, or one with its unique key, was there already."""
+        """True if the job of an entry, or a job with its unique key, was there already."""
         key = entry.get("unique_key")
         if key is not None and (key in after.holds or any(j.get("unique_key") == key for j in after.jobs.values())):
             return True
@@ -192,7 +193,7 @@ class CronAudit:
         return any(of == name and seconds(occurrence) == due for of, occurrence in known)
 
     def check_calls(self, timeline: Timeline, *, calm: bool) -> None:
-        """Whoever dequeues fires what is due: whatever the dequeue was for, and also if it found nothing."""
+        """Check that a dequeue fires the entries that are due, for any entrypoint, and even if it found no job."""
         for call in self.calls.by_verb["dequeue"]:
             if call.succeeded and call.earliest is not None:
                 seen = timeline.between(call.started, call.ended)
@@ -211,40 +212,40 @@ class CronAudit:
 
 
 def spans_of(entry: Fields) -> list[tuple[float, float]]:
-    """The stretches of time whose occurrences are dealt with."""
+    """Return the spans of time whose occurrences are done."""
     return [(seconds(first), seconds(last)) for first, last in entry["fired"]]
 
 
 def is_due(entry: Fields, now: float) -> bool:
-    """True if an occurrence has passed by a clock that shows `now`, after all that are dealt with by that clock."""
+    """True if, by a clock that shows `now`, an occurrence has passed after all that are done by that clock."""
     begun = [last for first, last in spans_of(entry) if first <= now]
     return bool(begun) and _following(entry, begun[-1]) <= now
 
 
 def is_surely_due(entry: Fields, earliest: float, latest: float) -> bool:
-    """True if an entry is due by every clock that shows a time between two."""
+    """True if an entry is due by every clock that shows a time between the two."""
     begins = [first for first, _ in spans_of(entry)]
     return is_due(entry, earliest) and not any(earliest < first <= latest for first in begins)
 
 
 def covers(entry: Fields, at: float) -> bool:
-    """True if an occurrence is noted as dealt with."""
+    """True if an occurrence is recorded as done."""
     return any(first <= at <= last for first, last in spans_of(entry))
 
 
 def _following(entry: Fields, at: float) -> float:
-    """The first occurrence after a moment."""
+    """Return the first occurrence after a moment."""
     period, offset = CRONS[entry["cron"]]
     return at - (at - offset) % period + period
 
 
 def _last(entry: Fields, at: float) -> float:
-    """The last occurrence until a moment."""
+    """Return the last occurrence up to a moment."""
     return _following(entry, at) - CRONS[entry["cron"]][0]
 
 
 def _count(entry: Fields, spans: list[tuple[float, float]]) -> int:
-    """Number of occurrences in some stretches, each counted once."""
+    """Return the number of occurrences in some spans, each counted once."""
     period, offset = CRONS[entry["cron"]]
     count, through = 0, -math.inf
     for first, last in sorted(spans):
@@ -258,5 +259,5 @@ def _count(entry: Fields, spans: list[tuple[float, float]]) -> int:
 
 
 def _definition(entry: Fields) -> Fields:
-    """What was asked for, without what the queue adds."""
+    """Return the fields set by the caller, without those added by the queue."""
     return {name: value for name, value in entry.items() if name not in ("next_at", "fired")}

@@ -1,4 +1,4 @@
-"""The end of a simulation: when faults are over, every job can be had, and is finished."""
+"""The end of a simulation: once the faults are over, every job must be claimable, and is finished."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jqueue.testing.simulation.workload import SeededEntropy, World
 from jqueue.testing.virtual_time import VirtualClock
 
 DRAIN_SECONDS = 45.0
-"""Seconds after the last fault within which every job can be had: the longest claim timeout, 30 s, and a sweep."""
+"""Seconds after the last fault within which every job can be claimed: the longest claim timeout, 30 s, and a sweep."""
 
 DRAIN_CLAIM_TIMEOUT = 30.0
-"""Seconds that claims which do not say are given by then."""
+"""Seconds that a claim without a timeout of its own lasts during the drain."""
 
 BETWEEN_LOOKS = 5.0
 
 
 async def drain(world: World) -> list[str]:
-    """Take and finish every job. Returns those that were not to be had in time."""
+    """Claim and ack every job. Return the ids of jobs that could not be claimed in time."""
     loop = asyncio.get_running_loop()
     storage = world.network.client("drain", 0.01)
     entropy = SeededEntropy(random.Random(0), "drain")
@@ -56,13 +56,13 @@ async def drain(world: World) -> list[str]:
 
 
 def _left(versions: list[Version]) -> list[str]:
-    """The jobs that somebody waits for: not the dead, and not those that a clock hours ahead has scheduled."""
+    """Return the ids of jobs that are not done, except for jobs that a clock hours ahead has scheduled."""
     jobs = versions[0].jobs if versions else {}
     over = (DEAD, COMPLETED)
     return [job_id for job_id, job in jobs.items() if status_of(job) not in over and not _is_ahead(job)]
 
 
 def _is_ahead(job: Fields) -> bool:
-    """Whether a job is scheduled for later."""
+    """True if a job is scheduled for later."""
     run_at = job.get("run_at")
     return run_at is not None and datetime.fromisoformat(run_at) > VirtualClock().now()

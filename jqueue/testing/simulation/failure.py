@@ -1,4 +1,4 @@
-"""What to show of a broken rule: the shortest schedule that breaks it, and the versions around it."""
+"""Report of a broken rule: the shortest schedule that breaks it, and the versions around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jqueue.testing.simulation.history import NEVER
 from jqueue.testing.simulation.runner import Settings, Simulation
 
 MOST_TRIES = 400
-"""So many runs are spent on making a failure short."""
+"""Number of runs to spend on making a failure short."""
 
 SHOWN = (
     *("status", "attempt", "failures", "sequence", "heartbeat_at", "claim_timeout", "error", "concurrency_key"),
@@ -20,7 +20,7 @@ VERSIONS_AROUND = 2
 
 
 def fails(seed: int, settings: Settings) -> tuple[Simulation, Violation] | None:
-    """Run a seed; returns the simulation and the rule that it broke, or None if it broke none."""
+    """Run a seed. Return the simulation and the rule that it broke, or None if it broke none."""
     simulation = Simulation(seed, settings)
     try:
         simulation.run()
@@ -30,7 +30,7 @@ def fails(seed: int, settings: Settings) -> tuple[Simulation, Violation] | None:
 
 
 def shorten(seed: int, settings: Settings, rule: int, tries: int = MOST_TRIES) -> Settings:
-    """Leave out as many events as can be left out while the same rule is broken.
+    """Leave out as many events as possible while the same rule is still broken.
 
     Halves of the events are tried first, then quarters, and so on down to single ones (after Zeller's ddmin).
     """
@@ -53,7 +53,7 @@ def shorten(seed: int, settings: Settings, rule: int, tries: int = MOST_TRIES) -
 
 
 def describe(seed: int, settings: Settings) -> str:
-    """A failing seed for a person to read: what broke, what happened in its order, and the versions around it."""
+    """Describe a failing seed for people: the broken rule, the events in order, and the versions around it."""
     failure = fails(seed, settings)
     if failure is None:
         return f"seed {seed} breaks no rule"
@@ -61,7 +61,7 @@ def describe(seed: int, settings: Settings) -> str:
     lines = [f"seed {seed}: {violation}", "", f"What happened ({len(simulation.schedule.taken)} events):"]
     lines += [f"  {at:10.3f}  {what}" for at, what in sorted(_timeline(simulation))]
     index = violation.index
-    if index is None:  # it shows in what a caller was told: the last version by then
+    if index is None:  # it shows in the answer to a call: take the last version by then
         told = NEVER if violation.call is None else violation.call.ended
         index = sum(version.at <= told for version in simulation.versions) - 1
     lines += ["", "The versions around it:"]
@@ -73,7 +73,7 @@ def describe(seed: int, settings: Settings) -> str:
 
 
 def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
-    """Calls, faults, disturbances and versions, each with its time."""
+    """Return calls, faults, disturbances and versions, each with its time."""
     entries = [(at, event) for at, event in simulation.schedule.taken if not event.startswith("step ")]
     for call in simulation.world.history.calls:
         entries.append((call.started, f"{call.process} calls {call}"))
@@ -84,7 +84,7 @@ def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
 
 
 def _changes(before: Version, after: Version) -> list[str]:
-    """What one version changed: limits, the times of cron entries, and job by job. Payloads are not shown."""
+    """Return the changes of one version: limits, the times of cron entries, and each job. Payloads are not shown."""
     decided = [f"settings: {after.settings}"] if before.settings != after.settings else []
     for name in sorted(after.transactions):
         if before.transactions.get(name) != after.transactions[name]:

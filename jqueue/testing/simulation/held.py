@@ -1,6 +1,6 @@
-"""What a version holds back, and in which order it serves: pauses, limits, concurrency keys and aging.
+"""Jobs that a version holds back, and the order in which it serves jobs: pauses, limits, concurrency keys and aging.
 
-Written from what is promised of them, and not from the queue's own code.
+Written from the documented promises, and not from the queue's own code.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from datetime import datetime
 from jqueue.testing.simulation.chain import IN_PROGRESS, Fields, Version, is_ready, status_of
 
 ROUNDING = 0.002
-"""Seconds by which two ages may differ and be taken for the same."""
+"""Seconds by which two ages may differ and still count as equal."""
 
 
 def seconds(moment: str) -> float:
-    """A time of the blob, in seconds since 1970."""
+    """Return a time of the blob as seconds since 1970."""
     return datetime.fromisoformat(moment).timestamp()
 
 
 def running(version: Version, entrypoint: str) -> int:
-    """How many jobs of an entrypoint are in progress."""
+    """Return the number of jobs of an entrypoint in progress."""
     return sum(job["entrypoint"] == entrypoint and status_of(job) == IN_PROGRESS for job in version.jobs.values())
 
 
 def running_with_key(version: Version, key: str) -> int:
-    """How many jobs with a concurrency key are in progress, whatever their entrypoint."""
+    """Return the number of jobs with a concurrency key in progress, of all entrypoints."""
     return sum(job.get("concurrency_key") == key and status_of(job) == IN_PROGRESS for job in version.jobs.values())
 
 
 def may_be_held(job: Fields, version: Version) -> bool:
-    """Whether something may hold a job back: whatever has a rate limit is taken for held."""
+    """True if a pause, a limit or a concurrency key may hold a job back. Every job with a rate limit counts as held."""
     rules = version.rules.get(job["entrypoint"])
     if rules is not None:
         if rules.get("paused") or rules.get("rate") is not None:
@@ -41,15 +41,15 @@ def may_be_held(job: Fields, version: Version) -> bool:
 
 
 def is_free(job: Fields, version: Version, entrypoint: str | None = None) -> bool:
-    """Whether anybody who looks for the entrypoint can have a job, whatever the time."""
+    """True if a dequeue of the entrypoint can certainly claim a job: it is ready, and nothing holds it back."""
     return is_ready(job, entrypoint) and not may_be_held(job, version)
 
 
 def comes_first(one: Fields, other: Fields, version: Version) -> bool:
-    """Whether a job is certainly to be served before another.
+    """True if a job must be served before another.
 
-    With aging, so many seconds of waiting make up for one step of priority: what counts is when a job of priority 0
-    would have to have come to stand in its place.
+    With aging, `aging` seconds of waiting make up for one step of priority. So jobs are compared by the time at which a
+    job of priority 0 would have had to come to get the same place.
     """
     aging = version.settings.get("aging")
     if aging is None:

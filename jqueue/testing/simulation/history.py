@@ -1,4 +1,4 @@
-"""What the processes asked for, and what they were told: one record for each call."""
+"""The history: one record for each call of a process, with its arguments and its outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jqueue.domain.models import Claim
 
 NEVER = float("inf")
 MOST_SHOWN = 2
-"""So many of its jobs are named when a call is shown."""
+"""Number of jobs named when a call is shown."""
 
 
 @dataclass(eq=False, slots=True)
@@ -20,38 +20,38 @@ class Call:
     """One call of one process.
 
     Attributes:
-        process: who called.
-        verb: what was called.
-        claims: the claims that it was about.
-        bare: whether it named its claim by the job's id alone.
-        job_ids: the jobs that it was to make, or to cancel.
-        tag: a text or number by which its effect is told from those of other calls.
-        entrypoint: whose jobs were asked for.
-        key: the unique key of the job that it was to make.
-        name: the cron entry that it was about.
-        transaction: the application and the version of a bulk enqueue.
-        keyed: what tells those of its jobs whose ids nobody knew before.
-        holder: the name under which it was to claim.
-        through: the last place of a job that it was to claim.
-        results: what its acks say, by claim.
-        running: whether it was to stop a job in progress, too.
-        earliest: the least that the clock of its process showed meanwhile, in seconds since 1970.
-        latest: the most that it showed.
-        given: its other arguments, by name; those that its effect can be compared with.
-        expected: errors that it may end with besides those of the store.
-        certain: whether it must end with one of these, and change nothing.
-        fleeting: whether a job of it may be gone as soon as it is there.
-        delayed: whether its job is to wait before it is ready; None if nobody compares.
-        replaces: whether a job that holds the key may make room.
+        process: name of the calling process.
+        verb: name of the verb.
+        claims: claims concerned.
+        bare: True if it named its claim by the job's id alone.
+        job_ids: ids of the jobs to make or to cancel.
+        tag: text or number that identifies the effect of this call.
+        entrypoint: entrypoint of the jobs asked for; None for any.
+        key: unique key of the job to make.
+        name: name of the cron entry, or of the application asked about.
+        transaction: application and version of a bulk enqueue.
+        keyed: marks that identify those of its jobs whose ids are unknown in advance.
+        holder: name under which to claim.
+        through: largest sequence number of a job that it may claim.
+        results: result given with each ack, by claim.
+        running: True if it may stop a job in progress, too.
+        earliest: earliest time that its process's clock showed during the call, in seconds since 1970.
+        latest: latest time that it showed.
+        given: other arguments, by name, that its effect can be compared with.
+        expected: errors that it may end with, besides those of the store.
+        certain: True if it must end with one of the expected errors and change nothing.
+        fleeting: True if its job may be gone as soon as it is there.
+        delayed: True if its job must wait before it is ready; None if that is not checked.
+        replaces: True if it may replace a job that holds the key.
         timeout: seconds for which its claims last.
-        batch: how many jobs were asked for.
-        wait: seconds for which it was to wait for jobs.
-        operations: how many operations went into it.
+        batch: number of jobs asked for.
+        wait: seconds to wait for jobs.
+        operations: number of operations in it.
         limit: seconds that it may take.
-        started: when, in seconds of the simulation.
-        ended: when; never, if the process died before.
-        result: what it returned.
-        error: what it raised.
+        started: start, in seconds of the simulation.
+        ended: end, in seconds of the simulation; `NEVER` if the process died before.
+        result: value returned.
+        error: exception raised.
     """
 
     process: str
@@ -89,12 +89,12 @@ class Call:
 
     @property
     def succeeded(self) -> bool:
-        """It returned."""
+        """True if the call returned."""
         return self.ended != NEVER and self.error is None
 
     @property
     def certainly_not_done(self) -> bool:
-        """It raised an error that says that nothing was done."""
+        """True if the call raised an error that promises that nothing was done."""
         error = self.error
         if isinstance(error, DeadlineExceededError | QueueClosedError):
             return True
@@ -102,7 +102,7 @@ class Call:
 
     @property
     def outcome(self) -> str:
-        """How it ended, in a word."""
+        """Outcome in a word: "ok", the type of the error, or "never told"."""
         if self.error is not None:
             return type(self.error).__name__
         return "ok" if self.succeeded else "never told"
@@ -119,14 +119,14 @@ class History:
 
     Attributes:
         calls: the calls.
-        closed: whether the simulation is over: how calls end from now on is nobody's business.
+        closed: True once the simulation is over: later ends of calls are not recorded.
     """
 
     calls: list[Call] = field(default_factory=list)
     closed: bool = False
 
     async def record(self, call: Call, work: Awaitable[Any]) -> Any:
-        """Await a call and note how it ended; errors that a program must expect are returned, not raised."""
+        """Await a call and record how it ended. An expected kind of error (`JQueueError`) is returned, not raised."""
         self.calls.append(call)
         loop = asyncio.get_running_loop()
         call.started = loop.time()
@@ -144,5 +144,5 @@ class History:
 
 
 def is_of_the_store(error: BaseException | None) -> bool:
-    """Whether it is an error that any call may end with while the store is in trouble."""
+    """True for an error that any call may end with while the store is in trouble."""
     return isinstance(error, UnknownOutcomeError | DeadlineExceededError | QueueClosedError)

@@ -1,6 +1,6 @@
-"""Checks limits from the chain of versions alone: pauses, ceilings, concurrency keys, rates, and who set them.
+"""Checks limits from the chain of versions alone: pauses, ceilings, concurrency keys, rates, and orders to set them.
 
-A limit is looked at where a claim is made: one that is lowered takes nothing from those who work.
+A limit is checked when a claim is made: lowering it takes no claims away.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from jqueue.testing.simulation.chain import Fields, Version
 from jqueue.testing.simulation.held import running, running_with_key, seconds
 
 LIMIT = 10
-"""The number of the rule: every claim is within the limits of the version that makes it."""
+"""Number of the rule: every claim is within the limits of the version that makes it."""
 
 EDGE = 1e-5
-"""Seconds by which a claim may be off the edge of a window, for rounding."""
+"""Seconds by which a claim may miss the edge of a window, because of rounding."""
 
 
 class LimitsAudit:
-    """Checks the claims of every step, and what was decided in it.
+    """Checks the claims of every step, and the limits and settings changed in it.
 
     Args:
         calls: the history.
@@ -35,7 +35,7 @@ class LimitsAudit:
         Args:
             before: the version before.
             after: the version after.
-            claimed: the jobs that were claimed in it.
+            claimed: jobs that were claimed in it.
         """
         if before.rules != after.rules or before.settings != after.settings:
             self._check_decisions(before, after)
@@ -54,7 +54,7 @@ class LimitsAudit:
             self._check_rate(job_id, job, after)
 
     def _check_key(self, key: str, after: Version, claimed: list[Fields]) -> None:
-        """There is an order in which each of the jobs claimed together found room below its own ceiling."""
+        """Check that the jobs claimed together, in some order, each found room below their own ceilings."""
         count = running_with_key(after, key) - len(claimed)
         for ceiling in sorted(job.get("concurrency_limit") or 1 for job in claimed):
             count += 1
@@ -65,16 +65,16 @@ class LimitsAudit:
     # Rates
 
     def _forget_other_rates(self, before: Version, after: Version) -> None:
-        """Only claims made while a limit stood are compared with it."""
+        """Forget the claims made under another rate limit: a limit binds only claims made while it holds."""
         for entrypoint in list(self._times):
             setting = [call for call in self.calls.carried("limit", after) if call.entrypoint == entrypoint]
             if len(setting) > 1 or _rate(before, entrypoint) != _rate(after, entrypoint):
-                del self._times[entrypoint]  # of several, one may have taken the limit away, and another set it again
+                del self._times[entrypoint]  # one of several calls may have lifted the limit, and another restored it
 
     def _check_rate(self, job_id: str, job: Fields, after: Version) -> None:
-        """No window holds too many claims, by the times that the claims have.
+        """Check that no window holds too many claims, by the times of the claims.
 
-        Clocks may disagree: for one that is further apart than a window, what others did is over.
+        Clocks may disagree. For a clock that is off by more than a window, the claims of other processes are over.
         """
         rate, per = _rate(after, job["entrypoint"])
         if rate is None or per is None:
@@ -87,7 +87,7 @@ class LimitsAudit:
             )
             raise Violation(LIMIT, what, version=after)
 
-    # Who decided it
+    # Orders behind the changes
 
     def _check_decisions(self, before: Version, after: Version) -> None:
         for name in before.rules.keys() | after.rules.keys():

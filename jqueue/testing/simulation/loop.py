@@ -1,7 +1,7 @@
 """Several processes on one event loop, in virtual time: each can be paused for minutes, or die at any instruction.
 
-Which process a callback belongs to is told by its context. The callbacks of a paused process are kept until it goes
-on; those of a dead one are dropped, so that not even its `finally` blocks run.
+The context of a callback names its process. The callbacks of a paused process are kept until it resumes. Those of a
+dead process are dropped, so that not even its `finally` blocks run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from jqueue.testing.virtual_time import Callback, VirtualTimeLoop
 
 MOST_TURNS = 100_000
-"""So many turns of the loop at one moment are no work any more."""
+"""Number of turns of the loop at one moment that count as a livelock."""
 
 CURRENT: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("process", default=None)
 
 
 class Livelock(RuntimeError):
-    """Tasks wake each other, and time stands still."""
+    """Tasks wake each other forever while time stands still."""
 
 
 class SimulatedProcess:
-    """A part of the program that shares nothing with the others but the store.
+    """A part of the program that shares nothing with the other parts but the store.
 
     Attributes:
-        name: tells it from the others.
-        paused: nothing of it runs now.
-        dead: nothing of it will ever run again.
-        pauses: from when to when nothing of it ran.
+        name: unique name.
+        paused: True while nothing of it runs.
+        dead: True if nothing of it will ever run again.
+        pauses: start and end of each pause.
     """
 
     def __init__(self, name: str, loop: SimulatedLoop) -> None:
@@ -49,16 +49,16 @@ class SimulatedProcess:
         return self._loop.create_task(main, context=self._context.copy())
 
     def keep(self, handle: Callback) -> None:
-        """A callback came while nothing runs."""
+        """Keep a callback that came during a pause."""
         self._backlog.append(handle)
 
     def pause(self) -> None:
-        """Nothing runs from now on."""
+        """Run nothing from now on."""
         self.paused, self._paused_at = True, self._loop.time()
         self._loop.stopped += 1
 
     def go_on(self) -> None:
-        """What came meanwhile runs now, in its order."""
+        """Resume, and run the callbacks that came meanwhile, in their order."""
         if self.paused:
             self._loop.stopped -= 1
             self.pauses.append((self._paused_at, self._loop.time()))
@@ -67,7 +67,7 @@ class SimulatedProcess:
         self._loop.make_ready(backlog)
 
     def die(self) -> None:
-        """Nothing runs again, until `go_on` lets the dead unwind when all is over."""
+        """Run nothing again, until `go_on` lets the coroutines of the dead unwind at the very end."""
         self._loop.stopped += not self.paused
         self.paused = self.dead = True
 
@@ -76,7 +76,7 @@ class SimulatedLoop(VirtualTimeLoop):
     """A loop with virtual time that keeps processes apart.
 
     Attributes:
-        stopped: how many processes are paused or dead.
+        stopped: number of processes that are paused or dead.
         tasks: every task that was made.
     """
 
@@ -90,7 +90,7 @@ class SimulatedLoop(VirtualTimeLoop):
         self.set_task_factory(self._make_task)
 
     def _make_task(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
-        """Note the task: asyncio would look for those of this loop among the tasks of all seeds."""
+        """Record the task: `asyncio.all_tasks` would search the tasks of all seeds for those of this loop."""
         task = asyncio.Task(work, loop=loop, **options)
         self.tasks.append(task)
         return task
@@ -114,5 +114,5 @@ class SimulatedLoop(VirtualTimeLoop):
                 handle._run()
 
     def make_ready(self, callbacks: Iterable[Callback]) -> None:
-        """Run these next, in their order."""
+        """Run these callbacks next, in their order."""
         self._ready.extend(callbacks)

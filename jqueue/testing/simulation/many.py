@@ -13,20 +13,20 @@ from jqueue.testing.simulation.failure import describe, shorten
 from jqueue.testing.simulation.runner import Report, Settings, run_seed
 
 SEEDS_AT_ONCE = 50
-"""So many seeds are given to a process at once."""
+"""Number of seeds given to a process at a time."""
 
 SEEDS_PER_COLLECTION = 5
-"""After so many seeds the garbage is collected: by itself, Python would look for it hundreds of times in each."""
+"""Number of seeds between garbage collections. Left alone, Python would collect hundreds of times in each seed."""
 
 Failed = tuple[int, int]
-"""A seed, and the rule that it broke."""
+"""A seed, and the number of the rule that it broke."""
 
 
 def run_seeds(seeds: Iterable[int], settings: Settings | None = None) -> Report:
     """Run many seeds, and audit them.
 
     Raises:
-        Violation: a rule is broken; its text shows the seed, the shortest schedule found, and the versions around it.
+        Violation: a rule is broken; the text shows the seed, the shortest schedule found, and the versions around it.
     """
     settings, report = settings or Settings(), Report()
     for seed in _collecting_between(seeds):
@@ -41,13 +41,13 @@ def run_seeds(seeds: Iterable[int], settings: Settings | None = None) -> Report:
 def run_in_parallel(
     first: int, count: int, settings: Settings, processes: int
 ) -> Iterator[tuple[Report, list[Failed]]]:
-    """Run so many seeds on several cores; yields a report for each lot, and the failures in it.
+    """Run `count` seeds on several cores. Yield a report for each lot, and the failures in it.
 
     Args:
         first: the first seed.
-        count: how many.
-        settings: for all; its `make_storage` must be importable by name.
-        processes: how many at once.
+        count: number of seeds.
+        settings: settings of all seeds; `make_storage` must be importable by name.
+        processes: number of processes to use at once.
     """
     starts = range(first, first + count, SEEDS_AT_ONCE)
     lots = [range(start, min(start + SEEDS_AT_ONCE, first + count)) for start in starts]
@@ -62,7 +62,7 @@ def run_in_parallel(
 
 
 def explain(seed: int, rule: int, settings: Settings) -> str:
-    """A failing seed, made short and described."""
+    """Describe a failing seed, after making its schedule short."""
     shortest = shorten(seed, settings, rule)
     text = describe(seed, shortest)
     return f"{text}\n\n{len(shortest.left_out)} other events of the seed are left out here: it breaks without them."
@@ -81,7 +81,7 @@ def _run_lot(settings: Settings, lot: range) -> tuple[Report, list[Failed]]:
 def _collecting_between(seeds: Iterable[int]) -> Iterator[int]:
     """Collect garbage between seeds, and not while one runs."""
     enabled = gc.isenabled()
-    gc.freeze()  # what is there by now stays: there is no need to look through it
+    gc.freeze()  # objects that exist by now stay: the collector need not search them
     try:
         for number, seed in enumerate(seeds, 1):
             gc.disable()

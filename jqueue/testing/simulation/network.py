@@ -1,4 +1,4 @@
-"""The store and the network before it: an honest store, and everything that can go wrong on the way to it."""
+"""A simulated store and the network before it: the store works correctly, and every fault happens on the way to it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.virtual_time import EPOCH
 
 Answer = Callable[[Any], None]
-"""What is done with a result, or with the error instead of it."""
+"""Called with a result, or with an error in its place."""
 
 LONGEST_DELAY = 45.0
 """Seconds after which even the latest request has arrived."""
 
 
 class FaultKind(Enum):
-    """What the network can do to one request."""
+    """Faults of the network, each on one request."""
 
     LOST_REQUEST = "the request is lost, and the client is told so"
     LOST_ANSWER = "the answer is lost, and the client is told so"
@@ -43,10 +43,9 @@ class FaultKind(Enum):
 class Landing:
     """One version of the object, as the store has it.
 
-    Attributes:
-        at: when it landed, in seconds of the simulation.
-        content: its bytes.
-        by: the process that wrote it; None for an edit by hand and the like.
+    at: time at which it landed, in seconds of the simulation.
+    content: its bytes.
+    by: name of the process that wrote it; None for an edit by hand.
     """
 
     at: float
@@ -55,18 +54,18 @@ class Landing:
 
 
 class HonestStore:
-    """An object that is changed only by compare-and-set, without any I/O: what a simulation runs on by default."""
+    """An object in memory, changed only by compare-and-set. Simulations use it by default."""
 
     def __init__(self) -> None:
         self._content = b""
         self._count = 0
 
     def read(self) -> tuple[bytes, str | None]:
-        """The content and its etag."""
+        """Return the content and its etag."""
         return self._content, str(self._count) if self._count else None
 
     def write(self, content: bytes, if_match: str | None) -> str:
-        """Write, if the etag is still the one named; None means that there must be nothing yet."""
+        """Write if the etag is still `if_match`; None means that the object must not exist yet."""
         if if_match != (str(self._count) if self._count else None):
             raise CASConflictError("the object is another by now")
         self._content = content
@@ -82,13 +81,13 @@ class Network:
     """One store, and the way to it.
 
     Attributes:
-        store: the honest store; a storage adapter of one's own will do.
-        schedule: the seed's.
-        rate: the share of requests that something happens to; it can be changed.
-        kinds: what may happen.
-        fired: how often each did.
+        store: the working store; a storage adapter of your own will do.
+        schedule: the schedule of the seed.
+        rate: share of requests with a fault, from 0 to 1; it can be changed.
+        kinds: faults that may happen.
+        fired: number of times that each fault happened.
         landings: every version, in order.
-        requests: how many requests were sent.
+        requests: number of requests sent.
     """
 
     store: HonestStore | ObjectStoragePort
@@ -107,22 +106,22 @@ class Network:
         self.kinds_of_reads = tuple(kind for kind in self.kinds if kind in KINDS_OF_READS)
 
     def client(self, process: str, latency: float, abilities: int = 0) -> SimulatedStorage:
-        """The storage object of one process.
+        """Return the storage object of one process.
 
         Args:
-            process: its name.
-            latency: seconds that a request takes there, and back, on average.
-            abilities: 0 for the two methods alone, 1 for a store that tells the time, 2 for conditional reads too.
+            process: name of the process.
+            latency: average seconds that a request takes to the store, and the same for its answer.
+            abilities: 0 for `read` and `write` alone, 1 to tell the store's time as well, 2 for conditional reads, too.
         """
         kind = (SimulatedStorage, TimedStorage, ConditionalStorage)[abilities]
         return kind(self, process, latency)
 
     def later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
-        """Run something on the server's side, whatever becomes of the client."""
+        """Run a callback on the server's side, even if the client is gone by then."""
         self.loop.call_later(seconds, callback, *args, context=self.server)
 
     def serve(self, content: bytes | None, if_match: str | None, by: str | None, answer: Answer) -> None:
-        """A request arrives at the store: a write, or without content a read."""
+        """Handle a request that arrives at the store: a write, or without content a read."""
         if isinstance(self.store, HonestStore):
             try:
                 result: Any = self.store.read() if content is None else self.store.write(content, if_match)
@@ -135,11 +134,11 @@ class Network:
             self.loop.create_task(work, context=self.server.copy())
 
     async def edit(self, change: Callable[[bytes], bytes | None], by: str | None = None) -> bool:
-        """Change the object on the spot, without a network: what a person does. Returns whether it was changed.
+        """Change the object at once, without the network, as a person does. Return True if it was changed.
 
         Args:
-            change: gives the new content for the old; None leaves it as it is.
-            by: whose landing it is; None for a person's.
+            change: returns the new content for the old, or None to leave it.
+            by: name of the writer; None for a person.
         """
         store = self.store
         content, etag = store.read() if isinstance(store, HonestStore) else await store.read()
@@ -169,7 +168,7 @@ class Network:
 
 
 class SimulatedStorage:
-    """What one process sees of the store: two methods, and no time."""
+    """The store as one process sees it: two methods, and no time."""
 
     def __init__(self, network: Network, process: str, latency: float) -> None:
         self.network = network
@@ -179,17 +178,17 @@ class SimulatedStorage:
         self._dice = network.schedule.dice(f"requests of {process}")
 
     async def read(self) -> tuple[bytes, str | None]:
-        """A read, over the network."""
+        """Read over the network."""
         found: tuple[bytes, str | None] = await self._send(None, None)
         return found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """A write, over the network."""
+        """Write over the network."""
         etag: str = await self._send(content, if_match)
         return etag
 
     def _send(self, content: bytes | None, if_match: str | None) -> asyncio.Future[Any]:
-        """Send a request on its way; the future is its answer, if there will be one."""
+        """Send a request. The future gets its answer, if there will be one."""
         network, dice = self.network, self._dice
         answer: asyncio.Future[Any] = network.loop.create_future()
         network.requests += 1
@@ -210,7 +209,7 @@ class SimulatedStorage:
         return answer
 
     def _fault(self, write: bool) -> FaultKind | None:
-        """Draw what happens to a request."""
+        """Draw the fault of a request; None for no fault."""
         network, dice = self.network, self._dice
         now = network.loop.time()
         if now < network.down_until:
@@ -255,7 +254,7 @@ class SimulatedStorage:
             network.later(there, lose, None)
         elif fault is FaultKind.THROTTLED:
             refusal = StorageThrottledError("slow down")
-            refusal.nothing_written = self.sent % 2 == 0  # some stores are certain, others do not say
+            refusal.nothing_written = self.sent % 2 == 0  # some stores promise it, others do not say
             network.later(there, reply, refusal)
         elif fault is FaultKind.SILENT_ANSWER:
             network.later(there, arrive, _drop)
@@ -274,24 +273,24 @@ class SimulatedStorage:
 
 
 class TimedStorage(SimulatedStorage):
-    """A store whose answers tell the time."""
+    """A store that tells its time."""
 
     def store_time(self) -> datetime:
-        """The store's own clock, which nobody sets wrong."""
+        """Return the time of the store's own clock, which is always right."""
         return EPOCH + timedelta(seconds=self.network.loop.time())
 
 
 class ConditionalStorage(TimedStorage):
-    """A store that also says that nothing has changed, without sending the object."""
+    """A store with conditional reads: it can say that nothing has changed, without sending the object."""
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        """A read, over the network."""
+        """Read over the network, and return None if nothing has changed."""
         content, found = await self.read()
         return None if found == etag else (content, found)
 
 
 def _drop(result: Any) -> None:
-    """Nobody hears of it."""
+    """Drop an answer."""
 
 
 def _tell(answer: asyncio.Future[Any], result: Any) -> None:
@@ -299,6 +298,6 @@ def _tell(answer: asyncio.Future[Any], result: Any) -> None:
         return
     if isinstance(result, Exception):
         answer.set_exception(result)
-        answer.exception()  # the client may be gone
+        answer.exception()  # marked as retrieved: the client may be gone
     else:
         answer.set_result(result)

@@ -1,4 +1,4 @@
-"""The actors of a queue with limits, cron entries and results: who gives orders, and who waits for results."""
+"""The actors of a queue with limits, cron entries and results: one gives orders, one waits for results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ruler(Actor):
         await self._limit()
 
     async def _pause(self) -> None:
-        """Pause, and resume after a while: a careful person does not forget, whatever the queue says."""
+        """Pause, and after a while usually resume, whatever the outcome of the pause."""
         entrypoint = self.entrypoint()
         await self.call("pause", self.queue.pause(entrypoint), entrypoint=entrypoint)
         await asyncio.sleep(self.dice.choice([0.0, 0.5, 4.0]))
@@ -98,7 +98,7 @@ class Ruler(Actor):
         await self.call("schedules", self.queue.schedules())
 
     async def _stop(self) -> None:
-        """Stop a job that somebody has, most likely one of the last."""
+        """Stop a job in progress, most likely one of those claimed last."""
         if self.world.claimed:
             job_id, running = self.dice.choice(self.world.claimed[-6:]), self.dice.random() < 0.9
             work = self.queue.cancel(job_id, running=running)
@@ -124,7 +124,7 @@ class Waiter(Actor):
     """Waits for results."""
 
     async def step(self) -> None:
-        """Wait for one."""
+        """Wait for one result."""
         made = self.world.kept if self.dice.random() < 0.9 else self.world.made
         if not made:
             return
@@ -145,11 +145,11 @@ class Waiter(Actor):
 
 
 async def lift_everything(queue: Any, record: Any) -> None:
-    """End what would go on for ever: cron entries, and pauses that somebody has forgotten.
+    """Remove every cron entry, and resume every paused entrypoint: otherwise they would last forever.
 
     Args:
-        queue: whose.
-        record: has a call recorded.
+        queue: the queue.
+        record: records a call and awaits it.
     """
     state = await queue.read_state()
     for name in state.schedules:
@@ -160,7 +160,7 @@ async def lift_everything(queue: Any, record: Any) -> None:
 
 
 def held_for(state: Any) -> float:
-    """Seconds that it may take to claim every job, for the rates that are allowed."""
+    """Return the seconds that claiming every job may take within the rate limits."""
     live = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
     waiting = [job.entrypoint for job in state.jobs if job.status in live]
     slow = sum(

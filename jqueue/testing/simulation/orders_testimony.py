@@ -1,4 +1,4 @@
-"""Compares what callers were told of limits, cron entries and single jobs with what the store has held."""
+"""Compares the answers to calls about limits, cron entries and single jobs with the versions that the store held."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SETTING = ("limit", "pause", "resume")
 
 
 class OrdersTestimony:
-    """Checks the calls of those who give orders.
+    """Checks the calls that give orders.
 
     Args:
-        auditor: has checked the chain of versions.
+        auditor: the auditor, which has checked the chain of versions.
         timeline: the chain.
-        exits: when each process left.
+        exits: times at which each process left.
     """
 
     def __init__(self, auditor: Auditor, timeline: Timeline, exits: Exits) -> None:
@@ -44,7 +44,7 @@ class OrdersTestimony:
         self._timeline = timeline
 
     def checks(self) -> dict[str, Callable[[Call], None]]:
-        """What each verb is held to."""
+        """Return the check for each verb."""
         return {
             "limit": self.check_rules,
             "pause": self.check_rules,
@@ -59,7 +59,7 @@ class OrdersTestimony:
         }
 
     def check_rules(self, call: Call) -> None:
-        """What an operator decided held by then, unless another decided otherwise in that moment."""
+        """Check that limits and pauses held during the call, unless another call changed them at the same time."""
         if not call.succeeded:
             return
         seen, others = self._during(call), [other for verb in SETTING for other in self.calls.by_verb[verb]]
@@ -73,7 +73,7 @@ class OrdersTestimony:
             raise Violation(2, "returned, and that did not hold", call=call)
 
     def check_configure(self, call: Call) -> None:
-        """The settings held by then, unless another set them otherwise in that moment."""
+        """Check that the settings held during the call, unless another call changed them at the same time."""
         if not call.succeeded:
             return
         seen = self._during(call)
@@ -83,7 +83,7 @@ class OrdersTestimony:
             raise Violation(2, "returned, and that did not hold", call=call)
 
     def check_schedule(self, call: Call) -> None:
-        """The entry was there by then, or was not any more."""
+        """Check that the entry was there, or was gone, during the call."""
         if not call.succeeded:
             return
         seen, name = self._during(call), call.name or ""
@@ -96,13 +96,13 @@ class OrdersTestimony:
             told = call.result.next_at.timestamp()
             if done and call.earliest is not None and told < call.earliest - LATE:
                 overdue = any(is_due(entry, told) for entry in entries if entry)
-                if not overdue:  # an equal entry that is overdue stays so
+                if not overdue:  # setting an equal entry leaves an overdue one as it is
                     raise Violation(11, f"was told that {name} is due at a time in the past", call=call)
         if not done and not any(other is not call and self._meets(other, seen) for other in others):
             raise Violation(2, "returned, and that did not hold", call=call)
 
     def check_schedules(self, call: Call) -> None:
-        """The list is that of a version that was current then."""
+        """Check that the list is that of a version current during the call."""
         if call.succeeded:
             told = {entry.name: entry.cron for entry in call.result}
             shown = [{name: entry["cron"] for name, entry in v.schedules.items()} for v in self._during(call)]
@@ -110,7 +110,7 @@ class OrdersTestimony:
                 raise Violation(3, "showed cron entries that were not there", call=call)
 
     def check_order(self, call: Call) -> None:
-        """A job has the place that was asked for, if it was not gone or claimed in that moment."""
+        """Check that a job has the time or priority asked for, unless it was claimed or gone at the same time."""
         [job_id] = call.job_ids
         jobs = [version.jobs.get(job_id, {}) for version in self._during(call)]
         if isinstance(call.error, JobStateError) and not any(status_of(job) != QUEUED for job in jobs if job):
@@ -129,7 +129,7 @@ class OrdersTestimony:
             raise Violation(2, f"returned, and {job_id} was not due then", call=call)
 
     def check_stop(self, call: Call) -> None:
-        """A job in progress was marked, or its claim ended in that moment."""
+        """Check that a job in progress was marked, or that its claim ended at the same time."""
         [job_id] = call.job_ids
         if isinstance(call.error, JobStateError) and call.running:
             states = [status_of(version.jobs.get(job_id, {})) for version in self._during(call)]
@@ -146,7 +146,7 @@ class OrdersTestimony:
             raise Violation(2, f"returned, and the holder of {claim} was not told to stop", call=call)
 
     def check_told_to_stop(self, call: Call, error: JobCancelledError) -> None:
-        """A holder that was told to stop holds a job that was cancelled."""
+        """Check that a holder that was told to stop holds a job that was cancelled."""
         claim = Claim(error.job_id, error.attempt or 0)
         stops = [each for each in self.calls.by_verb["cancel"] if each.running and claim.job_id in each.job_ids]
         at_once = any(may_carry(version, each) for each in stops for version in self._during(call))
@@ -154,13 +154,13 @@ class OrdersTestimony:
             raise Violation(3, f"{claim} was told to stop, and nobody had asked for that", call=call)
 
     def check_beats(self, call: Call, lost: set[Claim]) -> None:
-        """A heartbeat tells those who are to stop."""
+        """Check that a heartbeat tells the holder of a cancelled job to stop."""
         for claim in call.claims:
             if claim not in lost and all(_is_stopped(version, claim) for version in self._during(call)):
                 raise Violation(3, f"the holder of {claim} was to stop, and was not told", call=call)
 
     def check_result(self, call: Call) -> None:
-        """Nobody is told too early that a result has not come. What else is told: see `ResultsAudit`."""
+        """Check that no caller is told too early that a result has not come. `ResultsAudit` checks other answers."""
         took, timeout = call.ended - call.started, call.given["timeout"]
         left = call.process in self._exits and self._exits[call.process][0] <= call.ended
         if isinstance(call.error, ResultTimeoutError) and took < timeout - EARLY and not left:
@@ -174,7 +174,7 @@ class OrdersTestimony:
 
 
 def is_there(job_id: str, version: Version, verb: str) -> bool:
-    """Whether a version has a job for a call of this verb: who gives orders finds none whose time is over."""
+    """True if a call of this verb must find the job: `reschedule` and `reprioritise` need not if it may be over."""
     job = version.jobs.get(job_id)
     may_be_over = job is not None and (status_of(job) in (DEAD, COMPLETED) or "expires_at" in job)
     return job is not None and not (may_be_over and verb in ("reschedule", "reprioritise"))

@@ -1,4 +1,4 @@
-"""What changes the object beside our own processes: people with an editor, and a program that speaks the old format."""
+"""Changes to the object from outside our own processes: people with an editor, and a program with jqueue 1.0.0."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OLD_PROGRAM = "jqueue 1.0.0"
 
 
 class Person:
-    """Opens the object in an editor now and then, changes something, and saves it.
+    """A person who opens the object in an editor now and then, changes something, and saves it.
 
     Args:
-        schedule: the seed's.
-        network: where the object is.
+        schedule: the schedule of the seed.
+        network: the way to the object.
     """
 
     def __init__(self, schedule: Schedule, network: Network) -> None:
@@ -31,7 +31,7 @@ class Person:
         self._schedule = schedule
 
     async def edit(self) -> bool:
-        """Make one edit. Returns whether anything was changed."""
+        """Make one edit. Return True if it changed anything."""
         self.edits += 1
         self._schedule.reset(self.dice, f"edit {self.edits}")
         return self._schedule.takes_place(f"edit {self.edits}") and await self.network.edit(self._change)
@@ -49,7 +49,7 @@ class Person:
 
 
 def _of_status(content: Content, dice: random.Random, status: str) -> str | None:
-    """One of the jobs that have it."""
+    """Return the id of a random job with a status; None if there is none."""
     found = [job_id for job_id, job in content["jobs"].items() if isinstance(job, dict) and job.get("status") == status]
     return dice.choice(found) if found else None
 
@@ -66,7 +66,7 @@ def _add_job(content: Content, dice: random.Random, number: int) -> None:
 
 def _remove_job(content: Content, dice: random.Random, number: int) -> None:
     job_id = _of_status(content, dice, "queued")
-    if job_id is not None and not content["jobs"][job_id].get("attempt"):  # its attempts would be forgotten
+    if job_id is not None and not content["jobs"][job_id].get("attempt"):  # otherwise its attempts would be lost
         del content["jobs"][job_id]
 
 
@@ -89,7 +89,7 @@ def _revive(content: Content, dice: random.Random, number: int) -> None:
 
 
 def old_blob(dice: random.Random) -> bytes:
-    """A blob as jqueue 1.0.0 leaves it: some jobs queued, some claimed, perhaps one of them twice."""
+    """Return a blob as jqueue 1.0.0 leaves it: some jobs queued, some claimed, perhaps one of them twice."""
     jobs = [_old_job(f"old {number}", dice) for number in range(dice.randint(0, 4))]
     if jobs and dice.random() < 0.3:
         jobs.append(dict(jobs[0]))
@@ -110,7 +110,7 @@ def _old_job(job_id: str, dice: random.Random) -> Content:
 
 
 class OldProgram:
-    """A program with jqueue 1.0.0: enqueues and finishes jobs until it finds a shape that it refuses."""
+    """A program with jqueue 1.0.0: it enqueues and finishes jobs until it finds a format that it refuses."""
 
     def __init__(self, schedule: Schedule, network: Network) -> None:
         self.network = network
@@ -119,7 +119,7 @@ class OldProgram:
         self._dice = schedule.dice(OLD_PROGRAM)
 
     async def run(self) -> None:
-        """Go on until the object is of the new shape."""
+        """Run until the object has the new format, or a few writes are done."""
         for number in range(1, 8):
             self._schedule.reset(self._dice, f"{OLD_PROGRAM} {number}")
             await asyncio.sleep(self._dice.expovariate(1 / 2))

@@ -1,4 +1,4 @@
-"""Checks that everything happens in time: neither early nor late, and with heartbeats between."""
+"""Checks that everything happens on time, neither early nor late, and that heartbeats come in between."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from jqueue.testing.simulation.history import NEVER, Call
 from jqueue.testing.simulation.workload import DEADLINE
 
 Pauses = Mapping[str, list[tuple[float, float]]]
-"""From when to when each process was paused."""
+"""Start and end of each pause of each process."""
 
 Exits = Mapping[str, tuple[float, float]]
-"""When each process began to leave, and when it had left."""
+"""Times at which each process began to leave, and had left."""
 
 CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
 LATE = 0.5
-"""Seconds by which a call may end after its limit: the scheduling of the simulation itself."""
+"""Seconds by which a call may end after its limit: the simulation's own scheduling."""
 
 
 class Punctuality:
-    """Checks when every call ended, and how long every process took to leave.
+    """Checks the duration of every call, and the time that every process took to leave.
 
     Args:
-        auditor: has checked the chain of versions.
-        pauses: when each process was paused.
-        exits: when each process left.
-        calm: whether nothing was wrong with the store, nor with a process.
+        auditor: the auditor, which has checked the chain of versions.
+        pauses: pauses of each process.
+        exits: times at which each process left.
+        calm: True if nothing was wrong with the store or with a process.
     """
 
     def __init__(self, auditor: Auditor, pauses: Pauses, exits: Exits, *, calm: bool) -> None:
@@ -45,7 +45,7 @@ class Punctuality:
         """Check every call and every exit.
 
         Raises:
-            Violation: something was early or late, or stood still.
+            Violation: something was early or late, or hung.
         """
         for process, (left, gone) in self.exits.items():
             if gone != NEVER:
@@ -75,16 +75,16 @@ class Punctuality:
             raise Violation(0, f"took {took:.1f} s of {call.limit:.1f} s", call=call)
 
     def _paused(self, process: str, start: float, end: float) -> float:
-        """Seconds between two moments in which nothing of a process ran."""
+        """Return the seconds between two moments in which nothing of a process ran."""
         pauses = self.pauses.get(process, ())
         return sum(max(0.0, min(end, until) - max(start, since)) for since, until in pauses)
 
     def _leaving(self, call: Call) -> bool:
-        """Whether its process left before it ended."""
+        """True if the process left before the call ended."""
         return call.process in self.exits and self.exits[call.process][0] <= call.ended
 
     def _check_haste(self, call: Call) -> None:
-        """Nobody gives up before the time that the caller gave."""
+        """Check that no call gives up before the time that its caller allowed."""
         took = call.ended - call.started
         if self._leaving(call) or call.process == "drain":
             return
@@ -98,7 +98,7 @@ class Punctuality:
             raise Violation(0, f"found nothing, and waited {took:.1f} s of {call.wait:.1f} s for it", call=call)
 
     def _check_patience(self, call: Call) -> None:
-        """While nothing is wrong with the store, who waits for a job has it soon after it is ready."""
+        """Check that a waiting dequeue gets a job soon after it is ready, if nothing is wrong with the store."""
         if not self.calm or not call.wait or call.process == "drain":
             return
         until = min([self.auditor.claimed[job.claim].at for job in call.result], default=call.ended)
@@ -116,7 +116,7 @@ class Punctuality:
                 raise Violation(0, f"waited, although {min(always)} was ready", call=call)
 
     def _check_work(self, call: Call) -> None:
-        """A `HeartbeatManager` beats in time, and ends the work when a claim is lost or was not confirmed for long."""
+        """Check that a `HeartbeatManager` beats on time, and ends the work when a claim is lost or long unconfirmed."""
         if call.ended == NEVER or self._leaving(call):
             return
         beats = [
@@ -138,7 +138,7 @@ class Punctuality:
                 break
             last = beat.ended
             if beat.succeeded and any(getattr(error, "ended_here", False) for error in beat.result):
-                return  # acked by its id, by somebody who shares the queue object
+                return  # another actor on the same queue object acked the job by its id
             if beat.succeeded:
                 confirmed = beat.ended
                 if beat.result and call.ended - beat.ended > LATE + self._paused(call.process, beat.ended, call.ended):

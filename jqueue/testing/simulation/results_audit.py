@@ -1,6 +1,6 @@
-"""Checks what is kept of jobs that are done with: results, until their time, dead jobs, until theirs, unique keys.
+"""Checks what is kept of finished jobs: results, dead jobs and unique keys, each until its time is over.
 
-A result is kept in the very version in which its ack landed, says what that ack said, and what waiters are told.
+A result is kept in the very version that carries its ack. It is the one given to the ack, and waiters get the same.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.workload import BLOB_BYTES
 
 RESULT = 12
-"""The number of the rule: a result is kept with its ack, for as long as was asked, and told as it was said."""
+"""Number of the rule: a result is kept with its ack, for as long as was asked, and returned as it was given."""
 
 CLOCK = 0.002
 """Seconds by which the time of a commit is rounded."""
 
 LOOKS_EVERY = 5.0
-"""The most seconds between two looks of somebody who waits."""
+"""Largest number of seconds between two looks of a waiting caller."""
 
 LATE = 2.5
 ENDS_WITH_IT = {
@@ -41,7 +41,7 @@ class ResultsAudit:
         calls: the history.
 
     Attributes:
-        seen: how often something was kept, and left when its time was over.
+        seen: number of times that something was kept, dropped, or left when its time was over.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -49,7 +49,7 @@ class ResultsAudit:
         self.seen: Counter[str] = Counter()
 
     def check_completion(self, job_id: str, old: Fields, new: Fields, after: Version) -> None:
-        """A job in progress is kept as completed."""
+        """Check a job in progress that was kept as completed."""
         claim = Claim(job_id, attempt_of(old))
         self.seen["result kept"] += 1
         acks = [*self.calls.ending.get(claim, ()), *self.calls.acking_by_id.get(job_id, ())]
@@ -66,7 +66,7 @@ class ResultsAudit:
             raise Violation(RESULT, f"{claim} was acked, and finished at another time", version=after)
 
     def _check_result(self, claim: Claim, job: Fields, said: list[Any], after: Version) -> None:
-        """It is what the ack said; or only its size, if there was no room for it."""
+        """Check that the result is the one given to the ack, or only its size if there was no room for it."""
         if not job.get("result_dropped"):
             if job.get("result") not in said:
                 raise Violation(RESULT, f"the result of {claim} is not what its ack said", version=after)
@@ -80,7 +80,7 @@ class ResultsAudit:
             raise Violation(RESULT, f"the result of {claim} was dropped, and there was room for it", version=after)
 
     def check_hold(self, job_id: str, job: Fields, after: Version) -> None:
-        """An acked job keeps its unique key for as long as was asked."""
+        """Check that an acked job keeps its unique key for as long as was asked."""
         if job.get("unique_for") and job["unique_key"] not in after.holds:
             holders = [
                 each
@@ -91,12 +91,12 @@ class ResultsAudit:
                 raise Violation(4, f"{job_id} was acked, and its key was not kept", version=after)
 
     def check_loss(self, job_id: str, job: Fields, after: Version) -> None:
-        """An acked job has left at once."""
+        """Check that an acked job that left at once had no result to keep."""
         if job.get("keep_result") is not None and not self.calls.purges(after, job["entrypoint"], COMPLETED):
             raise Violation(RESULT, f"{job_id} was acked, and its result is lost", version=after)
 
     def check_removal(self, job_id: str, job: Fields, after: Version) -> None:
-        """A completed job has left."""
+        """Check that a completed job left because of a purge, or not before its time."""
         if self.calls.purges(after, job["entrypoint"], COMPLETED):
             return
         self.seen["result gone"] += 1
@@ -105,14 +105,14 @@ class ResultsAudit:
             raise Violation(RESULT, f"the result of {job_id} is gone {until - after.clock:.1f} s early", version=after)
 
     def is_retired(self, job: Fields, before: Version, after: Version) -> bool:
-        """Whether a dead job was kept for long enough."""
+        """True if a dead job was kept for long enough."""
         times = [version.settings.get("dead_retention") for version in (before, after)]
         times += [call.given.get("dead_retention") for call in self.calls.carried("configure", after)]
         died = seconds(job["dead_at"]) if job.get("dead_at") else seconds(job["created_at"])
         return any(kept is not None and died + kept <= after.clock + CLOCK for kept in times)
 
     def check_step(self, before: Version, after: Version, claimed: list[tuple[str, Fields]]) -> None:
-        """Who looks for jobs removes what was kept for long enough."""
+        """Check that a version with new claims has removed everything kept for long enough."""
         now = max((seconds(job["heartbeat_at"]) for _, job in claimed), default=None)
         if now is None:
             return
@@ -126,10 +126,10 @@ class ResultsAudit:
             if until is not None and until < now - CLOCK:
                 raise Violation(0, f"{job_id} is {status}, and should have left", version=after)
 
-    # What waiters are told
+    # Answers to waiters
 
     def check_calls(self, timeline: Timeline, acked: Iterable[Claim], *, calm: bool) -> None:
-        """Check everybody who waited for a result."""
+        """Check every call that waited for a result."""
         finished = {claim.job_id for claim in acked}
         for call in self.calls.by_verb["result"]:
             [job_id] = call.job_ids
@@ -153,7 +153,7 @@ class ResultsAudit:
                 self._check_patience(call, job_id, seen)
 
     def _check_patience(self, call: Call, job_id: str, seen: list[Version]) -> None:
-        """While nothing is wrong with the store, who waits is told soon after the ack."""
+        """Check that a waiter is told soon after the ack, if nothing is wrong with the store."""
         done = [version.at for version in seen if status_of(version.jobs.get(job_id, {})) == COMPLETED]
         told = call.succeeded or isinstance(call.error, ResultTimeoutError)
         if done and told and call.ended > max(done[0], call.started) + LOOKS_EVERY + LATE:
@@ -161,5 +161,5 @@ class ResultsAudit:
 
 
 def size_of(result: object) -> int:
-    """Bytes of a result as JSON."""
+    """Return the size of a result as JSON, in bytes."""
     return len(json.dumps(result).encode())

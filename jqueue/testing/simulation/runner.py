@@ -1,4 +1,4 @@
-"""Runs seeds: builds a world from one number, lets it run, and has it audited."""
+"""Runs seeds: builds a world from one number, runs it, and has it audited."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from jqueue.testing.simulation.workload import Actor, Client, World
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
 LATENCIES = (0.01, 0.01, 0.02, 0.05)
-"""Seconds that a request takes to the store, and its answer back: some differ fivefold."""
+"""Seconds that a request takes to the store, and the same for its answer: some differ fivefold."""
 
 PAUSES = (0.1, 1.0, 3.0)
-"""Seconds between the steps of an actor, on average: in a hurry, calls share commits and processes collide."""
+"""Average seconds between the steps of an actor: with the short ones, calls share commits and processes collide."""
 
 MOST_DISTURBANCES = 8
 LONGEST_LIFE = 4 * 3600.0
-"""Seconds after which every process has left: far more than all pauses take."""
+"""Seconds after which every process must have left: far more than all pauses take."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a seed is run with.
+    """Settings of a simulation.
 
     Attributes:
-        rate: the share of requests that a fault happens to; None draws one for each seed.
-        steps: how many steps each actor takes, at the most.
-        processes: how many there are at first, at the most.
-        kinds: which faults may happen.
-        disturbances: whether processes crash, are paused, and have their clocks set, and people edit the object.
-        old_format: the share of seeds that begin with an object of jqueue 1.0.0.
-        contention: the share of seeds in which a fast writer and a slow one write without a pause, and nothing else.
-        make_storage: makes the honest store; give your own adapter here.
-        short_table: the share of seeds in which a commit table keeps nobody for being recent: a clock that is ahead
-            makes everybody forget, and what is forgotten must never be guessed.
-        modern: the share of seeds in which limits, cron entries, results and the like are made use of.
-        staged: the share of these in which jobs are enqueued in transactions, and claimed under a name.
+        rate: share of requests with a fault; None draws one for each seed.
+        steps: largest number of steps of each actor.
+        processes: largest number of processes at first.
+        kinds: faults that may happen.
+        disturbances: True to crash and pause processes, to set their clocks wrong, and to edit the object by hand.
+        old_format: share of seeds that begin with an object of jqueue 1.0.0.
+        contention: share of seeds in which a fast writer and a slow writer write without a pause, and nothing else.
+        make_storage: makes the working store; give your own adapter here.
+        short_table: share of seeds in which a commit table keeps no writer for being recent. Then a clock that is ahead
+            makes all writers forget, and what is forgotten must never be guessed.
+        modern: share of seeds with limits, cron entries, results and the like.
+        staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -76,7 +76,7 @@ class Settings:
 
 @dataclass
 class Report:
-    """What happened in one seed or in many.
+    """Totals of one seed or of many.
 
     Attributes:
         seeds: seeds run.
@@ -84,10 +84,10 @@ class Report:
         operations: operations in them.
         requests: requests sent to the store.
         commits: versions landed.
-        recognised: commits that were recognised after an answer that was no clean success.
-        faults: how often each kind fired.
-        events: crashes, pauses, clock jumps, edits by hand, conversions.
-        outcomes: how calls ended.
+        recognised: commits recognised after an answer that was not a clean success.
+        faults: number of times that each kind of fault happened.
+        events: number of crashes, pauses, clock jumps, edits by hand and other events, by name.
+        outcomes: number of calls that ended in each way.
     """
 
     seeds: int = 0
@@ -110,7 +110,7 @@ class Simulation:
     """One seed.
 
     Attributes:
-        world: what the processes share; there once the simulation has run.
+        world: state shared by the processes; set once the simulation has run.
         versions: the chain of versions, once it was audited.
     """
 
@@ -127,12 +127,12 @@ class Simulation:
         self._names = (f"process {number}" for number in itertools.count(1))
 
     def run(self) -> Report:
-        """Run it, and audit it.
+        """Run the seed, and audit it.
 
         Raises:
             Violation: a rule is broken.
         """
-        loop = SimulatedLoop()  # without `asyncio.Runner`, which would look through the tasks of all loops
+        loop = SimulatedLoop()  # without `asyncio.Runner`, which would search the tasks of all loops
         loop.set_exception_handler(lambda *_: None)
         try:
             with _quiet():
@@ -140,7 +140,7 @@ class Simulation:
                     left = loop.run_until_complete(self._main())
                     landings, calls = list(self.world.network.landings), list(self.world.history.calls)
                 finally:
-                    if hasattr(self, "world"):  # else its storage could not be made
+                    if hasattr(self, "world"):  # otherwise the storage could not be made
                         loop.run_until_complete(self._bury())
         except Livelock as stuck:
             raise Violation(0, str(stuck)) from stuck
@@ -166,7 +166,7 @@ class Simulation:
         return self.report
 
     async def _main(self) -> list[str]:
-        """Run the world to its end; returns the jobs that were left."""
+        """Run the world to its end. Return the ids of the jobs that were left."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         settings, dice = self.settings, self.dice
@@ -183,13 +183,13 @@ class Simulation:
         else:
             await self._disturbed_life(loop, network)
         network.rate = 0.0
-        await asyncio.sleep(LONGEST_DELAY * 2)  # what is still on its way arrives
+        await asyncio.sleep(LONGEST_DELAY * 2)  # until the last request has arrived
         drainer = SimulatedProcess("drain", loop)
         left: list[str] = await drainer.start(drain(self.world))
         return left
 
     async def _disturbed_life(self, loop: SimulatedLoop, network: Network) -> None:
-        """Processes work until they are done, and are disturbed."""
+        """Run processes until they are done, and disturb them."""
         settings, dice = self.settings, self.dice
         person = Person(self.schedule, network)
         old_program = await self._old_object(network) if dice.random() < settings.old_format else None
@@ -207,7 +207,7 @@ class Simulation:
             await old_program
 
     async def _old_object(self, network: Network) -> asyncio.Task[None]:
-        """Begin with an object of jqueue 1.0.0, and a program that goes on writing to it."""
+        """Begin with an object of jqueue 1.0.0, and a program that continues to write to it."""
         content = old_blob(self.dice)
         await network.edit(lambda _: content, OLD_PROGRAM)
         self.report.events["began with jqueue 1.0.0"] += 1
@@ -237,7 +237,7 @@ class Simulation:
     async def _disturb(
         self, loop: SimulatedLoop, alive: list[Client], person: Person, name: str
     ) -> list[tuple[Client, asyncio.Task[None]]]:
-        """Something happens; returns the processes that were started anew."""
+        """Draw one disturbance, and return the processes that were started after a crash."""
         dice = self.schedule.dice(name)
         event = dice.random()
         if event < 0.4 or not alive:
@@ -257,7 +257,7 @@ class Simulation:
         if kind == "clock jump":
             jump = dice.choice([-10_000, -1, 1, 10_000, 3600])
             client.clock.skew += jump
-            if jump == 3600:  # and somebody sees it, and sets it right
+            if jump == 3600:  # a person notices, and sets the clock right
                 loop.call_later(dice.uniform(0, 20), client.clock.set_back, jump)
         else:
             client.process.pause()
@@ -265,7 +265,7 @@ class Simulation:
         return []
 
     async def _bury(self) -> None:
-        """Let the coroutines of the dead unwind, where they can do no harm any more."""
+        """Let the coroutines of dead processes unwind, now that they can do no harm."""
         self.world.history.closed = True
         for client in self.clients:
             client.process.go_on()
@@ -290,7 +290,7 @@ class Simulation:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What the queues would log of a store in trouble is no news here."""
+    """Silence the queues' log: a store in trouble is expected here."""
     logger = logging.getLogger("jqueue")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""The seed: where all chance comes from, and which of the events that may be left out take place."""
+"""The schedule of a seed: the source of all randomness, and the choice of which optional events take place."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from zlib import crc32
 
 
 class Schedule:
-    """All chance of one simulation, and its events by name.
+    """All randomness of one simulation, and its events by name.
 
-    Every part of the simulation draws from dice of its own, so that an event can be left out and the rest stays nearly
-    as it was: that is how a failure is made short.
+    Every part of the simulation draws from dice of its own. So an event can be left out while the rest stays nearly the
+    same, which is how a failure is made short.
 
     Args:
-        seed: the one number.
-        left_out: the names of events that do not take place.
+        seed: the seed.
+        left_out: names of events that do not take place.
 
     Attributes:
-        taken: the events that took place, in order: when, in seconds of the simulation, and their names.
+        taken: events that took place, in order: the time in seconds of the simulation, and the name.
     """
 
     def __init__(self, seed: int, left_out: frozenset[str] = frozenset()) -> None:
@@ -27,15 +27,15 @@ class Schedule:
         self.taken: list[tuple[float, str]] = []
 
     def dice(self, name: str) -> random.Random:
-        """Dice for one part of the simulation."""
+        """Return the dice of one part of the simulation."""
         return random.Random(self._number(name))
 
     def reset(self, dice: random.Random, name: str) -> None:
-        """Make dice go on from a place of their own, whatever was drawn before."""
+        """Seed dice again by a name, so that earlier draws have no influence on later ones."""
         dice.seed(self._number(name))
 
     def takes_place(self, event: str) -> bool:
-        """Whether an event takes place; asked once for each."""
+        """True if an event takes place. Ask once for each event: it is recorded."""
         if event in self.left_out:
             return False
         self.taken.append((asyncio.get_running_loop().time(), event))

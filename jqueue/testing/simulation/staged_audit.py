@@ -1,6 +1,6 @@
-"""Checks bulk enqueues: the jobs of a transaction are added by the version that records it, all of them, once.
+"""Checks bulk enqueues: the version that records a transaction adds all of its jobs, once.
 
-And claims with a name: who holds a job is said by the claim, as long as it lasts.
+Also checks claims with a name: a job names its holder for as long as the claim lasts, and no longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jqueue.testing.simulation.chain import IN_PROGRESS, Fields, Timeline, Versi
 from jqueue.testing.simulation.history import Call
 
 TRANSACTION, HOLDER = 13, 14
-"""The numbers of the rules."""
+"""Numbers of the rules in `Violation.rule`."""
 
 VERBS = ("enqueue_staged", "resolve_staged", "last_transaction")
 
@@ -27,8 +27,8 @@ class StagedAudit:
         calls: the history.
 
     Attributes:
-        added: which version added each staged job, by its id, or by what tells it if it has a key.
-        seen: how often something happened.
+        added: version that added each staged job, by its id, or by its mark if it has a key.
+        seen: number of times that something happened, by name.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -41,11 +41,11 @@ class StagedAudit:
                 self._adding[name].append(call)
 
     def asking(self, job: Fields) -> list[Call]:
-        """The calls that may have added a job with a key, by what it carries."""
+        """Return the calls that may have added a staged job with a key, found by the mark in its payload."""
         return self._adding.get(_name_of("", job), [])
 
     def added_beside(self, call: Call, version: Version) -> set[str]:
-        """The jobs that a version added beside a call that it may carry, too: that call did not see them."""
+        """Return staged jobs added by a version of the call's process: a call in the same commit did not see them."""
         if call.process != version.by:
             return set()
         return {job_id for job_id in version.jobs if self.added.get(job_id) is version}
@@ -66,7 +66,7 @@ class StagedAudit:
             self._check_additions(before, after, new)
 
     def _check_claim(self, job_id: str, job: Fields, after: Version) -> None:
-        call = self.calls.by_tag[job.get("claim_timeout")]  # the auditor has seen that there is one
+        call = self.calls.by_tag[job.get("claim_timeout")]  # the auditor has checked that there is one
         if job.get("holder") != call.holder:
             raise Violation(HOLDER, f"{job_id} was claimed, and its holder is another", call=call, version=after)
         if job["sequence"] > call.through:
@@ -100,18 +100,18 @@ class StagedAudit:
                 raise Violation(TRANSACTION, f"{name} was added {what}", version=after)
 
     def _is_whole(self, call: Call, before: Version, after: Version, new: set[str]) -> bool:
-        """Whether a version may carry a call, with all its jobs, and the record of its transaction."""
+        """True if a version may carry a call, with all its jobs and the record of its transaction."""
         if not may_carry(after, call) or not new.issuperset(call.job_ids):
             return False
         if call.transaction is None:
             return True
         app, version = call.transaction
-        return _last(before, app) < version <= _last(after, app)  # one commit may carry several
+        return _last(before, app) < version <= _last(after, app)  # one commit may carry several transactions
 
-    # What callers were told
+    # Answers to callers
 
     def check_calls(self, timeline: Timeline) -> None:
-        """Check everybody who staged jobs, or asked for the last transaction."""
+        """Check every call that staged jobs, or asked for the last transaction."""
         for call in self.calls.by_verb["last_transaction"]:
             if call.succeeded:
                 seen = timeline.between(call.started, call.ended)
@@ -145,7 +145,7 @@ class StagedAudit:
             raise Violation(2, "returned, and its jobs were not added", call=call)
         if receipt.added + receipt.taken != len(call.job_ids) + len(call.keyed) or receipt.added < len(call.job_ids):
             raise Violation(2, f"was told of {receipt}, and staged others", call=call)
-        keyed = sum(name in self.added for name in call.keyed)  # one may have been replaced by the same commit
+        keyed = sum(name in self.added for name in call.keyed)  # one may be replaced in the same commit
         if keyed > receipt.added - len(call.job_ids):
             raise Violation(2, f"was told of {receipt}, and more were added", call=call)
 
@@ -160,6 +160,6 @@ def _last(version: Version, app: str) -> int:
 
 
 def _name_of(job_id: str, job: Fields) -> str:
-    """What tells a staged job: its id, or what it carries if it has a key."""
+    """Return the name of a staged job: the mark in its payload if it has a key, otherwise its id."""
     payload = b64decode(job.get("payload", "")) if job.get("unique_key") is not None else b""
     return payload.removeprefix(KEYED).decode() if payload.startswith(KEYED) else job_id

@@ -1,7 +1,7 @@
-"""The actors of bulk enqueues: who stages jobs and adds them in transactions, and who claims under a name.
+"""The actors of bulk enqueues: one stages jobs and adds them in transactions, one claims under a name.
 
-An application goes on where it was, in whatever process: a version of its writes is repeated until somebody was told
-that it is done, sometimes with the very same jobs, sometimes with new ones that mean the same.
+An application continues where it was, in any process. A version of its writes is repeated until some process was told
+that it is done, sometimes with the very same jobs, sometimes with new jobs that mean the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stager(Actor):
     """Stages jobs and adds them, again and again until it is done, as the driver of a stream does."""
 
     async def step(self) -> None:
-        """Do one thing."""
+        """Take one step."""
         await self.pick((30, self._add_version), (6, self._add_an_old_version), (8, self._add), (8, self._ask))()
 
     async def _add_version(self) -> None:
@@ -35,12 +35,12 @@ class Stager(Actor):
                 return
 
     async def _add_an_old_version(self) -> None:
-        """Somebody who does not know that he was replaced goes on."""
+        """Repeat an old version, as a process does that does not know of its successor."""
         app = self.dice.choice(APPS)
         await self._add_transaction(app, max(0, self.world.applications.versions[app] - self.dice.choice([1, 1, 3])))
 
     async def _add_transaction(self, app: str, version: int) -> bool:
-        """Try once; returns whether it is known to be done."""
+        """Try once. Return True if the transaction is known to be done."""
         applications = self.world.applications
         made = applications.contents[app, version]
         if made and self.dice.random() < 0.5:
@@ -54,7 +54,7 @@ class Stager(Actor):
         return receipt is not None
 
     async def _add(self) -> None:
-        """Jobs that nobody repeats."""
+        """Add jobs without a transaction, which are never repeated."""
         await self._enqueue(self._stage(), None)
 
     async def _ask(self) -> None:
@@ -103,10 +103,10 @@ class Stager(Actor):
 
 
 class Holder(Consumer):
-    """Claims under a name, and finds by it what it had claimed in an earlier life."""
+    """Claims under a name, and finds by it the jobs that it had claimed in an earlier life."""
 
     async def step(self) -> None:
-        """Go on with what is there, or claim."""
+        """Continue with the jobs held under the name, or claim."""
         name = self.dice.choice(HOLDERS)
         state = await self.call("read_state", self.queue.read_state()) if self.dice.random() < 0.6 else None
         if isinstance(state, QueueState):
@@ -141,11 +141,11 @@ class Holder(Consumer):
             holder=name,
             through=through,
         )
-        if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # else left to whoever has the name
+        if isinstance(jobs, list) and jobs and dice.random() < 0.6:  # otherwise left to another holder of the name
             await self._finish(jobs)
 
     async def _chain(self, job: Job) -> None:
-        """Not here: whoever has the name, too, may have acked the job, and what comes after it would be added alone."""
+        """Ack alone: another holder of the name may have acked, and the next job would be added without an ack."""
         await self._ack(job)
 
     async def _jobs_of(self, operation: Dequeue) -> list[Job]:

@@ -1,4 +1,4 @@
-"""Compares what callers were told with what the store has held."""
+"""Compares the answers that callers got with the versions that the store has held."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Testimony:
     """Checks every call.
 
     Args:
-        auditor: has checked the chain of versions.
-        exits: when each process left.
+        auditor: the auditor, which has checked the chain of versions.
+        exits: times at which each process left.
     """
 
     def __init__(self, auditor: Auditor, exits: Exits) -> None:
@@ -52,7 +52,7 @@ class Testimony:
         self._orders = OrdersTestimony(auditor, self._timeline, exits)
 
     def check(self) -> None:
-        """Check every call, and that no process left a claim behind that nobody was told of.
+        """Check every call, and that no process left with a claim that it had not returned to a caller.
 
         Raises:
             Violation: a rule is broken.
@@ -68,7 +68,7 @@ class Testimony:
                 self._check_exit(process, gone)
 
     def _checks(self) -> dict[str, Callable[[Call], None] | None]:
-        """What each verb is held to, besides errors. None: what it does shows in the chain, or in time."""
+        """Return the check for each verb, besides errors. None: its effect shows in the chain, or in time."""
         return {
             "enqueue": self._check_enqueue,
             "enqueue_many": self._check_enqueue_many,
@@ -107,7 +107,7 @@ class Testimony:
             self._check_lost(call, error)
 
     def _check_lost(self, call: Call, error: JobNotFoundError) -> None:
-        """A claim lost, or a job not found, was seen by a read begun after the call."""
+        """Check that a lost claim, or a job not found, was seen by a read begun after the call."""
         if isinstance(error, JobCancelledError):
             self._orders.check_told_to_stop(call, error)
         elif isinstance(error, ClaimLostError) and error.attempt is not None:
@@ -122,7 +122,7 @@ class Testimony:
             raise Violation(3, f"{error.job_id} was there all the time, and not found", call=call)
 
     def _check_overrun(self, call: Call, claim: Claim) -> None:
-        """A heartbeat comes before the sweep of its own commit: what is answered together was committed together."""
+        """Check that a heartbeat was applied before the sweep of its commit. Calls answered together share a commit."""
         ended = self.auditor.ended.get(claim)
         if call.verb not in ("heartbeat", "heartbeat_many") or ended is None or ended.by != call.process:
             return
@@ -148,7 +148,7 @@ class Testimony:
             self._check_already_there(call, job_id)
 
     def _check_already_there(self, call: Call, job_id: str) -> None:
-        """A job that was there already, or that holds the key, was seen by a read begun after the call."""
+        """Check that a job that was there already, or held the key, was seen by a read begun after the call."""
         error, auditor = call.error, self.auditor
         if isinstance(error, DuplicateJobError):
             holder, completed = error.job_id, False
@@ -268,7 +268,7 @@ class Testimony:
             raise Violation(2, f"returned, and {claim} had not finished its job by then", call=call)
 
     def _check_apply_each(self, call: Call) -> None:
-        """Several acks and nacks in one commit, each for itself."""
+        """Check acks and nacks that shared one commit, each on its own."""
         if not call.succeeded:
             return
         for claim, outcome in zip(call.claims, call.result, strict=True):
@@ -320,13 +320,13 @@ class Testimony:
                 raise Violation(2, f"returned, and the heartbeat of {claim} had not moved", call=call)
 
     def _check_losses(self, call: Call) -> set[Claim]:
-        """The claims that a call for many said were lost; each was."""
+        """Return the claims that a call for many reported as lost, after checking each."""
         for error in call.result:
             self._check_lost(call, error)
         return {Claim(error.job_id, error.attempt) for error in call.result}
 
     def _left_at_once(self, claim: Claim, call: Call) -> bool:
-        """Whether the claim ended during the call in another way, perhaps by the same commit."""
+        """True if the claim ended in another way during the call, perhaps by the same commit."""
         version = self.auditor.ended.get(claim)
         return version is not None and call.started <= version.at <= call.ended
 
@@ -367,7 +367,7 @@ class Testimony:
                     raise Violation(2, f"returned, and {job_id} was dead all the time", call=call)
 
     def _check_exit(self, process: str, gone: float) -> None:
-        """Who leaves in peace leaves no claim behind that nobody was told of."""
+        """Check that a process that left in peace kept no claim that it had not returned to a caller."""
         last = self._timeline.at(gone)
         for call in self.calls.by_verb["dequeue"]:
             if call.process != process or call.succeeded:
@@ -380,7 +380,7 @@ class Testimony:
     # Looking up
 
     def _during(self, call: Call) -> list[Version]:
-        """The versions that were current at some moment of the call."""
+        """Return the versions that were current at some moment of the call."""
         return self._timeline.between(call.started, call.ended)
 
     def _has_ready(self, version: Version, call: Call) -> bool:

@@ -1,4 +1,4 @@
-"""What the processes do: produce, consume, keep order; each actor takes a number of steps, drawn from the seed."""
+"""The work of the processes. Each has some actors, and each actor takes a number of steps, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from jqueue.testing.virtual_time import EPOCH
 ENTRYPOINTS = ("a", "b")
 DEADLINE, CALL_TIMEOUT = 12.0, 3.0
 BLOB_BYTES = 400_000
-"""The size limit of the queue: more than its jobs ever take, and less than an oversized result."""
+"""Size limit of the queue in bytes: more than its jobs ever take, and less than an oversized result."""
 
 OVERSIZED = 12
-"""Every twelfth result, about, is larger than the queue may become."""
+"""About every twelfth result is larger than the queue may become."""
 
 CRONS = {
     "*/2 * * * * *": (2, 0),
@@ -37,10 +37,10 @@ CRONS = {
     "15 * * * * *": (60, 15),
     "*/2 * * * *": (120, 0),
 }
-"""Cron expressions, and every how many seconds they are due, how far behind a whole multiple of that."""
+"""Cron expressions, each with its period and its offset from a whole multiple of it, in seconds."""
 
 LEAVE_EARLY = 0.15
-"""The share of processes that leave while calls are under way."""
+"""Share of processes that leave while calls are under way."""
 
 SKEWS = (0, 0, 0, 7, -90, 3600, -7200)
 """Seconds by which the clock of a process may be ahead."""
@@ -55,17 +55,17 @@ class SeededEntropy:
         self._count = 0
 
     def new_id(self) -> str:
-        """An id that says who made it."""
+        """Return an id that names its maker."""
         self._count += 1
         return f"{self._name}-{self._count}"
 
     def jitter(self, bound: float) -> float:
-        """Seconds spread evenly over [0, bound]."""
+        """Return seconds spread evenly over [0, bound]."""
         return self._dice.random() * bound
 
 
 class SimulatedClock:
-    """The clock of one process: the loop's time, and so many seconds more. It can be set wrong."""
+    """The clock of one process: the loop's time plus a skew. It can be set wrong."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, skew: float) -> None:
         self.monotonic = loop.time
@@ -81,15 +81,15 @@ class SimulatedClock:
         self._skews.append((self.monotonic(), seconds))
 
     def set_back(self, seconds: float) -> None:
-        """Undo a jump of so many seconds."""
+        """Set the clock back, to undo a jump."""
         self.skew -= seconds
 
     def least_since(self, moment: float) -> float:
-        """The least that it has shown since a moment, in seconds since 1970."""
+        """Return the earliest time that it has shown since a moment, in seconds since 1970."""
         return EPOCH.timestamp() + moment + min(self._skews_since(moment))
 
     def most_since(self, moment: float) -> float:
-        """The most that it has shown since a moment."""
+        """Return the latest time that it has shown since a moment, in seconds since 1970."""
         return EPOCH.timestamp() + self.monotonic() + max(self._skews_since(moment))
 
     def _skews_since(self, moment: float) -> list[float]:
@@ -97,30 +97,30 @@ class SimulatedClock:
         return [skew for _, skew in self._skews[began[-1] :]]
 
     def now(self) -> datetime:
-        """The wall clock, UTC."""
+        """Return the time of the wall clock, in UTC."""
         return EPOCH + timedelta(seconds=self.monotonic() + self.skew)
 
 
 @dataclass
 class World:
-    """What the processes of one simulation share.
+    """State shared by the processes of one simulation.
 
     Attributes:
         network: the way to the store.
-        schedule: the seed's.
-        tells_time: whether the store does.
-        history: what was called.
-        tags: numbers by which the effects of calls are told apart.
-        made: ids of jobs that somebody wanted to enqueue.
-        modern: whether actors do what jqueue can do since it has limits, cron entries and results.
-        keyed: the share of jobs with a concurrency key, if they do.
-        staged: whether jobs are enqueued in transactions, and claimed under a name.
+        schedule: the schedule of the seed.
+        tells_time: True if the store tells its time.
+        history: every call.
+        tags: numbers that tell the effects of calls apart.
+        made: ids of jobs that an actor tried to enqueue.
+        modern: True if actors use limits, cron entries, results and the like.
+        keyed: share of jobs with a concurrency key, if `modern`.
+        staged: True if jobs are enqueued in transactions, and claimed under a name.
         kept: ids of jobs whose results are to be kept.
-        claimed: ids of jobs that somebody was given.
-        applications: those that add jobs in transactions.
-        adopted: how many claims were gone on with by their holder's name.
-        exits: when each process that left in peace began to, and when it had left.
-        errors: what left a process that should not have.
+        claimed: ids of jobs that an actor has claimed.
+        applications: applications that add jobs in transactions.
+        adopted: number of claims that a later holder of the same name continued.
+        exits: times at which each process that left in peace began to leave, and had left.
+        errors: errors that should not have left a process.
     """
 
     network: Network
@@ -140,7 +140,7 @@ class World:
     errors: list[BaseException] = field(default_factory=list)
 
     def tag(self) -> int:
-        """A number that no other call has."""
+        """Return a number that no other call has."""
         return next(iter(self.tags))
 
 
@@ -148,8 +148,8 @@ class Client:
     """One life of one process: a queue object, and the actors that share it.
 
     Attributes:
-        clock: the process's own; it can be set wrong.
-        queue: direct or broker.
+        clock: the process's own clock; it can be set wrong.
+        queue: a direct or a broker queue.
     """
 
     def __init__(self, world: World, process: SimulatedProcess, latency: float) -> None:
@@ -171,7 +171,7 @@ class Client:
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
 
     async def live(self, actors: Sequence[Actor]) -> None:
-        """Have the actors take their steps, then leave."""
+        """Let the actors take their steps, then leave."""
         loop = asyncio.get_running_loop()
         left = loop.time()
         try:
@@ -186,7 +186,7 @@ class Client:
             self.world.errors.extend(errors.exceptions)
 
     def _patience(self) -> float | None:
-        """Seconds after which it leaves, whatever its actors are doing; None: when they are done."""
+        """Return the seconds after which the process leaves with calls under way; None to wait for its actors."""
         dice, name = self.world.schedule.dice(f"leaving of {self.process.name}"), self.process.name
         early = dice.random() < LEAVE_EARLY and self.world.schedule.takes_place(
             f"{name} leaves in the middle of things"
@@ -195,13 +195,13 @@ class Client:
 
 
 class Actor:
-    """One task of a process: so many steps, each after a pause.
+    """One task of a process: a number of steps, each after a pause.
 
     Args:
         client: the process.
-        name: tells it from all others.
-        steps: how many.
-        pause: seconds between steps, on average.
+        name: a name that no other actor has.
+        steps: number of steps.
+        pause: average seconds between steps.
     """
 
     def __init__(self, client: Client, name: str, steps: int, pause: float) -> None:
@@ -225,11 +225,11 @@ class Actor:
                 await self.step()
 
     async def step(self) -> None:
-        """Do one thing."""
+        """Take one step."""
         raise NotImplementedError
 
     async def call(self, verb: str, work: Awaitable[Any], **details: Any) -> Any:
-        """Await a call, and have it recorded. Returns its result, or its error."""
+        """Await a call, and record it. Return its result, or its error."""
         details.setdefault("limit", DEADLINE)
         call = Call(self.client.process.name, verb, **details)
         try:
@@ -241,7 +241,7 @@ class Actor:
                 call.latest = max(EPOCH.timestamp() + call.ended, self.client.clock.most_since(call.started))
 
     def pick(self, *chances: tuple[int, Any]) -> Any:
-        """One of several things, by weight."""
+        """Return one of several things, drawn by weight."""
         at = self.dice.random() * sum(weight for weight, _ in chances)
         for weight, thing in chances:
             at -= weight
@@ -250,5 +250,5 @@ class Actor:
         return chances[-1][1]
 
     def entrypoint(self) -> str:
-        """One of the names that jobs have."""
+        """Return one of the entrypoints."""
         return self.dice.choice(ENTRYPOINTS)
