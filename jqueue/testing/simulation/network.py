@@ -43,9 +43,10 @@ class FaultKind(Enum):
 class Landing:
     """One version of the object, as the store has it.
 
-    at: time at which it landed, in seconds of the simulation.
-    content: its bytes.
-    by: name of the process that wrote it; None for an edit by hand.
+    Attributes:
+        at: time at which it landed, in seconds of the simulation.
+        content: its bytes.
+        by: name of the process that wrote it; None for an edit by hand.
     """
 
     at: float
