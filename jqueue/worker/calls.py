@@ -1,6 +1,6 @@
-"""How a handler is called: on the event loop, in a thread or in a process, through the middleware around it.
+"""Calls of handlers: on the event loop, in a thread or in a process, through the middleware around them.
 
-What can be known beforehand is: a call is put together once for each run.
+The call of a handler is put together once for each run.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from jqueue.worker.processes import Processes, Running
 from jqueue.worker.threads import Threads
 
 Call = Callable[[Job, Context | None], Awaitable[Any]]
-"""Parses a job's payload and does it."""
+"""Parses a job's payload and runs the handler."""
 
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""What stands around every handler: `async def timed(ctx, call_next): return await call_next()`."""
+"""Function called around every handler: `async def timed(ctx, call_next): return await call_next()`."""
 
 Body = Callable[[Any, Context | None], Awaitable[Any]]
-"""Does a job whose payload is parsed."""
+"""Runs the handler on a payload that is already parsed."""
 
 
 def needs_context(handler: Handler[..., Any], middlewares: Sequence[Middleware]) -> bool:
-    """Whether a context has to be made for the jobs of a handler."""
+    """True if the jobs of a handler need a context."""
     return handler.signature.wants_context or bool(middlewares)
 
 
 def call_of(
     handler: Handler[..., Any], middlewares: Sequence[Middleware], threads: Threads, processes: Processes
 ) -> Call:
-    """How a handler is called, with middleware around it: the first is the outermost."""
+    """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
         return ProcessCall(handler, middlewares, processes)
     signature, function = handler.signature, handler.function
@@ -59,15 +59,15 @@ def call_of(
 
 
 class ProcessCall:
-    """How a handler is called whose home is a process: there are few of them, so that whoever calls takes its turn.
+    """The call of a handler in a process. Processes are few, so each caller waits for its turn.
 
     Args:
-        handler: what is called.
-        middlewares: around it, here.
-        processes: where it is called.
+        handler: the handler to call.
+        middlewares: called around it, in the process of the worker.
+        processes: the pool that runs the handler.
 
     Attributes:
-        turn: has to be taken before the call, and given back after it.
+        turn: semaphore to acquire before the call and to release after it.
     """
 
     def __init__(self, handler: Handler[..., Any], middlewares: Sequence[Middleware], processes: Processes) -> None:
@@ -77,7 +77,7 @@ class ProcessCall:
         self._processes = processes
 
     async def __call__(self, job: Job, ctx: Context | None, running: Running = lambda _: None) -> Any:
-        """Do a job. Whether a process has begun with it is told as it goes."""
+        """Do a job. `running` gets False while the job waits for a process, and True once one has begun with it."""
         innermost = lambda: self._processes.call(self._handler, job, running)  # noqa: E731 - as in the others
         return await around(self._middlewares, ctx, innermost)
 
@@ -85,7 +85,7 @@ class ProcessCall:
 def around(
     middlewares: Sequence[Middleware], ctx: Context | None, innermost: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
-    """What the outermost middleware makes of a call."""
+    """Return the awaitable of `innermost`, wrapped in the middlewares. The first middleware is the outermost."""
     call = innermost
     for middleware in reversed(middlewares):
         call = _bound(middleware, ctx, call)
@@ -97,7 +97,11 @@ def _bound(middleware: Middleware, ctx: Any, call_next: Callable[[], Awaitable[A
 
 
 async def to_its_end(future: asyncio.Future[Any]) -> Any:
-    """Wait for what cannot be stopped: a cancellation is passed on when it has ended. The second one is at once."""
+    """Wait for a call that cannot be stopped. A second cancellation is raised at once.
+
+    After the first cancellation the call still runs to its end. Its value is then returned; if it failed, the
+    cancellation is raised.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -113,4 +117,4 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
 
 
 def _nothing(payload: bytes) -> None:
-    """What a handler gets that takes no payload."""
+    """Return None, whatever the payload: the handler takes none."""

@@ -1,8 +1,8 @@
-"""Claiming jobs: as many as there are free slots, and when there are none to claim, by a long poll.
+"""Claiming jobs: as many as there are free slots, and by a long poll while no job is ready.
 
-At most one claim is under way. While there is work, claims leave in the moment in which outcomes free the slots, so
-that a queue which puts the calls of a moment into one commit needs one for both. A long poll that was begun when few
-slots were free is begun anew when there are many more.
+At most one claim is under way. While there is work, a claim is sent at the moment that outcomes free their slots. A
+queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
+free slots is begun anew once twice as many are free.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ POLL = 30.0
 """Seconds that a long poll waits."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at a queue that knows no long poll."""
+"""Seconds between two looks at a queue that has no long poll."""
 
 
 class Claimer:
-    """Claims for a run.
+    """Claims the jobs of one run.
 
     Args:
-        queue: whose jobs.
-        hands: tells how many slots are free.
-        begin: starts to work on jobs.
-        names: the entrypoints whose jobs can be done here.
-        entropy: draws pauses.
-        health: is told how the claims go.
-        claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says.
-        drain: whether to end when there is nothing to claim and nothing to wait for.
+        queue: the queue to claim from.
+        hands: the state of the run, with its number of free slots.
+        begin: starts the work on claimed jobs.
+        names: the entrypoints that have handlers here.
+        entropy: draws the pauses after failures.
+        health: is told of failed and answered claims.
+        claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
+        drain: True to end when there is nothing to claim and nothing to wait for.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Claimer:
         """Claim until cancelled, or, to drain, until nothing is left to do."""
         hands = self._hands
         self._task = asyncio.current_task()
-        found_all = False  # whether the last look left nothing to claim
+        found_all = False  # True if the last claim left nothing to claim
         while True:
             if hands.free <= 0:
                 if self._drain and hands.is_idle:
@@ -95,7 +95,7 @@ class Claimer:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise
                 await asyncio.sleep(self._trouble.begins(error))
-                found_all = False  # a long poll would not tell for a while that the queue answers again
+                found_all = False  # a long poll would show only after a while that the queue answers again
                 continue
             if jobs is None:
                 found_all = False
@@ -110,7 +110,7 @@ class Claimer:
             found_all = len(jobs) < asked
 
     async def _claim(self, asked: int, *, patient: bool) -> list[Job] | None:
-        """Claim so many; None if they shall be counted anew."""
+        """Claim up to `asked` jobs, by a long poll if `patient`. None: count the free slots anew and try again."""
         if not patient:
             return await self._queue.dequeue(self._names, batch_size=asked, **self._timeout)
         if not self._queue.capabilities.wait:
@@ -128,13 +128,13 @@ class Claimer:
             return None
         finally:
             self._polled_for = 0
-            if self._renewing:  # it ended by itself in that moment
+            if self._renewing:  # the poll ended by itself as it was cancelled
                 self._renewing = False
                 if self._task is not None:
                     self._task.uncancel()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until something has changed."""
+        """Wait until `nudge` is called, but no longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._more.wait()
@@ -142,12 +142,12 @@ class Claimer:
             return
 
     def nudge(self) -> None:
-        """There are more free slots, or nothing is left to do."""
+        """Wake `run`, or renew an outgrown long poll: more slots are free, or nothing is left to do."""
         if not self._polled_for:
             self._more.set()
         elif not self._renewal_due and self._is_outgrown():
             self._renewal_due = True
-            asyncio.get_running_loop().call_soon(self._renew)  # its answer may be here already
+            asyncio.get_running_loop().call_soon(self._renew)  # the answer of the poll may be here already
 
     def _renew(self) -> None:
         """Begin the long poll anew."""
@@ -157,5 +157,5 @@ class Claimer:
             self._task.cancel()
 
     def _is_outgrown(self) -> bool:
-        """Whether the long poll asks for so few that another one is worth it, or it is time for the last look."""
+        """True if a new long poll could claim twice as many jobs, or if it is time for the last look of a drain."""
         return min(self._hands.free, self._most) >= 2 * self._polled_for or (self._drain and self._hands.is_idle)

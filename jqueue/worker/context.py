@@ -1,6 +1,6 @@
-"""What a handler is told about its job: `Context`.
+"""`Context`: the job and its surroundings, for handlers and middleware.
 
-One is made for every job whose handler or middleware asks for it, so it holds little and makes the rest when asked.
+A context is made for every job whose handler or middleware takes one, so it holds little and makes the rest on demand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Context:
 
     Attributes:
         job: the job as it was claimed.
-        deadline: by when the handler must have ended, aware and in UTC; None if it has no timeout.
-        is_cancelled: whether the work shall stop. Handlers in threads look at it now and then.
+        deadline: time by which the handler must have ended, aware and in UTC; None if it has no timeout.
+        is_cancelled: True once the handler must stop. Handlers in threads check it now and then.
         resources: what the worker's lifespan yielded; None without one.
     """
 
@@ -56,17 +56,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """How often the job has been claimed, this time included."""
+        """Number of times that the job has been claimed, this time included."""
         return self.job.tries
 
     @property
     def claim(self) -> Claim:
-        """The claim that is held."""
+        """The claim that the worker holds on the job."""
         return self.job.claim
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The names and texts that travel with the job."""
+        """The headers of the job: texts by name."""
         return self.job.headers
 
     @property
@@ -74,7 +74,7 @@ class Context:
         """The queue that the job came from.
 
         Raises:
-            RuntimeError: the handler runs in a process of its own, where there is none.
+            RuntimeError: the handler runs in another process, where there is no queue object.
         """
         if self._queue is None:
             raise RuntimeError("there is no queue here: a handler with process=True runs in another process")
@@ -91,9 +91,9 @@ class Context:
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set when the claim is lost, or the job shall stop: cancelled, out of time, or the worker ends.
+        """Event that is set when the claim is lost, the job is cancelled or out of time, or the worker ends.
 
-        For handlers on the event loop; those in threads look at `is_cancelled`.
+        It is for handlers on the event loop. Handlers in threads check `is_cancelled`.
         """
         if self._event is None:
             self._event = asyncio.Event()
@@ -102,12 +102,12 @@ class Context:
         return self._event
 
     def on_ack(self, *operations: Operation) -> None:
-        """Have more done in the very commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
+        """Add operations to the commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
 
-        If the handler fails, or one of them is refused, none of them is done.
+        If the handler fails or one of the operations is refused, none of them is done.
 
         Raises:
-            InvalidJobError: it is no operation, or the queue cannot do several things in one commit.
+            InvalidJobError: an argument is not an operation, or the queue cannot do several things in one commit.
         """
         for operation in operations:
             if not isinstance(operation, Operation):
@@ -118,11 +118,11 @@ class Context:
         self._companions.extend(operations)
 
     def taken(self) -> tuple[Operation, ...]:
-        """What was given to `on_ack`."""
+        """The operations that were given to `on_ack`."""
         return tuple(self._companions) if self._companions else ()
 
     def stop(self) -> None:
-        """Tell the handler that its work shall stop."""
+        """Tell the handler to stop."""
         self.is_cancelled = True
         if self._event is not None:
             self._event.set()

@@ -1,4 +1,4 @@
-"""What the handlers of a worker declare about the queue as a whole: limits and schedules, said when it starts."""
+"""Limits and cron entries that the handlers of a worker declare. The worker sets them on the queue when it starts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Cron:
     """A schedule on which jobs of a handler are enqueued.
 
     Attributes:
-        name: of the schedule; the same name is the same schedule, in every worker.
+        name: name of the schedule. The same name is the same schedule, in every worker.
         cron: five fields, as in a crontab, or six, the first for seconds.
-        timezone: in which they are meant.
-        handler: whose jobs.
-        payload: of the jobs, encoded.
-        unique_key: of the jobs; None without one.
+        timezone: time zone of the fields.
+        handler: the handler of the jobs.
+        payload: payload of the jobs, encoded.
+        unique_key: unique key of the jobs, or None.
     """
 
     name: str
@@ -45,10 +45,10 @@ async def declare(
     entropy: Entropy,
     health: Health | None = None,
 ) -> None:
-    """Set the limits and the schedules, all at once, each until it is set. Equal ones change nothing.
+    """Set all limits and schedules concurrently, and repeat each call until it succeeds. Equal values change nothing.
 
     Raises:
-        InvalidJobError: the queue cannot do it, or a schedule is none.
+        InvalidJobError: the queue does not support limits or schedules, or a value is invalid.
         StorageFatalError: the queue cannot be used.
     """
     trouble = Trouble("setting limits and schedules", entropy, health)
@@ -100,7 +100,10 @@ async def _until_done(call: Callable[[], Awaitable[Any]], trouble: Trouble) -> N
 
 
 async def warn_of_strangers(queue: Operator, names: Container[str]) -> None:
-    """Say which cron entries enqueue jobs that are not done here: one that is gone from the code goes on for ever."""
+    """Warn about cron entries whose jobs have no handler here.
+
+    A cron entry that was removed from the code stays in the queue and enqueues jobs for ever.
+    """
     if not queue.capabilities.schedules:
         return
     try:

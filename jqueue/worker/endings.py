@@ -1,8 +1,7 @@
-"""How a call of a handler's function ends: with a value and nothing left to await, or with an error to be passed on.
+"""The end of a handler's call: a value with nothing left to await, or an error to pass on.
 
-An error that leaves a process is taken apart there into plain values and put together here: the pickle of an exception
-cannot always be read, and one that cannot would end all processes. The queue is told the same of it as if it had been
-raised in a thread.
+An error in another process is converted to plain values there and rebuilt here. Not every pickled exception can be
+read, and an unreadable one would end all processes. The queue gets the same text as for an error in a thread.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _SAID: dict[type[BaseException], tuple[str, ...]] = {
     ResultError: (),
     HandlerTimeout: (),
 }
-"""The errors that decide what becomes of a job, and what they say besides their text."""
+"""The errors that decide what becomes of a job, and the attributes that they have besides their text."""
 
 _BARE = (PayloadError, ResultError, HandlerTimeout)
-"""The errors whose class is not told."""
+"""The errors that are described by their text alone, without the name of their class."""
 
 
 def check_awaited(value: Any) -> None:
-    """Refuse what a function returned if nobody has awaited it, and see that it leaves nothing behind.
+    """Refuse an awaitable that was returned but never awaited, and close or cancel it.
 
     Raises:
-        TypeError: it is a coroutine, or anything else that has to be awaited.
+        TypeError: the value is a coroutine, or another object that must be awaited.
     """
     if not inspect.isawaitable(value) or (asyncio.isfuture(value) and value.done()):
         return
@@ -52,11 +51,11 @@ def check_awaited(value: Any) -> None:
 
 
 class Elsewhere:
-    """What errors have in common that were raised elsewhere and put together again here.
+    """Common base of the errors that `Raised.again` rebuilds.
 
     Attributes:
-        words: their text; None if it could not be had.
-        frames: their traceback, formatted.
+        words: the text of the error; None if it could not be read.
+        frames: the formatted traceback.
     """
 
     words: str | None
@@ -73,12 +72,12 @@ class Raised:
     """An error as plain values.
 
     Attributes:
-        name: of its class.
-        module: of its class.
-        kind: the class that decides what becomes of the job, or the nearest that every Python has.
-        words: its text, as it may be kept with the job; None if it cannot be had.
-        frames: its traceback, formatted.
-        said: what it says besides.
+        name: name of its class.
+        module: module of its class.
+        kind: name of its base class: the error that decides what becomes of the job, else the nearest builtin.
+        words: its text, as it may be kept with the job; None if it cannot be read.
+        frames: its formatted traceback.
+        said: its other attributes, by name.
     """
 
     name: str
@@ -90,7 +89,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Take an error apart."""
+        """Convert an error to plain values."""
         name, module = f"{type(error).__name__}", f"{type(error).__module__}"
         try:
             kind = next((kind for kind in _SAID if isinstance(error, kind)), None)
@@ -98,11 +97,11 @@ class Raised:
             frames = "".join(traceback.format_tb(error.__traceback__))
             base = _builtin_of(error) if kind is None else kind
             return cls(name, module, base.__name__, _words_of(error), frames, said)
-        except Exception:  # an exception class of somebody's own
+        except Exception:  # the exception class of a user may raise anything
             return cls(name, module, "Exception")
 
     def again(self) -> BaseException:
-        """Put it together: an error of a class of the same name, caught by what catches its kind."""
+        """Rebuild the error. Its class has the original name and derives from `kind`, so the same clauses catch it."""
         error = _class_of(self.name, self.module, self.kind)()
         error.args = () if self.words is None else (self.words,)
         vars(error).update(self.said, words=self.words, frames=self.frames)
@@ -110,19 +109,19 @@ class Raised:
 
 
 def raisable(error: BaseException) -> BaseException:
-    """The error, or its like if a coroutine cannot raise it."""
+    """Return the error. A coroutine cannot raise StopIteration, so a rebuilt copy replaces it."""
     return Raised.of(error).again() if isinstance(error, StopIteration) else error
 
 
 def frames_of(error: BaseException) -> str:
-    """Where an error was raised, formatted."""
+    """Return the formatted stack frames of an error."""
     if isinstance(error, Elsewhere):
         return error.frames
     return "".join(traceback.format_tb(error.__traceback__))
 
 
 def traceback_of(error: BaseException) -> str:
-    """Where an error was raised and what it says, formatted as by Python."""
+    """Return the traceback and the text of an error, formatted as by Python."""
     if not isinstance(error, Elsewhere):
         return "".join(traceback.format_exception(error)).rstrip()
     said = "" if error.words is None else f": {error.words}"
@@ -144,7 +143,7 @@ def _words_of(error: BaseException) -> str | None:
 
 
 def _builtin_of(error: BaseException) -> type[BaseException]:
-    """The nearest builtin class that can be raised anywhere, and made without knowing what it takes."""
+    """Return the nearest builtin base that can be raised anywhere and made without knowing its arguments."""
     nearest = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
     if issubclass(nearest, Exception) and not issubclass(nearest, StopIteration | ExceptionGroup):
         return nearest
@@ -155,5 +154,5 @@ def _builtin_of(error: BaseException) -> type[BaseException]:
 def _class_of(name: str, module: str, kind: str) -> type[BaseException]:
     bases = {each.__name__: each for each in _SAID}
     base = bases.get(kind) or getattr(builtins, kind)
-    # Whatever its kind takes, it takes nothing.
+    # The new class takes no arguments, whatever its base takes.
     return type(name, (Elsewhere, base), {"__module__": module, "__init__": lambda self: None})

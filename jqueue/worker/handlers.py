@@ -1,4 +1,4 @@
-"""`Handler`: a function that does jobs, with everything that was said of it when it was decorated."""
+"""`Handler`: a function that does jobs, with the options given to its decorator."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _NotGiven:
 
 
 NO_PAYLOAD: Any = _NotGiven()
-"""Stands for a payload that is not given."""
+"""Stands for a payload that was not given."""
 
 Home = Literal["loop", "thread", "process"]
-"""Where a function runs."""
+"""The place where a function runs."""
 
 
 @names_its_options
@@ -52,11 +52,11 @@ class Handler(Generic[P, R_co]):
     """A decorated function. Calling it calls the function.
 
     Attributes:
-        function: what was decorated.
+        function: the decorated function.
         entrypoint: the name under which its jobs are enqueued.
-        options: what was said of it.
-        signature: what it takes and returns.
-        home: where it runs: on the event loop, in a thread, or in a process.
+        options: the options given to its decorator.
+        signature: its parameters and its return type.
+        home: the place where it runs: the event loop, a thread, or a process.
     """
 
     __name__: str
@@ -90,13 +90,13 @@ class Handler(Generic[P, R_co]):
         """Add a job for this handler, and return it.
 
         Args:
-            queue: where to.
-            payload: what the handler takes; not given if it takes nothing.
-            options: as of `queue.enqueue`: delay, priority, headers and so on. They override the handler's.
+            queue: the queue to add the job to.
+            payload: the payload; leave it out if the handler takes none.
+            options: the options of `queue.enqueue`: delay, priority, headers and so on. They override the handler's.
 
         Raises:
-            InvalidJobError: the payload is not what the handler takes, or an option is wrong.
-            TypeError: there is no such option, or the first argument is not a queue.
+            InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
+            TypeError: an option does not exist, or the first argument is not a queue.
         """
         self._check_names("enqueue", payload, options, OF_AN_ENQUEUE)
         if not hasattr(queue, "enqueue"):
@@ -110,15 +110,15 @@ class Handler(Generic[P, R_co]):
 
     @operation_by_payload
     def operation(self, payload: Any = NO_PAYLOAD, **options: Unpack[OperationArguments]) -> Enqueue:
-        """An operation that adds a job for this handler, for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
+        """Return an operation that adds a job for this handler: for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
 
         Args:
-            payload: what the handler takes; not given if it takes nothing.
-            options: as of `Enqueue`. They override the handler's.
+            payload: the payload; leave it out if the handler takes none.
+            options: the options of `Enqueue`. They override the handler's.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes.
-            TypeError: there is no such option.
+            TypeError: an option does not exist.
         """
         self._check_names("operation", payload, options, OF_AN_OPERATION)
         return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
@@ -133,28 +133,28 @@ class Handler(Generic[P, R_co]):
         """Wait until a job of this handler is finished, and return what the handler returned.
 
         Args:
-            queue: where the job is.
+            queue: the queue that holds the job.
             job: the job or its id. It must have been enqueued with `keep_result`.
-            timeout: how long to wait; by default, as long as it takes.
+            timeout: time to wait, a timedelta or seconds; by default, there is no limit.
 
         Raises:
             JobFailedError: the job is dead.
-            ResultTimeoutError: it is not finished yet.
-            ResultNotKeptError: it is finished, and its result was not kept.
+            ResultTimeoutError: the job was not finished in that time.
+            ResultNotKeptError: the job is finished, but its result was not kept.
         """
         value = await queue.result(job, timeout=timeout)
         return parse_result(self.signature.returns, value)
 
     def keep_result_of(self, job: Job) -> Duration | None:
-        """How long the result of a job is kept: as the job says, else as the handler says; None: not at all."""
+        """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
         kept = getattr(job, "keep_result", None)
         return self.options.keep_result if kept is None else kept
 
     def encode(self, payload: Any = NO_PAYLOAD) -> bytes:
-        """A payload of this handler as bytes.
+        """Return a payload of this handler as bytes.
 
         Raises:
-            InvalidJobError: it is not what the handler takes.
+            InvalidJobError: the payload is not what the handler takes.
         """
         codec = self.signature.codec
         if codec is None:
@@ -171,7 +171,7 @@ class Handler(Generic[P, R_co]):
         check_names(f"{verb} of the handler {self.entrypoint!r}", given, known, more)
 
     def _given(self, options: OperationArguments) -> dict[str, Any]:
-        """The options of an enqueue, with the handler's where nothing else is said."""
+        """Return the options of an enqueue, completed by the handler's own."""
         own = self.options
         given: dict[str, Any] = {"priority": own.priority, "max_attempts": own.attempts_said, **options}
         if own.keep_result is not None:

@@ -1,4 +1,4 @@
-"""The jobs in a worker's hands, and the slots that they take: the state that the parts of a run share."""
+"""The jobs that a worker holds and the slots that they take: the state shared by the parts of a run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jqueue.worker.handlers import Handler
 from jqueue.worker.retries import Kind
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
-"""Why a handler was told to stop."""
+"""The reason for which a handler was told to stop."""
 
 
 class Held:
     """One claimed job, from its claim until its outcome is in the queue and its handler has ended.
 
     Attributes:
-        job: as it was claimed.
-        handler: what does it.
-        context: what the handler is told; None if nobody asks.
-        task: what runs it.
-        confirmed: when the store last confirmed the claim, on the loop's clock.
-        started: whether the task has begun.
-        reason: why the handler was told to stop; None if it was not.
-        decided: whether it is known what shall become of the job.
-        ended: whether the handler has ended.
-        sent: whether the outcome is on its way to the queue, or there.
-        timer: the timeout, or the end of patience with a handler that was told to stop.
+        job: the job as it was claimed.
+        handler: the handler of its entrypoint.
+        context: the context; None if neither the handler nor middleware takes one.
+        task: the task that runs the handler.
+        confirmed: time at which the store last confirmed the claim, on the loop's clock.
+        started: True once the task has begun.
+        reason: the reason for which the handler was told to stop; None if it was not.
+        decided: True once it is decided what becomes of the job.
+        ended: True once the handler has ended.
+        sent: True once the outcome is on its way to the queue, or there.
+        timer: runs until the handler's timeout, or until a handler that was told to stop is given up.
     """
 
     __slots__ = (
@@ -63,19 +63,19 @@ class Held:
 
     @property
     def claim(self) -> Claim:
-        """The claim that is held."""
+        """The claim on the job."""
         return self.job.claim
 
 
 class Outcome:
-    """What shall be told to the queue about one job.
+    """The end of one job, as it is sent to the queue.
 
     Attributes:
         held: the job.
-        kind: what becomes of it, in a word.
-        operation: says so to the queue.
-        companions: what is done in the same commit, or nothing is.
-        uncertain: whether it was sent before and may have been done.
+        kind: the field of the report that counts it.
+        operation: the ack or nack that tells the queue.
+        companions: operations to do in the same commit, all or nothing.
+        uncertain: True if it was sent before and may have been done.
     """
 
     __slots__ = ("companions", "held", "kind", "operation", "uncertain")
@@ -89,26 +89,26 @@ class Outcome:
 
 
 class Hands:
-    """What the parts of a run know together. Each changes it only between two awaits.
+    """State shared by the parts of one run. Each part changes it in one go, with no await in between.
 
     Args:
-        concurrency: how many slots there are.
+        concurrency: number of slots.
 
     Attributes:
-        free: slots that may be claimed for. A job takes one from its claim until its outcome is sent and its handler
-            has ended; below zero while outcomes that were sent have to be sent again.
-        held: jobs whose claims are kept alive: until their outcome is in the queue.
-        running: how many handlers run for claims that are ours.
-        counts: what became of the jobs so far.
-        outcomes: those that are not on their way yet.
-        sending: how many outcomes are on their way.
+        free: number of slots to claim jobs for. A job takes a slot from its claim until its outcome is sent and its
+            handler has ended. Below zero while outcomes that were sent must be sent again.
+        held: jobs whose claims are kept alive, until their outcome is in the queue.
+        running: number of handlers that run for claims of this worker.
+        counts: number of jobs so far, by kind of outcome.
+        outcomes: outcomes that are not on their way yet.
+        sending: number of outcomes on their way.
         unsent: set when there are outcomes to send.
         begun: set when jobs were claimed.
-        stuck: the jobs whose handlers go on although they were told to stop, and were given up: each with the time of
-            that, on the loop's clock.
-        stuck_changed: told when there is one more, or one less.
+        stuck: jobs that were given up because their handlers go on although they were told to stop, each with the
+            time at which it was given up, on the loop's clock.
+        stuck_changed: called when a job is added to `stuck` or removed from it.
         quiet: set when a handler has ended or outcomes have arrived.
-        nudge: tells whoever claims that there are more slots, or that nothing is left to do.
+        nudge: called to tell the claimer that more slots are free, or that nothing is left to do.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -128,23 +128,23 @@ class Hands:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handler runs for a claim of ours, and all outcomes are in the queue."""
+        """True if no handler runs for a claim of this worker and all outcomes are in the queue."""
         return not self.running and not self.outcomes and not self.sending
 
     def report(self, outcome: Outcome) -> None:
-        """An outcome that the queue has to be told."""
+        """Add an outcome that must be sent to the queue."""
         self.outcomes.append(outcome)
         self.unsent.set()
         if not self.running:
             self.quiet.set()
 
     def release(self, slots: int) -> None:
-        """Slots can be claimed for again."""
+        """Make slots free to claim jobs for."""
         self.free += slots
         self.nudge()
 
     def take_outcomes(self) -> list[Outcome]:
-        """All outcomes, which are on their way now. What they say ends claims, so their slots can be claimed for."""
+        """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
         taken, self.outcomes = self.outcomes, []
         self.sending += len(taken)
         released = 0
@@ -157,40 +157,40 @@ class Hands:
         return taken
 
     def put_back(self, outcomes: Sequence[Outcome]) -> None:
-        """Outcomes have to be sent again: their claims have not ended, or nobody knows."""
+        """Take outcomes back to send them again: their claims have not ended, or that is unknown."""
         for outcome in outcomes:
             self.free -= outcome.held.ended
             outcome.held.sent = False
         self.outcomes[:0] = outcomes
 
     def settle(self, held: Held, kind: Kind) -> None:
-        """The queue knows what became of a job, or will not hear it from us."""
+        """Count a job and drop it: its outcome is in the queue, or will never be sent."""
         self.held.discard(held)
         self.counts[kind] += 1
 
     def is_stuck(self, held: Held, now: float) -> None:
-        """A handler goes on although it was told to stop, and keeps its slot."""
+        """Note that a handler goes on although it was told to stop. It keeps its slot."""
         self.stuck[held] = now
         self.stuck_changed()
 
     def is_free_again(self, held: Held) -> None:
-        """A handler has ended after all."""
+        """Note that a handler has ended, and is stuck no longer if it was."""
         if self.stuck.pop(held, None) is not None:
             self.stuck_changed()
 
     def look_around(self) -> None:
-        """Something has ended: whoever waits for the end looks again."""
+        """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
         self.quiet.set()
         if self.is_idle:
             self.nudge()
 
 
 def _nobody() -> None:
-    """Nobody claims yet, or any more."""
+    """Do nothing: no callback is set yet."""
 
 
 class Signal:
-    """Wakes one task that waits. Setting it while nobody waits is remembered. Cheaper than an asyncio.Event."""
+    """Wakes one waiting task. If none waits, the next wait returns at once. Cheaper than an asyncio.Event."""
 
     __slots__ = ("_is_set", "_waiter")
 
@@ -199,14 +199,14 @@ class Signal:
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Wake whoever waits, or who waits next."""
+        """Wake the waiting task, or let the next wait return at once."""
         if self._waiter is None:
             self._is_set = True
         elif not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until it is set, and take it."""
+        """Wait until the signal is set, and clear it."""
         if self._is_set:
             self._is_set = False
             return

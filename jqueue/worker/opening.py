@@ -1,4 +1,4 @@
-"""What a worker needs of a queue object besides its verbs: that it is open, has a name, and can be written."""
+"""Checks of a queue object before a worker uses it: it is opened, named for the log, and tested for writing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jqueue.worker.trouble import TROUBLE
 logger = logger_of("jqueue.worker")
 
 A_MOMENT = 0.001
-"""Seconds; a queue that is not open says so at once."""
+"""Deadline in seconds of the call that tests if a queue is open. A queue that is not open refuses it at once."""
 
 
 async def opened(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -> None:
-    """Open a queue that is to be opened and is not; the stack closes it.
+    """Open the queue if it can be opened and is not open yet. The stack closes it.
 
     Raises:
-        TypeError: it is no queue.
-        StorageFatalError: it cannot be used.
+        TypeError: the object is not a queue.
+        StorageFatalError: the queue cannot be used.
     """
     if not hasattr(queue, "dequeue"):
         raise TypeError(
@@ -44,7 +44,7 @@ async def opened(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -
 
 
 def name_of(queue: object) -> str:
-    """What the log calls a queue: where it is, without secrets."""
+    """Return the name of a queue for the log: its place, without secrets."""
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if place is None:
         return "the queue"
@@ -53,10 +53,10 @@ def name_of(queue: object) -> str:
 
 
 async def check_writable(queue: object) -> None:
-    """Find out at the start what would fail at the first claim, if the store can tell.
+    """Check that the queue can be written, if the store can tell. Otherwise the first claim would fail.
 
     Raises:
-        StorageFatalError: this process may not write the queue, or not create it.
+        StorageFatalError: this process may not write or create the queue.
     """
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if not isinstance(place, SupportsWriteCheck):

@@ -1,4 +1,4 @@
-"""What can be said of a handler, of one of its jobs, and of a worker, with the checks of each."""
+"""The options of a handler, of one of its jobs, and of a worker, with their checks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
-"""How often a job may fail, if neither it nor its handler says: with the usual backoff, for half an hour or so."""
+"""Number of times a job may fail, unless it or its handler says otherwise. That takes some half an hour by default."""
 
 USUAL = Exponential()
-"""The backoff of a handler that says nothing of it."""
+"""The backoff of a handler that sets none."""
 
 SHORTEST_CLAIM = 0.05
-"""Seconds. A claim that ended sooner could hardly be confirmed in time."""
+"""The shortest claim timeout, in seconds. A shorter claim could hardly be confirmed in time."""
 
 MOST = 10_000
-"""The largest concurrency: as many jobs as one dequeue may claim."""
+"""The largest concurrency: the number of jobs that one dequeue may claim."""
 
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many claims within any span of so many seconds.
+    """At most `count` claims within any span of `per`.
 
     Attributes:
-        count: how many.
-        per: the span, as a timedelta or in seconds.
+        count: number of claims.
+        per: the span, a timedelta or seconds.
     """
 
     count: int
@@ -47,7 +47,7 @@ class Rate:
 
 
 class HandlerArguments(TypedDict, total=False):
-    """What `Worker.handler` and `Worker.cron` take by name: see `HandlerOptions`."""
+    """Keyword arguments of `Worker.handler` and `Worker.cron`: see `HandlerOptions`."""
 
     max_attempts: int | None
     backoff: Backoff
@@ -61,11 +61,11 @@ class HandlerArguments(TypedDict, total=False):
 
 
 class OperationArguments(PriorityOption, EnqueueOptions, total=False):
-    """What `Handler.operation` takes by name: see `Enqueue`."""
+    """Keyword arguments of `Handler.operation`: see `Enqueue`."""
 
 
 class EnqueueArguments(OperationArguments, total=False):
-    """What `Handler.enqueue` takes by name: see `Enqueue`, and `deadline`, how long the call may take."""
+    """Keyword arguments of `Handler.enqueue`: those of `Enqueue`, and `deadline`, the time that the call may take."""
 
     deadline: Duration | None
 
@@ -83,14 +83,14 @@ ELSEWHERE = {
     **dict.fromkeys(["task_id", "_job_id"], "job_id"),
     "result_ttl": "keep_result",
 }
-"""What other systems call our options."""
+"""Names of our options in other systems."""
 
 
 def check_names(verb: str, given: Collection[str], known: Collection[str], more: str = "") -> None:
-    """Check that there are such options: see `jqueue.domain.option_names`. Names of other systems are known, too.
+    """Check that the options exist: see `jqueue.domain.option_names`. For names of other systems, ours are suggested.
 
     Raises:
-        TypeError: there is no such option; the message says what to write.
+        TypeError: an option does not exist. The message says what to write.
     """
     option_names.check_names(verb, given, known, more, _advice)
 
@@ -110,18 +110,18 @@ def _advice(name: str, known: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """How the jobs of a handler are run. Durations are timedeltas or seconds.
+    """The options of a handler. Durations are timedeltas or seconds.
 
     Attributes:
-        max_attempts: after so many failures a job is dead, unless it says otherwise itself; None: never.
-        backoff: how long to wait before the next try.
-        timeout: how long the handler may take; None: as long as it likes.
-        max_running: how many of these jobs may run at once, over all workers.
-        rate: how many may be claimed within a span of time, over all workers.
-        concurrency_limit: how many jobs with the same `concurrency_key` may run at once, given with each enqueue.
-        process: whether it runs in a process of its own.
-        priority: of the jobs that the handler enqueues; lower is served first.
-        keep_result: how long the result is kept.
+        max_attempts: number of failures after which a job is dead, unless the job says otherwise; None: never.
+        backoff: the wait before the next try.
+        timeout: time that the handler may take; None for no limit.
+        max_running: number of these jobs that may run at once, over all workers.
+        rate: number of these jobs that may be claimed within a span of time, over all workers.
+        concurrency_limit: number of jobs with the same `concurrency_key` that may run at once, given with each enqueue.
+        process: True to run the handler in a separate process.
+        priority: priority of the jobs that the handler enqueues; lower is served first.
+        keep_result: time to keep the result; None: it is not kept.
     """
 
     max_attempts: int | None = MAX_ATTEMPTS
@@ -149,7 +149,7 @@ class HandlerOptions:
 
     @property
     def attempts_said(self) -> int | None:
-        """What is said with each job; the usual number is not, as the worker knows it: not every queue keeps it."""
+        """The `max_attempts` to store with each job, or None for the usual number, as not every queue can store it."""
         return None if self.max_attempts == MAX_ATTEMPTS else self.max_attempts
 
     @property
@@ -160,16 +160,16 @@ class HandlerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker works. Durations are in seconds.
+    """The settings of a worker. Durations are in seconds.
 
     Attributes:
-        concurrency: how many jobs at a time.
-        grace: how long running jobs get to finish when the worker is stopped.
-        claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says.
-        cancel_grace: how long a cancelled handler gets to end before its job is given back regardless.
-        settle: how long outcomes are tried to be sent at the end.
-        give_up_after: how long a worker that can do nothing goes on; None: for ever.
-        show_errors: whether messages and tracebacks of failed handlers are logged.
+        concurrency: number of jobs at a time.
+        grace: time that running jobs get to finish when the worker is stopped.
+        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default.
+        cancel_grace: time that a cancelled handler gets to end before its job is given back regardless.
+        settle: time to go on sending outcomes at the end.
+        give_up_after: time for which a worker that can do nothing goes on; None: for ever.
+        show_errors: True to log messages and tracebacks of failed handlers.
     """
 
     concurrency: int
@@ -182,10 +182,10 @@ class WorkerSettings:
 
 
 def settings_of(worker: Any) -> WorkerSettings:
-    """The settings of a worker, checked.
+    """Return the settings of a worker, checked.
 
     Raises:
-        InvalidJobError: one is wrong.
+        InvalidJobError: a setting is invalid.
     """
     claim_timeout = worker.claim_timeout
     if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < SHORTEST_CLAIM:

@@ -1,7 +1,7 @@
 """Payloads and results, by annotation: bytes and text as they are, everything else as JSON that pydantic validates.
 
-What does not parse is described without a word of it: payloads are nobody's business but the handler's, and errors
-are read by operators, kept in the queue, and logged.
+An error about a payload never quotes it. Only the handler may see payloads, and errors are read by operators, kept in
+the queue, and logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from jqueue.domain.errors import InvalidJobError, JQueueError
 
 PROBLEMS_SHOWN = 5
-"""So many of the problems of a payload are described."""
+"""Number of problems of one payload that an error describes."""
 
 _PLAIN = """
 json_invalid json_type missing extra_forbidden model_type model_attributes_type dataclass_type named_tuple_type
@@ -30,26 +30,26 @@ union_tag_not_found
 """
 
 MASK = b'"**********"'
-"""What pydantic writes in place of a secret."""
+"""The text that pydantic writes in place of a secret."""
 
 PLAIN = frozenset(_PLAIN.split())
-"""The problems whose text says what was expected, and nothing of what was there."""
+"""The pydantic problems whose text says what was expected and quotes nothing of the input."""
 
 
 class PayloadError(JQueueError, ValueError):
-    """A payload is not what its handler takes. The message tells what is wrong with it, and shows nothing of it."""
+    """A payload is not what its handler takes. The message says what is wrong without quoting the payload."""
 
 
 class ResultError(JQueueError, ValueError):
-    """A handler returned what cannot be kept as its result."""
+    """The result of a handler cannot be kept, or cannot be read back."""
 
 
 class Codec:
-    """How values of one annotation become bytes, and bytes such values.
+    """Converts values of one annotation to bytes and back.
 
     Attributes:
-        parse: makes a value of a payload; raises PayloadError.
-        encode: makes a payload of a value; raises InvalidJobError.
+        parse: converts a payload to a value; raises PayloadError.
+        encode: converts a value to a payload; raises InvalidJobError.
     """
 
     __slots__ = ("encode", "parse")
@@ -60,10 +60,10 @@ class Codec:
 
 
 def codec_of(annotation: Any) -> Codec:
-    """The codec of an annotation.
+    """Return the codec of an annotation.
 
     Raises:
-        TypeError: pydantic knows nothing of such a type.
+        TypeError: pydantic cannot validate the type.
     """
     if annotation is bytes:
         return Codec(lambda payload: payload, _encode_bytes)
@@ -102,10 +102,10 @@ def codec_of(annotation: Any) -> Codec:
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """What validates values of an annotation.
+    """Return the pydantic adapter that validates values of an annotation.
 
     Raises:
-        TypeError: pydantic knows nothing of such a type.
+        TypeError: pydantic cannot validate the type.
     """
     try:
         return TypeAdapter(annotation)
@@ -115,10 +115,10 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any]:
 
 
 def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """A handler's result as a JSON value.
+    """Return a handler's result as a JSON value.
 
     Raises:
-        ResultError: JSON has no place for it.
+        ResultError: JSON cannot hold it.
     """
     try:
         return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
@@ -129,10 +129,10 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
 
 
 def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """A JSON value as the handler's return annotation says.
+    """Return a JSON value as the type that the handler is annotated to return.
 
     Raises:
-        ResultError: it is something else.
+        ResultError: the value does not fit that type.
     """
     try:
         return adapter.validate_json(to_json(value))
@@ -142,7 +142,7 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
 
 
 class NamesOf:
-    """The names that a type gives its fields: of the place of a problem, these may be shown, and nothing else."""
+    """The field names of a type. Only they may be shown in the place of a problem; other keys belong to the payload."""
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._adapter = adapter
@@ -155,11 +155,11 @@ class NamesOf:
 
 
 def describe(error: ValidationError, names: NamesOf | Sequence[str] = ()) -> str:
-    """What is wrong, and where, without showing anything of what was validated.
+    """Describe the problems and their places, without quoting the input.
 
     Args:
-        error: pydantic's own; its text shows the input.
-        names: the names that may be shown.
+        error: the error of pydantic, whose own text quotes the input.
+        names: the field names that may be shown.
     """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     shown = [_described(problem["loc"], problem["type"], problem["msg"], names) for problem in problems]
@@ -174,7 +174,7 @@ def _described(place: Sequence[int | str], kind: str, text: str, names: NamesOf 
 
 
 def _field_names(schema: Any) -> set[str]:
-    """The names in a pydantic core schema, however deep."""
+    """Return the names in a pydantic core schema, at any depth."""
     found: set[str] = set()
     if isinstance(schema, Mapping):
         fields = schema.get("fields")

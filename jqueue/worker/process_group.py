@@ -1,12 +1,12 @@
-"""A process for handlers, together with every process that it starts: they are one group, and end together.
+"""A process for handlers and every process that it starts: they are one process group and end together.
 
-pebble makes its processes through a multiprocessing context. The one here makes leaders of groups of their own, so that
+pebble makes its processes through a multiprocessing context. The context here makes each process lead its own group:
 
-* what a handler has started ends with its process, however that ends: killed, crashed, or by itself;
-* Ctrl-C in a terminal reaches the worker alone, which lets its handlers finish;
-* nothing goes on when the worker itself was killed.
+* processes started by a handler end with its process, whether it is killed, crashes, or ends by itself;
+* Ctrl-C in a terminal reaches only the worker, which lets its handlers finish;
+* no process goes on after the worker itself was killed.
 
-Windows has no such groups: there the process ends, and what it has started goes on.
+Windows has no such groups: there the process ends, and the processes that it started go on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 EXIT_STATUS_0 = -1000
-"""Exit code that a process reports for status 0. No process of handlers should end, and pebble overlooks a 0."""
+"""Exit code reported for status 0. A process of handlers should not end by itself, and pebble overlooks a 0."""
 
 
 class GroupLeader(SpawnProcess):
@@ -30,22 +30,22 @@ class GroupLeader(SpawnProcess):
     _is_known_dead = False
 
     def run(self) -> None:
-        """As in multiprocessing; called in the process itself."""
+        """Run as in multiprocessing. Called in the process itself."""
         if hasattr(os, "setpgid"):
             os.setpgid(0, 0)
         _end_with_parent()
         super().run()
 
     def terminate(self) -> None:
-        """Tell the process, and all that it has started, to end. What is left is killed as soon as it has ended."""
+        """Tell the process and all that it started to end. Processes still left once it has ended are killed."""
         self._is_told_to_end = True
         if not self._signal_group("SIGTERM"):
             super().terminate()
 
     def is_alive(self) -> bool:
-        """True while the process runs. A process that ends unasked is called alive once more.
+        """True while the process runs. A process that ends unasked is reported alive once more.
 
-        pebble forgets a process that it finds dead, and with it the job whose beginning it has not heard of yet.
+        pebble forgets a process that it finds dead, and its job too if it has not heard yet that the job began.
         """
         if super().is_alive():
             return True
@@ -57,29 +57,29 @@ class GroupLeader(SpawnProcess):
 
     @property
     def exitcode(self) -> int | None:
-        """As in multiprocessing, but for a status of 0."""
+        """Exit code as in multiprocessing, but `EXIT_STATUS_0` for a status of 0."""
         code = super().exitcode
         return EXIT_STATUS_0 if code == 0 else code
 
     def _signal_group(self, name: str) -> bool:
-        """Send a signal to the group; returns False if there is none."""
+        """Send a signal to the group. Return False if there is no group."""
         if not hasattr(os, "killpg") or self.pid is None:
             return False
         try:
             os.killpg(self.pid, getattr(signal, name))
-        except (ProcessLookupError, PermissionError):  # it has not begun yet, or is gone
+        except (ProcessLookupError, PermissionError):  # the group has not begun yet, or is gone
             return False
         return True
 
 
 class GroupContext(SpawnContext):
-    """Makes processes that lead groups. They are spawned: a fork of a program with threads and a loop may hang."""
+    """Makes group leaders. They are spawned: a fork of a program with threads and an event loop may hang."""
 
     Process = GroupLeader
 
 
 def _end_with_parent() -> None:
-    """Have this process and its group end when its worker does, however that ends: nobody else keeps their time."""
+    """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

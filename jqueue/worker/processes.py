@@ -1,8 +1,8 @@
-"""Handlers in processes of their own, by the extra "processes" (pebble).
+"""Handlers in separate processes, by the extra "processes" (pebble).
 
-A process that dies, or is killed when its job is cancelled or out of time, costs that job and no other. What goes to a
-process is the job; the function is found there by its module and its name, and the payload is parsed there. What comes
-back is bytes with plain values in them, for what pebble cannot read breaks its pool. One that breaks is made anew.
+A process that dies, or is killed because its job is cancelled or out of time, costs only that job. The process gets the
+job, finds the handler by its module and its name, and parses the payload. The answer is bytes that hold plain values,
+because an answer that pebble cannot read breaks its pool. A pool that breaks is made anew.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from pebble import ProcessFuture, ProcessPool
 
 JOIN = 5.0
-"""Seconds that processes get to end."""
+"""Seconds that the processes of a stopped pool get to end."""
 
 BEGINS_WITHIN = 0.02
-"""Seconds in which it is noticed that a process has begun with a job: pebble tells when it is asked."""
+"""Seconds between two checks whether a process has begun with a job: pebble tells only when asked."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks whether the pool of a running handler still works."""
+"""Seconds between two checks that the pool of a running handler still works."""
 
 FORGIVEN = 2
-"""So often, a job that was there when the pool broke is handed back without being charged."""
+"""Number of pool crashes that a job may be present at before it is charged with one."""
 
 Running = Callable[[bool], None]
-"""Told False when a process is waited for, and True when it has begun with the job."""
+"""Called with False while the job waits for a process, and with True once a process has begun with it."""
 
 
 class ProcessDied(Exception):
@@ -53,17 +53,17 @@ class ProcessDied(Exception):
 
 
 class PoolBroke(Exception):
-    """All processes ended, and nobody knows why: hardly because of this very job."""
+    """All processes ended for an unknown reason. It is unlikely that this very job ended them."""
 
 
 class Processes:
     """A pool of processes that is made when it is first needed.
 
     Args:
-        most: how many processes it may have; there are never more than processors.
+        most: the largest number of processes; there are never more than processors.
 
     Attributes:
-        turn: the line for a process. Whoever does a job waits here first.
+        turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
     def __init__(self, most: int) -> None:
@@ -78,12 +78,12 @@ class Processes:
         """Do a job in a process. Cancelling this kills the process.
 
         Raises:
-            ProcessDied: the process did not survive it.
-            PoolBroke: no process survived. All that were left have been ended.
-            BaseException: what the handler raised, in a class of the same name.
+            ProcessDied: the process ended before the handler did, or the pool broke too often while it had this job.
+            PoolBroke: the pool broke. Processes that were left have been ended.
+            BaseException: the error of the handler, in a class of the same name.
         """
         running(False)
-        # Whoever was there when the pool broke is there alone of these, until it is known who did it.
+        # Jobs that were present when the pool broke run one at a time, until it is known which of them breaks it.
         async with self._suspected if job.id in self._breaks else contextlib.nullcontext():
             return await self._call(handler, job, running)
 
@@ -99,7 +99,7 @@ class Processes:
             future = _scheduled(pool, handler, job)
             answer = await _ended(pool, future, running)
         except BrokenProcessPool:
-            await asyncio.wait([self._end(pool)])  # none of its handlers shall go on
+            await asyncio.wait([self._end(pool)])  # none of its handlers may go on
             raise self._broke(job) from None
         except ProcessExpired as error:
             code = error.exitcode
@@ -117,7 +117,7 @@ class Processes:
             await asyncio.wait(self._endings.values())
 
     def _end(self, pool: ProcessPool) -> asyncio.Future[None]:
-        """Have the processes of a pool end. It is not used again."""
+        """Stop the processes of a pool, which is not used again. The future is done when they have ended."""
         if self._pool is pool:
             self._pool = None
         if pool not in self._endings:
@@ -128,7 +128,7 @@ class Processes:
         return self._endings[pool]
 
     def _broke(self, job: Job) -> Exception:
-        """What to say of a job that was there when the pool broke: whoever is there each time is why."""
+        """Return the error for a job that was present when the pool broke. A job present each time is the cause."""
         self._breaks[job.id] += 1
         if self._breaks[job.id] <= FORGIVEN:
             return PoolBroke("the processes of handlers ended unexpectedly")
@@ -139,17 +139,17 @@ class Processes:
 
 
 def _how_it_ended(code: int) -> str:
-    """The end of a process, as it is kept with its job."""
+    """Describe the end of a process, for the error kept with its job."""
     if code == EXIT_STATUS_0:
         return "the process of the handler ended with exit code 0, before the handler did"
     return f"the process of the handler ended with exit code {code}"
 
 
 def check_processes() -> None:
-    """Have an error at the start of a worker, and not at its first job, if the extra is missing.
+    """Check that the extra is installed when a worker starts, not at its first job.
 
     Raises:
-        JQueueError: it is.
+        JQueueError: the extra is missing.
     """
     try:
         import pebble  # noqa: F401
@@ -166,7 +166,7 @@ def _made_pool(most: int) -> ProcessPool:
 
 
 def _join(pool: ProcessPool) -> None:
-    with contextlib.suppress(Exception):  # what does not end by this ends with this process
+    with contextlib.suppress(Exception):  # processes that this does not end will end with the worker
         pool.join(JOIN)
 
 
@@ -174,7 +174,7 @@ def _scheduled(pool: ProcessPool, handler: Handler[..., Any], job: Job) -> Proce
     """Give a job to a pool.
 
     Raises:
-        BrokenProcessPool: it cannot be used, or its processes cannot be started.
+        BrokenProcessPool: the pool cannot be used, or its processes cannot be started.
     """
     function, seconds = handler.function, handler.options.seconds
     try:
@@ -187,11 +187,11 @@ async def _ended(pool: ProcessPool, future: ProcessFuture[bytes], running: Runni
     """Wait for the answer of a process.
 
     Raises:
-        ProcessExpired: it ended before.
-        BrokenProcessPool: nobody will give one.
+        ProcessExpired: the process ended without an answer.
+        BrokenProcessPool: the pool broke, so there will be no answer.
     """
     ended, has_begun = asyncio.wrap_future(future), False
-    ended.add_done_callback(lambda _: ended.cancelled() or ended.exception())  # nobody may be there to hear it
+    ended.add_done_callback(lambda _: ended.cancelled() or ended.exception())  # the caller may be gone
     try:
         while not ended.done():
             await asyncio.wait([ended], timeout=LOOK_EVERY if has_begun else BEGINS_WITHIN)
@@ -206,10 +206,10 @@ async def _ended(pool: ProcessPool, future: ProcessFuture[bytes], running: Runni
 
 
 def _opened(answer: bytes) -> Any:
-    """What a process answered.
+    """Return the result in a process's answer.
 
     Raises:
-        BaseException: what its handler raised.
+        BaseException: the error of the handler.
     """
     try:
         value, raised = pickle.loads(answer)
@@ -221,7 +221,7 @@ def _opened(answer: bytes) -> Any:
 
 
 def _do(module: str, name: str, job: Job, seconds: float | None) -> bytes:
-    """In the process: do the job. Returns its result and what was raised, one of them None, as bytes."""
+    """In the process: do the job. Return its result and the error raised, one of them None, as bytes."""
     try:
         return pickle.dumps((_done(module, name, job, seconds), None))
     except BaseException as error:
@@ -229,7 +229,7 @@ def _do(module: str, name: str, job: Job, seconds: float | None) -> bytes:
 
 
 def _done(module: str, name: str, job: Job, seconds: float | None) -> Any:
-    """Find the handler, do the job, and return its result if it is to be kept."""
+    """Find the handler, do the job, and return its result if it must be kept."""
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):

@@ -1,6 +1,6 @@
-"""One heartbeat for all jobs that a worker holds, those included whose outcome is not in the queue yet.
+"""One heartbeat for all jobs that a worker holds, including jobs whose outcome is not in the queue yet.
 
-It brings back which claims are lost and which jobs were cancelled, and stops their handlers.
+The answer names lost claims and cancelled jobs, and their handlers are stopped.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SHORTEST_INTERVAL = 0.01
 
 
 class Pulse:
-    """Beats for a run.
+    """Sends the heartbeats of one run.
 
     Args:
-        queue: where the claims are.
-        hands: the jobs held.
+        queue: the queue of the claims.
+        hands: the state of the run, with the jobs held.
         workshop: stops handlers.
-        entropy: draws nothing here, as each worker begins to beat at a time of its own.
-        health: is told how the heartbeats go.
-        claim_timeout: what the worker asks for; None if the queue says.
+        entropy: required by `Trouble`. Heartbeats need no jitter, as each worker begins them at its own time.
+        health: is told of failed and answered heartbeats.
+        claim_timeout: seconds that the worker asks for with each claim; None for the queue's default.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Pulse:
         self._trouble = Trouble("sending heartbeats", entropy, health)
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Send heartbeats until cancelled."""
         loop = asyncio.get_running_loop()
         pause = None
         while True:
@@ -87,7 +87,7 @@ class Pulse:
         return errors
 
     def _heed(self, beaten: Iterable[Held], errors: Sequence[JobNotFoundError], now: float) -> None:
-        """Stop the handlers of claims that are lost, and of jobs that were cancelled."""
+        """Stop the handlers of lost claims and of cancelled jobs."""
         refused = {error.job_id: error for error in errors}
         for held in beaten:
             error = refused.get(held.job.id)
@@ -101,7 +101,7 @@ class Pulse:
                 self._lose(held, "another worker has it, or it is gone")
 
     def _lose_old(self, now: float, timeout: float) -> None:
-        """The store has been silent for so long that others may have our jobs by now."""
+        """Give up claims that were not confirmed within the timeout: other workers may have their jobs by now."""
         for held in list(self._hands.held):
             if now - held.confirmed >= timeout:
                 self._lose(held, f"the store has confirmed no heartbeat for {timeout:g} s")
@@ -120,5 +120,5 @@ class Pulse:
 
 
 def interval_of(timeout: float) -> float:
-    """Seconds between two heartbeats of claims that last so long without one."""
+    """Return the seconds between two heartbeats of claims that last `timeout` seconds without one."""
     return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))

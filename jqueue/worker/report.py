@@ -1,4 +1,4 @@
-"""What a run of a worker came to, in numbers."""
+"""The result of a worker's run, in numbers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jqueue.worker.retries import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What became of the jobs that a worker claimed. A job counts each time it was claimed.
+    """Number of jobs that a worker claimed, by outcome. A job counts each time it was claimed.
 
     Attributes:
         succeeded: finished, and acked.
-        failed: failed, and to be tried again.
+        failed: failed, and will be tried again.
         dead: failed for the last time, or discarded.
         snoozed: put off by their handler.
         handed_back: given back unharmed when the worker stopped.
-        cancelled: stopped as somebody cancelled them.
-        lost: not ours any more before their outcome was in the queue.
+        cancelled: cancelled while they were in progress.
+        lost: their claim was lost before their outcome was in the queue.
         stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
-            among those above.
+            also counted above.
     """
 
     succeeded: int = 0
@@ -35,7 +35,7 @@ class RunReport:
 
     @property
     def total(self) -> int:
-        """How many jobs in all."""
+        """Number of jobs in all."""
         return sum(getattr(self, field.name) for field in fields(self) if field.name != "stuck")
 
     def __str__(self) -> str:
@@ -44,5 +44,5 @@ class RunReport:
 
 
 def report_of(counts: Counter[Kind], stuck: int = 0) -> RunReport:
-    """The counts as a value, with the number of handlers that go on."""
+    """Return the report of these counts, with the number of handlers that go on."""
     return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)

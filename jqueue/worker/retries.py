@@ -1,6 +1,6 @@
-"""What becomes of a job that failed: a pure decision, from the error and the job.
+"""The decision about a failed job, made purely from the error and the job.
 
-A handler says what it wants by what it raises: `Retry`, `Discard`, `Snooze`; everything else is a failure.
+A handler can raise `Retry`, `Discard` or `Snooze` to choose what happens. Any other error is a failure.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
 Kind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
-"""What became of a job in this worker's hands."""
+"""The outcome of a job that this worker held."""
 
 
 @names_its_options
 class Retry(Exception):
-    """Raised by a handler: try it again. Counts as a failure.
+    """Raised by a handler to have its job tried again. Counts as a failure.
 
     Args:
-        after: when, from now; by default the handler's backoff says.
-        reason: kept with the job.
+        after: time until the next try; by default, the handler's backoff decides.
+        reason: text that is kept with the job.
     """
 
     def __init__(self, after: Duration | None = None, reason: str | None = None) -> None:
@@ -42,10 +42,10 @@ class Retry(Exception):
 
 @names_its_options
 class Discard(Exception):
-    """Raised by a handler: this job will never work. It is dead at once.
+    """Raised by a handler whose job can never succeed. The job is dead at once.
 
     Args:
-        reason: kept with the job.
+        reason: text that is kept with the job.
     """
 
     def __init__(self, reason: str = "the handler discarded it") -> None:
@@ -54,7 +54,7 @@ class Discard(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now. The job comes back after the duration, and no failure is counted.
+    """Raised by a handler to put its job off. The job comes back after the duration, and no failure is counted.
 
     Args:
         duration: a timedelta or seconds.
@@ -69,21 +69,21 @@ class Snooze(Exception):
 
 
 class HandlerTimeout(Exception):
-    """The handler took longer than it may."""
+    """The handler took longer than its timeout."""
 
 
 @runtime_checkable
 class Backoff(Protocol):
-    """How long to wait before another try."""
+    """The wait before another try."""
 
     def bound(self, failures: int) -> float:
-        """The most seconds to wait after so many failures; the wait is drawn evenly from zero to that."""
+        """Return the longest wait in seconds after this many failures. The wait is drawn evenly from zero to it."""
 
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Twice as long after each failure, up to a cap; the wait itself is drawn evenly from zero to that.
+    """A bound that doubles after each failure, up to a cap. The wait is drawn evenly from zero to the bound.
 
     Attributes:
         base: the bound after the first failure: a timedelta or seconds.
@@ -104,14 +104,14 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What shall become of a job.
+    """The decision about a job that did not succeed.
 
     Attributes:
-        kind: in a word.
+        kind: the field of the report that counts it.
         delay: seconds until the next try.
-        error: kept with the job.
-        dead: it shall not be tried again.
-        charge: whether it counts as a failure.
+        error: text that is kept with the job.
+        dead: True if the job will not be tried again.
+        charge: True if it counts as a failure.
     """
 
     kind: Kind
@@ -132,13 +132,13 @@ def decide(
     backoff: Backoff,
     jitter: Callable[[float], float],
 ) -> Decision:
-    """What shall become of a job whose handler raised an error.
+    """Decide what becomes of a job whose handler raised an error.
 
     Args:
-        error: what was raised.
-        job: as it was claimed: the failure of this claim is counted in `failures` already.
-        max_attempts: the handler's; the job's own comes first.
-        backoff: the handler's.
+        error: the error raised.
+        job: the job as it was claimed: the failure of this claim is already counted in `failures`.
+        max_attempts: the handler's limit; the job's own comes first.
+        backoff: the handler's backoff.
         jitter: draws a number from zero to its argument.
     """
     if isinstance(error, Snooze):
@@ -152,7 +152,7 @@ def decide(
 
 
 def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> float:
-    """Seconds until the next try. A backoff that fails must not keep its job from being given back."""
+    """Return the seconds until the next try. A backoff that raises must not keep its job from being given back."""
     try:
         bound = to_seconds("the bound of a backoff", backoff.bound(failures))
     except Exception:
@@ -161,24 +161,27 @@ def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> 
 
 
 def is_last(job: Job, max_attempts: int | None) -> bool:
-    """Whether a job that fails now has no attempts left."""
+    """True if a job that fails now has no attempts left."""
     most = max_attempts if job.max_attempts is None else job.max_attempts
     return most is not None and job.failures >= most
 
 
 def is_spent(job: Job, max_attempts: int | None) -> bool:
-    """Whether a job had no attempts left before it was claimed: it ended its workers, and nobody could say so."""
+    """True if a job had no attempts left before this claim: its earlier workers ended before they could report."""
     most = max_attempts if job.max_attempts is None else job.max_attempts
     return most is not None and job.failures > most
 
 
 def told(error: BaseException) -> str:
-    """An error as it is kept with the job: its class, and its own words if they are not about the payload."""
+    """Return the text of an error to keep with its job: its class and message.
+
+    Errors about a payload or a result do not quote it.
+    """
     if isinstance(error, PayloadError | ResultError | HandlerTimeout):
         return str(error)
     if isinstance(error, ValidationError):
         return f"ValidationError: {describe(error)}"
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # an exception class of somebody's own
+    except Exception:  # the exception class of a user may raise anything
         return type(error).__name__

@@ -1,7 +1,7 @@
-"""One run of a worker on a queue: what is opened, what runs side by side, and in which order it ends.
+"""One run of a worker on a queue: it opens everything, runs the parts side by side, and ends them in order.
 
-The order of the end: no more claims; running handlers get their grace; the others are cancelled, and their jobs handed
-back; all outcomes reach the queue; what the handlers shared is closed; the queue, if it was opened here.
+The order of the end: claims stop; running handlers get their grace; the others are cancelled and their jobs are handed
+back; all outcomes reach the queue; the lifespan is closed; the queue is closed if it was opened here.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from jqueue.worker.working import Workshop
 logger = logger_of("jqueue.worker")
 
 HURRIED_SETTLE = 5.0
-"""Seconds in which a worker that was told to stop at once tries to tell the queue what became of its jobs."""
+"""Seconds that a worker gets to send its last outcomes when it was told to stop at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a worker was when it was started.
+    """Handlers and settings of a worker, as they were when it was started.
 
     Attributes:
-        name: in the log.
-        settings: how it works.
-        handlers: by entrypoint.
-        crons: schedules.
-        middlewares: around every handler, the outermost first.
-        lifespan: opens what handlers share.
+        name: name of the worker in the log.
+        settings: its settings.
+        handlers: its handlers, by entrypoint.
+        crons: its cron entries.
+        middlewares: the functions called around every handler, the outermost first.
+        lifespan: opens the resources that handlers share.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Plan:
 
 
 class Run:
-    """A worker at work.
+    """One run of a worker.
 
     Args:
-        plan: what the worker is.
-        queue: whose jobs.
-        drain: whether to end when nothing is left to do.
-        signals: whether to heed signals.
+        plan: the handlers and settings of the worker.
+        queue: the queue whose jobs it does.
+        drain: True to end when nothing is left to do.
+        signals: True to stop at signals.
     """
 
     def __init__(self, plan: Plan, queue: JobQueue, *, drain: bool, signals: bool) -> None:
@@ -89,18 +89,18 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether its event loop is gone, so that it will never end by itself."""
+        """True if the event loop of the run is closed, so that it will never end by itself."""
         return self._loop.is_closed()
 
     def stop(self) -> None:
-        """Stop; the second time, at once."""
+        """Stop in order. A second call stops at once."""
         self._hurried = self._stopping.is_set()
         self._stopping.set()
         self._hands.quiet.set()
         task = self._task_of_all
         hangs = self._phase == "opening" or (self._phase == "closing" and self._hurried)
         if task is not None and hangs and not task.cancelling():
-            task.cancel()  # a lifespan, or a queue, that does not get open or closed
+            task.cancel()  # a lifespan or a queue may hang while it is opened or closed
 
     def stop_from_anywhere(self) -> None:
         """Stop, from any thread or signal handler."""
@@ -108,9 +108,9 @@ class Run:
             self._loop.call_soon_threadsafe(self.stop)
 
     async def perform(self) -> RunReport:
-        """Open everything, work, and end in order: also if it is cancelled, and cancelled again while it ends.
+        """Open everything, work, and end in order, even if this is cancelled, and cancelled again while it ends.
 
-        It is done in a task of its own, which is cancelled once; who cancels more often is in a hurry.
+        The work is done in a task of its own. Any cancellation hurries the end, but the task is cancelled only once.
         """
         self._task_of_all = task = asyncio.create_task(self._perform(), name="jqueue-worker")
         cancelled: asyncio.CancelledError | None = None
@@ -129,7 +129,7 @@ class Run:
         return task.result()
 
     async def _perform(self) -> RunReport:
-        """Open everything, work, and end in order."""
+        """Open everything, work, end in order, and log the report."""
         plan = self._plan
         self._health.expect_answer()
         try:
@@ -144,7 +144,7 @@ class Run:
         return report_of(self._hands.counts, len(self._hands.stuck))
 
     async def _opened_and_closed(self) -> None:
-        """Open everything, work, and close it."""
+        """Open everything, work, and close everything."""
         plan = self._plan
         if any(handler.home == "process" for handler in plan.handlers.values()):
             check_processes()
@@ -187,7 +187,7 @@ class Run:
         )
 
     async def _work(self, workshop: Workshop) -> None:
-        """Declare, then claim, settle and beat side by side, until stopped or drained; then end in order."""
+        """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
         plan, queue, hands, health = self._plan, self._queue, self._hands, self._health
         entropy = options_of(queue).entropy
         claimer = Claimer(
@@ -222,14 +222,14 @@ class Run:
         finally:
             await self._end_claims(claiming)
             await self._end_handlers(workshop)
-            if settling.cancelled():  # by a program that ends and cancels all of its tasks
+            if settling.cancelled():  # a program that ends cancels all of its tasks
                 settling = self._task(settler.run(), "outcomes")
                 others.append(settling)
             await self._end_outcomes(settling)
             await _cancelled(others)
 
     async def _claim(self, claimer: Claimer) -> None:
-        """Claim, once what the handlers declare is set."""
+        """Set the limits and schedules that the handlers declare, then claim."""
         plan = self._plan
         await declare(self._queue, plan.handlers.values(), plan.crons, options_of(self._queue).entropy, self._health)
         await warn_of_strangers(self._queue, plan.handlers)
@@ -239,7 +239,7 @@ class Run:
         """Wait until the worker is stopped, or drained.
 
         Raises:
-            Exception: one of the tasks failed.
+            Exception: a task failed, or the worker gave up.
         """
         stopped = asyncio.create_task(self._stopping.wait(), name="jqueue-worker-stop")
         try:
@@ -257,7 +257,7 @@ class Run:
         await _cancelled([claiming])
 
     async def _end_handlers(self, workshop: Workshop) -> None:
-        """Let handlers finish within the grace period, cancel the others, and give back what does not end."""
+        """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run."""
         hands = self._hands
         await self._wait_until(lambda: not hands.running or self._hurried, self._settings.grace)
         if not hands.running:
@@ -267,12 +267,12 @@ class Run:
         if not self._hurried:
             await self._wait_until(lambda: not hands.running or self._hurried, self._settings.cancel_grace)
         for _ in range(3):
-            await asyncio.sleep(0)  # those that end when they are cancelled do so now
+            await asyncio.sleep(0)  # lets cancelled handlers end
         for held in list(hands.held):
             workshop.abandon(held)
 
     async def _end_outcomes(self, settling: asyncio.Task[None]) -> None:
-        """Wait until the queue knows what became of all jobs, or for as long as that may take."""
+        """Wait until all outcomes are in the queue, or until the time for that is over."""
         hands = self._hands
         settle = self._settings.settle
         await self._wait_until(lambda: hands.is_idle or settling.done() or self._hurried, settle)
@@ -299,12 +299,12 @@ class Run:
         return task
 
     def _is_real_interrupt(self) -> bool:
-        """Whether a KeyboardInterrupt is the terminal's: only while nobody here heeds the signal."""
+        """True if a KeyboardInterrupt may come from the terminal: in the main thread, if signals are not heeded."""
         return not self._heeds_signals and threading.current_thread() is threading.main_thread()
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Have tasks end. What they failed with is known already."""
+    """Cancel tasks and wait until they have ended. Their errors are known already."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -314,4 +314,4 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def _nobody() -> None:
-    """Nobody claims any more."""
+    """Do nothing: claiming has ended."""

@@ -1,6 +1,7 @@
-"""Outcomes on their way to the queue: those of a moment go together, each for itself, until the queue has answered.
+"""Outcomes on their way to the queue, sent until the queue has answered.
 
-At most one lot is under way. What comes meanwhile makes the next, so that a slow store gets few and large commits.
+Outcomes of one moment go in one call, but each can be refused alone. At most one batch is under way. Outcomes that come
+meanwhile make the next one, so a slow store gets few and large commits.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from jqueue.worker.working import Workshop
 logger = logger_of("jqueue.worker")
 
 MOST_TOGETHER = 1000
-"""So many outcomes go into one call at the most, or fewer if the queue takes no more."""
+"""Largest number of outcomes in one call, unless the queue takes fewer."""
 
 LONGEST_DOUBT = 300.0
-"""Seconds for which it is tried to find out what became of an outcome that must not be done twice."""
+"""Seconds to find out if an outcome that must not be done twice was done, if its claim has no timeout."""
 
 
 class Settler:
     """Sends the outcomes of a run.
 
     Args:
-        queue: whom to tell.
-        hands: where the outcomes are.
+        queue: the queue to send them to.
+        hands: the state of the run, with the outcomes.
         workshop: decides again what becomes of a job whose outcome was refused.
-        entropy: draws pauses.
-        health: is told how the outcomes go.
+        entropy: draws the pauses after failures.
+        health: is told of failed and answered calls.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Settler:
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Send outcomes, as they come, until cancelled."""
+        """Send outcomes as they come, until cancelled."""
         hands = self._hands
         try:
             while True:
@@ -69,7 +70,7 @@ class Settler:
                 taken = hands.take_outcomes()
                 try:
                     again, error = await self._send(taken)
-                except BaseException:  # cancelled, by a program that ends: whoever sends next begins anew
+                except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
                     self._take_back(taken)
                     raise
                 if again:
@@ -84,7 +85,7 @@ class Settler:
                 task.cancel()
 
     def _take_back(self, taken: Sequence[Outcome]) -> None:
-        """Outcomes were on their way, and nobody knows whether they have arrived."""
+        """Take back outcomes that were on their way. It is unknown if they have arrived."""
         plain = [outcome for outcome in taken if not outcome.companions]
         self._hands.sending -= len(plain)
         unsettled = [outcome for outcome in plain if outcome.held in self._hands.held]
@@ -93,7 +94,7 @@ class Settler:
         self._hands.put_back(unsettled)
 
     async def _send(self, taken: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
-        """Send outcomes; returns those to send again, and why."""
+        """Send outcomes. Return the ones to send again, and the reason."""
         plain = [outcome for outcome in taken if not outcome.companions]
         if len(plain) < len(taken):
             for outcome in taken:
@@ -110,7 +111,10 @@ class Settler:
         return again, trouble
 
     def _send_apart(self, outcome: Outcome) -> None:
-        """Send an outcome with companions: it must not be done twice, so that it may take long to find out about it."""
+        """Send an outcome with companions in a task of its own.
+
+        It must not be done twice, so it may take long to find out if it was done.
+        """
         task = asyncio.create_task(self._see_through(outcome), name="jqueue-worker-outcome")
         self._apart.add(task)
         task.add_done_callback(self._apart.discard)
@@ -128,7 +132,7 @@ class Settler:
             outcome.uncertain = True
             self._refused(outcome, UnknownOutcomeError("the worker ended before the queue's answer"))
             raise
-        except Exception as error:  # of an operation, or a queue, of somebody else's
+        except Exception as error:  # raised by an operation or a queue of a user
             self._refused(outcome, JQueueError(f"the queue raised {type(error).__name__}"))
         else:
             hands.settle(outcome.held, outcome.kind)
@@ -137,12 +141,12 @@ class Settler:
             hands.look_around()
 
     async def _land(self, outcome: Outcome) -> None:
-        """Have an outcome and its companions done in one commit, once.
+        """Have an outcome and its companions done in one commit, and not twice.
 
         Raises:
-            UnknownOutcomeError: it cannot be found out. Sent again, it could be done twice: a nack ends it, which finds
-                the claim lost if it was done.
-            JQueueError: it was refused.
+            UnknownOutcomeError: it cannot be found out if they were done, and sent again they could be done twice. The
+                caller sends a nack instead, which finds the claim lost if they were done.
+            JQueueError: the queue refused them.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + (outcome.held.job.claim_timeout or LONGEST_DOUBT)
@@ -166,7 +170,7 @@ class Settler:
             await asyncio.sleep(self._trouble.begins(trouble))
 
     async def _send_each(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
-        """Outcomes that stand for themselves, in one call."""
+        """Send outcomes without companions in one call. Return the ones to send again, and the reason."""
         try:
             results = await self._queue.apply_each(*[outcome.operation for outcome in outcomes])
         except TROUBLE as error:
@@ -193,7 +197,7 @@ class Settler:
         return again, trouble
 
     async def _send_singly(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], Exception | None]:
-        """One of them cannot be sent: that must not keep the others."""
+        """Send each outcome in a call of its own: an outcome that cannot be sent must not hold up the others."""
         again: list[Outcome] = []
         trouble = None
         for outcome in outcomes:
@@ -203,7 +207,7 @@ class Settler:
         return again, trouble
 
     def _refused(self, outcome: Outcome, error: JQueueError) -> None:
-        """The queue took note of an outcome, and will not have it."""
+        """Handle an outcome that the queue refused."""
         held = outcome.held
         if _is_lost(held, error):
             if not outcome.uncertain:
@@ -224,7 +228,7 @@ class Settler:
 
 
 def _tell_dropped(outcome: Outcome, dropped: object) -> None:
-    """Log that the queue had no room for a result, or for all of an error: an ack or a nack returns its bytes."""
+    """Log that the queue had no room for a result or for a whole error: an ack or nack returns the bytes dropped."""
     if isinstance(dropped, int) and dropped:
         job = outcome.held.job
         what = "result" if isinstance(outcome.operation, Ack) else "error"
@@ -239,7 +243,7 @@ def _tell_dropped(outcome: Outcome, dropped: object) -> None:
 
 
 def _is_lost(held: Held, error: JQueueError) -> bool:
-    """Whether an error says that the claim on this very job is over; what `on_ack` asked for may be about others."""
+    """True if an error says that the claim on this very job is over. Operations of `on_ack` may concern other jobs."""
     if not isinstance(error, JobNotFoundError) or isinstance(error, JobCancelledError):
         return False
     attempt = error.attempt if isinstance(error, ClaimLostError) else None

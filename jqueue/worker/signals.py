@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, for as long as workers run."""
+"""Handling of SIGTERM and SIGINT while workers run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Any
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT") if hasattr(signal, name))
 
 _stops: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
-"""How to stop each worker of this program that heeds signals, and the loop to do it on."""
+"""Event loop and stop function of each worker of this program that heeds signals."""
 
 _before: dict[int, Any] = {}
-"""What the signals did before the first of them."""
+"""The signal handlers from before the first `heeded` block."""
 
 
 @contextmanager
 def heeded(stop: Callable[[], None]) -> Iterator[bool]:
-    """While the block runs, have signals call a function on the event loop, and those of other blocks too.
+    """While the block runs, have signals call `stop` on the event loop. A signal calls the functions of all blocks.
 
-    What was there before the first block is there after the last; what a program had set is called as well.
+    The last block restores the earlier signal handlers. A handler that the program had set is called as well.
 
     Yields:
-        Whether they do: only the main thread of a program may say what signals do.
+        True if signals call it. Only the main thread of a program can set signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield False
@@ -48,21 +48,21 @@ def heeded(stop: Callable[[], None]) -> Iterator[bool]:
 
 
 def leave_at_signals() -> None:
-    """From now on, have a signal end this program at once, with the status 0: its work is done.
+    """From now on, have a signal end this program at once with status 0: its work is done.
 
-    The system's own answer to SIGTERM would make a failure of an end that only took long.
+    The default action of SIGTERM would report a failure, although the program was only slow to end.
     """
     for number in SIGNALS:
         if number in _before:
-            _before[number] = _leave  # what is there after the last block
+            _before[number] = _leave  # restored after the last block
         else:
             signal.signal(number, _leave)
-    # At its very end, the interpreter puts the system's answers back, except where a signal is ignored.
+    # At its very end, the interpreter restores the default actions, except for a signal that is ignored.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in SIGNALS])
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    with suppress(Exception):  # the signal may have come while it is written to
+    with suppress(Exception):  # the signal may have interrupted a write to it
         sys.stdout.flush()
     os._exit(0)
 
@@ -77,9 +77,9 @@ def _heed(number: int, frame: FrameType | None) -> None:
 
 
 def _is_the_programs(handler: Any) -> bool:
-    """Whether it is what a program does at a signal, such as a web server that the worker runs in: that goes on.
+    """True if the program itself set the handler, as a web server does that the worker runs in. It is still called.
 
-    What Python and asyncio do by themselves would only cut short what the worker has to finish.
+    The own handlers of Python and asyncio are not: they would only cut short the end of the worker.
     """
     function = getattr(handler, "func", handler)
     return (

@@ -1,4 +1,4 @@
-"""What a handler's function takes and returns, read once, when it is decorated, and by type checkers in its shape."""
+"""Parameters and return type of a handler's function: read once, when it is decorated, and shown to type checkers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 Bind = Callable[[Callable[..., Any], Any, Any], Any]
-"""Calls a function with the payload and the context, where it wants them."""
+"""Calls a function with the payload and the context, if and where it takes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a function is called.
+    """The payload, context and return type of a handler's function.
 
     Attributes:
-        codec: of its payload; None if it takes none.
-        wants_context: whether it takes the context.
-        call: calls it.
-        returns: validates what it returns.
+        codec: the codec of its payload; None if it takes none.
+        wants_context: True if it takes the context.
+        call: calls the function.
+        returns: validates the value that it returns.
     """
 
     codec: Codec | None
@@ -42,14 +42,14 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> Signature:
-    """The signature of a handler.
+    """Return the signature of a handler.
 
     Args:
-        function: what is decorated.
-        local_names: what annotations may name besides what its module has.
+        function: the decorated function.
+        local_names: names that its annotations may use besides those of its module.
 
     Raises:
-        TypeError: it takes what a worker cannot give; the message says what to write.
+        TypeError: the function takes something that a worker cannot give. The message says what to write.
     """
     named = f"handler {name_of(function)!r}"
     if inspect.isclass(function) or not callable(function):
@@ -80,30 +80,30 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function; of a partial, that of what it calls; of an object, that of its class."""
+    """Return the name of a function. A partial is named after its function, an object after its class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def routine_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The outermost function or method, below partials and callable objects."""
+    """Return the outermost function or method below partials and callable objects."""
     return next((layer for layer in _layers(function) if inspect.isroutine(layer)), function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling a function gives a coroutine; what a decorator has wrapped is taken to come through."""
+    """True if a call of the function gives a coroutine. A decorator is assumed to pass that on."""
     return inspect.iscoroutinefunction(_decisive(function))
 
 
 def _decisive(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The outermost layer that is not a plain function: it decides what a call gives."""
+    """Return the outermost layer that is a coroutine or generator function: it decides what a call gives."""
     kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
     return next((layer for layer in _layers(function) if any(is_one(layer) for is_one in kinds)), function)
 
 
 def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A function, what it wraps, what that wraps, and so on."""
+    """Yield a function, the function that it wraps, and so on to the innermost."""
     seen: list[Any] = []
     layer: Any = function
     while layer is not None and not any(layer is each for each in seen):
@@ -118,7 +118,7 @@ def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that are to be given; those that a partial gives by name are not."""
+    """Return the parameters that a call can fill. Parameters that a partial presets by name are left out."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -144,7 +144,7 @@ def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, A
 
 
 def _bind(parameters: list[inspect.Parameter], payload: list[inspect.Parameter], context: str | None) -> Bind:
-    """The quickest call that puts each where it is wanted."""
+    """Return the quickest call that passes payload and context where the function takes them."""
     wanted = [each for each in parameters if each.name == context or each in payload]
     gaps = wanted != parameters[: len(wanted)] or any(each.kind is each.KEYWORD_ONLY for each in wanted)
     if gaps:
@@ -187,14 +187,14 @@ class EnqueueNothing(Protocol):
 
 
 class EnqueueAnything(Protocol):
-    """`enqueue` of a handler whose shape says nothing of its payload."""
+    """`enqueue` of a handler whose type says nothing about its payload."""
 
     async def __call__(self, queue: Producer, payload: Any = ..., **options: Unpack[EnqueueArguments]) -> Job:
         """See `Handler.enqueue`."""
 
 
 class EnqueueVerb(Protocol):
-    """`enqueue`, by the shape of its handler. The first that fits counts."""
+    """`enqueue`, typed by the parameters of its handler. The first overload that fits counts."""
 
     @overload
     def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> EnqueueOf[object]: ...
@@ -229,14 +229,14 @@ class OperationNothing(Protocol):
 
 
 class OperationAnything(Protocol):
-    """`operation` of a handler whose shape says nothing of its payload."""
+    """`operation` of a handler whose type says nothing about its payload."""
 
     def __call__(self, payload: Any = ..., **options: Unpack[OperationArguments]) -> Enqueue:
         """See `Handler.operation`."""
 
 
 class OperationVerb(Protocol):
-    """`operation`, by the shape of its handler. The first that fits counts."""
+    """`operation`, typed by the parameters of its handler. The first overload that fits counts."""
 
     @overload
     def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> OperationOf[object]: ...
@@ -257,10 +257,10 @@ class OperationVerb(Protocol):
 
 
 def enqueue_by_payload(method: Callable[..., Coroutine[Any, Any, Job]]) -> EnqueueVerb:
-    """The method itself: for type checkers, it takes what the handler takes."""
+    """Return the method itself. For type checkers, its payload has the type of the handler's."""
     return cast(EnqueueVerb, method)
 
 
 def operation_by_payload(method: Callable[..., Enqueue]) -> OperationVerb:
-    """The method itself: for type checkers, it takes what the handler takes."""
+    """Return the method itself. For type checkers, its payload has the type of the handler's."""
     return cast(OperationVerb, method)

@@ -1,7 +1,7 @@
-"""Threads for handlers without async. A thread that hangs holds up nobody: not its worker, nor the end of the program.
+"""Threads for handlers without async. A thread that hangs holds up neither its worker nor the end of the program.
 
-The pools of `concurrent.futures` are joined when the interpreter ends, so that one handler that blocks would keep a
-stopped worker from exiting. These threads are daemons.
+The pools of `concurrent.futures` are joined when the interpreter ends, so one handler that blocks would keep a stopped
+worker from exiting. These threads are daemons.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _numbers = itertools.count(1)
 
 
 class Threads(Executor):
-    """A pool that grows as it is needed.
+    """A pool that grows on demand.
 
     Args:
-        most: how many threads it may have.
+        most: the largest number of threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -31,7 +31,7 @@ class Threads(Executor):
         self._threads = 0
 
     def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Call a function in a thread. The future gets what it returned, and what it raised: one of them is None."""
+        """Call a function in a thread. The future gets its value and its error, one of them None."""
         return asyncio.get_running_loop().run_in_executor(self, _caught, function, *args)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -39,13 +39,13 @@ class Threads(Executor):
         future: Future[Any] = Future()
         if not self._idle.acquire(blocking=False) and self._threads < self._most:
             name = f"jqueue-handler-{next(_numbers)}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()  # a machine may have no more of them
+            threading.Thread(target=self._run, name=name, daemon=True).start()  # raises if the machine has no more
             self._threads += 1
         self._work.put((future, lambda: function(*args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let threads end when they have nothing to do. One that hangs is not waited for."""
+        """Let threads end when they have nothing to do. A thread that hangs is not waited for."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -59,7 +59,7 @@ class Threads(Executor):
 
 
 def _caught(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """Call a function. What it raises is returned: a future refuses some of it, such as StopIteration."""
+    """Call a function and return its value and its error. A future refuses some errors, such as StopIteration."""
     try:
         return function(*args), None
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""Trouble with the queue: ridden out with growing pauses, told when it begins, each minute, and when it ends.
+"""Trouble with the queue: retried with growing pauses, and logged when it begins, each minute, and when it ends.
 
-A store that does not answer is waited for. A queue that cannot be used (gone, replaced, corrupt, refused) is tried on
-for some minutes, as somebody may be restoring it; then the worker ends with the error, since it could do nothing.
+A store that does not answer is waited for. A queue that cannot be used (gone, replaced, corrupt, refused) is retried
+for some minutes, as an operator may be restoring it. Then the worker ends with the error, since it could do nothing.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from jqueue.ports.log import logger_of
 logger = logger_of("jqueue.worker")
 
 TROUBLE = (StorageError, QueueFullError)
-"""Errors that may pass: the store's, its deadlines, and a buffer that is full."""
+"""Errors that may pass: errors of the store, missed deadlines, and a full buffer."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
 
 SILENCE = 2.0
-"""Seconds without a first answer of the store, after which that is told."""
+"""Seconds to wait for the store's first answer before its silence is logged."""
 
 TELL_EVERY = 60.0
-"""Seconds between two lines about trouble that lasts."""
+"""Seconds between two log lines about trouble that lasts."""
 
 
 class Health:
-    """How a worker stands with its queue: what is told of it, and when the worker gives up.
+    """State of a worker's calls to its queue. It logs trouble, and decides when the worker gives up.
 
     Args:
-        name: of the queue, in the log.
+        name: name of the queue in the log.
         give_up_after: seconds for which a worker that can do nothing goes on; None: for ever.
 
     Attributes:
-        hopeless: fails with the reason when the worker gives up.
+        hopeless: future that fails with the reason when the worker gives up.
     """
 
     def __init__(self, name: str, give_up_after: float | None) -> None:
@@ -53,11 +53,11 @@ class Health:
         self.hopeless: asyncio.Future[None] = self._loop.create_future()
 
     def expect_answer(self) -> None:
-        """The first call to the store begins: if nothing comes back soon, that is told."""
+        """Note that the first call to the store begins. If no answer comes soon, that is logged."""
         self._silence = self._loop.call_later(SILENCE, tell_silence, self._name)
 
     def failed(self, what: str, error: Exception) -> None:
-        """Calls of one kind fail: told when that begins, and each minute while it lasts."""
+        """Note that a call failed. Logged when calls of its kind begin to fail, and each minute while they do."""
         now = self._loop.time()
         self._end_silence()
         if not self._troubles:
@@ -82,7 +82,7 @@ class Health:
             logger.warning("%s does not answer%s: %s fails, and is tried again: %s", self._name, lasting, what, error)
 
     def answered(self, what: str, failures: int) -> None:
-        """A call of one kind succeeded."""
+        """Note that a call succeeded, after this number of failures of its kind."""
         self._end_silence()
         self.useful(what)
         self._fatal.pop(what, None)
@@ -91,12 +91,12 @@ class Health:
             logger.info("%s answers again: %s, after %s", self._name, what, counted(failures, "failure"))
 
     def useless(self, why: str, error: Exception) -> None:
-        """The worker can do nothing; unless that ends in time, it gives up with this error."""
+        """Note that the worker can do nothing. Unless that ends in time, it gives up with this error."""
         if self._give_up_after is not None and why not in self._patience:
             self._patience[why] = self._loop.call_later(self._give_up_after, self._give_up, error)
 
     def useful(self, why: str) -> None:
-        """This does not keep the worker from its work any more."""
+        """Note that `why` no longer keeps the worker from its work."""
         timer = self._patience.pop(why, None)
         if timer is not None:
             timer.cancel()
@@ -113,7 +113,7 @@ class Health:
             self._silence = None
 
     def close(self) -> str:
-        """Tell nothing more. Returns what is still wrong with the queue, for the last line of the log."""
+        """Log nothing more. Return the trouble that remains, for the last log line."""
         self._end_silence()
         for why in list(self._patience):
             self.useful(why)
@@ -122,24 +122,24 @@ class Health:
 
 
 def _fatal_in(error: BaseException | None) -> StorageFatalError | None:
-    """The error that says that a queue cannot be used, if that is why a call failed, or its outcome is unknown."""
+    """Return the error that says a queue cannot be used, if it caused the failure or the unknown outcome of a call."""
     while isinstance(error, StorageError) and not isinstance(error, StorageFatalError):
         error = error.cause
     return error if isinstance(error, StorageFatalError) else None
 
 
 def tell_silence(name: str) -> None:
-    """Tell that the first answer of a queue's store takes long."""
+    """Log that the first answer of a queue's store takes long."""
     logger.warning("%s has not answered within %g s, and is tried on", name, SILENCE)
 
 
 class Trouble:
-    """How it goes with one kind of call to the queue.
+    """Failures in a row of one kind of call to the queue.
 
     Args:
-        what: the calls, as the log names them.
+        what: name of the calls in the log.
         entropy: draws the pauses.
-        health: is told of it.
+        health: is told of failures and answers.
     """
 
     def __init__(self, what: str, entropy: Entropy, health: Health | None = None) -> None:
@@ -149,20 +149,20 @@ class Trouble:
         self._failures = 0
 
     def begins(self, error: Exception) -> float:
-        """A call failed. Returns how many seconds to wait before the next."""
+        """Note that a call failed. Return the seconds to wait before the next one."""
         self._failures += 1
         self._health.failed(self._what, error)
         bound = exponential_bound(self._failures, FIRST_PAUSE, LONGEST_PAUSE)
         return bound / 2 + self._entropy.jitter(bound / 2)
 
     def is_over(self) -> None:
-        """A call was answered."""
+        """Note that a call was answered."""
         self._health.answered(self._what, self._failures)
         self._failures = 0
 
 
 def stuck_everywhere(slots: int) -> JQueueError:
-    """The error of a worker whose slots are all taken by handlers that do not stop."""
+    """Return the error of a worker whose slots are all taken by handlers that do not stop."""
     return JQueueError(
         f"all {slots} slots of the worker are taken by handlers that go on although they were told to stop: give what"
         " they call a timeout of its own"

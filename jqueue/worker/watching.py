@@ -1,4 +1,4 @@
-"""What a worker tells while it works, though no call fails: handlers that keep their slots, jobs that nobody does."""
+"""Warnings of a worker about handlers that do not stop, and about jobs that wait without a handler."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from jqueue.worker.trouble import Health, stuck_everywhere
 logger = logger_of("jqueue.worker")
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 TELL_AGAIN = 60
-"""Looks after which an entrypoint without a handler is named again."""
+"""Number of checks after which an entrypoint without a handler is named again."""
 
 NAMED = 10
-"""Number of handlers or entrypoints that are named in one look."""
+"""Largest number of handlers or entrypoints that one check names."""
 
 
 class Watch:
-    """Looks around each minute.
+    """Checks each minute for handlers and jobs to warn about.
 
     Args:
-        queue: whose jobs.
-        hands: the jobs of the worker.
+        queue: the queue to check.
+        hands: the state of the run.
         health: is told when all slots are taken by handlers that do not stop.
-        handled: the entrypoints that have handlers here; None: jobs of others are not looked for.
+        handled: the entrypoints that have handlers here; None to skip the check for jobs without a handler.
     """
 
     def __init__(self, queue: SupportsApply, hands: Hands, health: Health, handled: Container[str] | None) -> None:
@@ -45,7 +45,7 @@ class Watch:
         hands.stuck_changed = self._count_stuck
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._looks += 1
@@ -60,7 +60,7 @@ class Watch:
             self._health.useful("slots")
 
     def _tell_stuck(self) -> None:
-        """Name the handlers that were told to stop and go on: the oldest first."""
+        """Log the handlers that were told to stop and go on, the oldest first."""
         hands, now = self._hands, asyncio.get_running_loop().time()
         for held, since in list(hands.stuck.items())[:NAMED]:
             logger.warning(
@@ -75,12 +75,12 @@ class Watch:
             )
 
     async def _tell_unhandled(self, handled: Container[str]) -> None:
-        """Name the entrypoints without a handler here whose jobs have waited since the last look, now and then."""
+        """Log, now and then, the entrypoints without a handler here that had waiting jobs at the last check too."""
         try:
             [found] = await self._queue.apply_each(CountQueued())
-        except JQueueError:  # trouble is told by whoever claims
+        except JQueueError:  # the claimer logs the trouble
             return
-        if not isinstance(found, dict):  # a queue that cannot tell
+        if not isinstance(found, dict):  # the queue cannot count its jobs
             return
         others = {name: count for name, count in found.items() if name not in handled}
         due = [name for name in sorted(others) if name in self._waiting and self._is_due(name)]

@@ -1,4 +1,4 @@
-"""`Worker`: where handlers are registered, and what runs them."""
+"""`Worker`: registers handlers and runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
-"""Makes what all handlers share; it is open from before the first job until after the last."""
+"""Opens the resources that all handlers share. They stay open from before the first job until after the last."""
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
@@ -35,7 +35,7 @@ OF_A_CRON = ("timezone", "name", "payload", "unique_key", *OF_A_HANDLER)
 
 
 def _starts_with(name: str, hint: str) -> Callable[[MethodT], MethodT]:
-    """Have a method say what to write when its first argument is no text: as in `@worker.handler`, or `handler()`."""
+    """Have a method say what to write if its first argument is not a string, as in `@worker.handler` or `handler()`."""
 
     def decorate(method: MethodT) -> MethodT:
         @functools.wraps(method)
@@ -61,17 +61,17 @@ class Worker:
         await worker.run(queue)
 
     Args:
-        concurrency: how many jobs at a time.
-        grace: how long running jobs get to finish when the worker is stopped: a timedelta or seconds.
-        claim_timeout: how long a claim lasts without a heartbeat; None: as the queue says. A job whose worker has died
-            is claimed by another one after this time.
-        name: the worker's, in the log.
-        lifespan: an async context manager for what all handlers share; what it yields is `ctx.resources`.
-        cancel_grace: how long a handler that was told to stop gets to end, until its job is given back regardless.
-        settle_timeout: how long a worker that ends tries to tell the queue what became of its last jobs.
-        give_up_after: how long a worker goes on that can do nothing, as its queue is gone, replaced, corrupt or
-            refused, or all slots are taken by handlers that do not stop; then `run` raises. None: for ever. A store
-            that does not answer is waited for regardless.
+        concurrency: number of jobs at a time.
+        grace: time that running jobs get to finish when the worker is stopped: a timedelta or seconds.
+        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
+            died is claimed by another worker after this time.
+        name: name of the worker in the log.
+        lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
+        cancel_grace: time that a handler gets to end after it was told to stop. Then its job is given back regardless.
+        settle_timeout: time that a worker that ends tries to send the outcomes of its last jobs to the queue.
+        give_up_after: time that a worker goes on when it can do nothing, before `run` raises; None: for ever. It can do
+            nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.
+            A store that does not answer is waited for regardless.
         show_errors: log the message and the traceback of each failure. They may quote the payload.
     """
 
@@ -107,11 +107,11 @@ class Worker:
     def handler(
         self, entrypoint: str, **options: Unpack[HandlerArguments]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Register a function as what does the jobs of an entrypoint.
+        """Register a function as the handler of an entrypoint.
 
         It takes a payload, a `Context`, both or none. The payload is parsed as the annotation of its parameter says:
         `bytes`, `str`, or anything that pydantic can validate from JSON. A function without `async` runs in a thread.
-        Of the handler of another worker, the function is taken, and none of the options.
+        If it is a handler of another worker, only its function is used, not its options.
 
         Args:
             entrypoint: the name under which jobs are enqueued.
@@ -119,11 +119,11 @@ class Worker:
                 keep_result; see `HandlerOptions`.
 
         Returns:
-            A decorator. What it makes is a `Handler`: it can be called like the function, and enqueues jobs.
+            A decorator that makes a `Handler`. It can be called like the function, and it enqueues jobs.
 
         Raises:
-            InvalidJobError: an option is wrong, or the entrypoint has a handler already.
-            TypeError: the function takes what a worker cannot give, or there is no such option.
+            InvalidJobError: an option has an invalid value, or the entrypoint has a handler already.
+            TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
         check_names("handler", options, OF_A_HANDLER)
         checked = HandlerOptions(**options)
@@ -144,19 +144,19 @@ class Worker:
         unique_key: str | None = None,
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Register a function as a handler whose jobs are enqueued on a schedule, whatever the number of workers.
+        """Register a function as a handler whose jobs are enqueued on a schedule, once for any number of workers.
 
         Args:
             cron: five fields, as in a crontab, or six, the first for seconds.
-            timezone: in which they are meant.
-            name: of the schedule and of the entrypoint; the function's name by default.
-            payload: what the handler gets, if it takes something.
-            unique_key: while a job that has it is not finished, no other is enqueued: what is due then is left out.
-            options: as of `handler`.
+            timezone: time zone of the fields.
+            name: name of the schedule and of the entrypoint; by default, the name of the function.
+            payload: payload of the jobs, if the handler takes one.
+            unique_key: unique key of the jobs. While a job with this key is unfinished, further ones are left out.
+            options: the options of `handler`.
 
         Raises:
-            InvalidJobError: the schedule is none, or an option is wrong.
-            TypeError: the function takes what a worker cannot give, or there is no such option.
+            InvalidJobError: the schedule is invalid, or an option has an invalid value.
+            TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
         check_names("cron", options, OF_A_CRON)
         checked = HandlerOptions(**options)
@@ -172,7 +172,7 @@ class Worker:
         return decorate
 
     def middleware(self, function: MiddlewareT) -> MiddlewareT:
-        """Register what stands around every handler; the first that is registered is the outermost.
+        """Register a function that is called around every handler. The first that is registered is the outermost.
 
         async def timed(ctx, call_next):
             return await call_next()
@@ -181,10 +181,10 @@ class Worker:
         return function
 
     def lifespan(self, function: LifespanT) -> LifespanT:
-        """Register what makes and ends the resources that all handlers share: see `Worker`.
+        """Register the context manager of the resources that all handlers share: see `Worker`.
 
         Raises:
-            InvalidJobError: there is one already.
+            InvalidJobError: the worker has a lifespan already.
         """
         if self._lifespan is not None:
             raise InvalidJobError("this worker has a lifespan already: let one open what the other does")
@@ -192,25 +192,25 @@ class Worker:
         return function
 
     async def run(self, queue: JobQueue, *, drain: bool = False, signals: bool = True) -> RunReport:
-        """Do the jobs of a queue, until stopped by `stop`, SIGTERM or SIGINT.
+        """Do the jobs of a queue until stopped by `stop`, SIGTERM or SIGINT.
 
-        Then no more jobs are claimed; those that run get `grace` to finish; the rest is handed back unharmed. A second
-        signal hands back at once.
+        A stopped worker claims no more jobs. Running jobs get `grace` to finish; the rest are handed back unharmed. A
+        second signal hands back at once.
 
         Args:
-            queue: any queue. If it is to be opened and is not open, it is opened, and closed in the end.
-            drain: end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
-            signals: whether to heed SIGTERM and SIGINT. Only in the main thread.
+            queue: any queue. A queue that needs opening and is not open is opened here, and closed in the end.
+            drain: True to end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
+            signals: True to stop at SIGTERM and SIGINT, which works only in the main thread.
 
         Returns:
-            What became of the jobs.
+            The number of jobs by outcome.
 
         Raises:
-            RuntimeError: it runs already, or has no handlers.
-            InvalidJobError: a setting is wrong, or the queue has no place for what a handler declares.
+            RuntimeError: the worker runs already, or has no handlers.
+            InvalidJobError: a setting is invalid, or the queue does not support what a handler declares.
             StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
-            JQueueError: for `give_up_after`, all slots were taken by handlers that do not stop.
-            QueueClosedError: somebody closed the queue meanwhile.
+            JQueueError: handlers that do not stop have taken all slots for `give_up_after`.
+            QueueClosedError: the queue was closed meanwhile.
         """
         if self._run is not None and not self._run.is_over:
             raise RuntimeError("this worker is running already: stop it first, or make another one")
@@ -231,7 +231,7 @@ class Worker:
             self._run = None
 
     def stop(self) -> None:
-        """Stop, as SIGTERM does; called twice, at once. From any thread; does nothing if it does not run."""
+        """Stop as SIGTERM does; a second call stops at once. Any thread may call it. Does nothing between runs."""
         run = self._run
         if run is not None:
             run.stop_from_anywhere()

@@ -1,6 +1,6 @@
-"""Running handlers: a task for each claimed job, and from how it ends, the outcome.
+"""Running handlers: one task for each claimed job, whose end decides the outcome.
 
-Nothing here waits for the queue: outcomes are reported, and sent by others.
+Nothing here waits for the queue: outcomes are reported here, and `settling` sends them.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from jqueue.worker.retries import (
 logger = logger_of("jqueue.worker")
 
 MEANT = (Retry, Discard, PayloadError, ResultError)
-"""Errors whose words say all: where they were raised tells nothing."""
+"""Errors whose text says everything: their traceback would add nothing."""
 
 JOB_TASK = "jqueue-job "
-"""The name of the task of a job, before the id of the job."""
+"""Prefix of the name of a job's task. The id of the job follows."""
 
 
 class Workshop:
-    """Where the jobs of one run are done.
+    """Does the jobs of one run.
 
     Args:
-        queue: where they come from.
+        queue: the queue of the jobs.
         hands: the state of the run.
-        calls: how each handler is called.
-        clock: dates deadlines.
+        calls: by entrypoint: the handler, its call, and True if it needs a context.
+        clock: gives the time for deadlines.
         entropy: draws backoffs.
-        resources: what the lifespan yielded.
+        resources: the value that the lifespan yielded.
         cancel_grace: seconds that a handler gets to end when it is told to stop.
-        is_real_interrupt: whether a KeyboardInterrupt can be one of the terminal's.
-        show_errors: whether messages and tracebacks of errors are logged.
+        is_real_interrupt: returns True if a KeyboardInterrupt may come from the terminal.
+        show_errors: True to log messages and tracebacks of errors.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Workshop:
         self._capabilities: Capabilities = queue.capabilities
 
     def begin(self, jobs: list[Job]) -> None:
-        """Start to work on jobs that were just claimed."""
+        """Start the work on jobs that were just claimed."""
         hands, loop = self._hands, self._loop
         now = loop.time()
         for job in jobs:
@@ -109,7 +109,7 @@ class Workshop:
         hands.begun.set()
 
     def stop(self, held: Held, reason: Reason) -> None:
-        """Tell a handler to stop. If it has not ended after a while, its job is given back regardless."""
+        """Tell a handler to stop. If it has not ended after `cancel_grace`, its job is given back regardless."""
         if held.decided or held.reason is not None:
             return
         held.reason = reason
@@ -122,14 +122,14 @@ class Workshop:
         held.timer = self._loop.call_later(self.cancel_grace, self.give_up, held)
 
     def lose(self, held: Held) -> None:
-        """The claim on a job is lost: its handler shall stop, and nothing more is sent."""
+        """Stop the handler of a job whose claim is lost. Nothing more is sent for the job."""
         if held.reason is None:
             self.stop(held, "lost")
         elif not held.decided:
             held.reason = "lost"
 
     def give_up(self, held: Held) -> None:
-        """Give back the job of a handler that does not stop. Its slot stays taken until it does."""
+        """Give back the job of a handler that does not stop. Its slot stays taken until the handler ends."""
         if held.decided:
             return
         job = held.job
@@ -145,7 +145,7 @@ class Workshop:
         self._conclude(held, self._stopped(held, None))
 
     def refuse(self, held: Held, error: JQueueError, *, uncertain: bool) -> None:
-        """The queue refused what a handler left: its result, or what was to be done in the commit of its ack."""
+        """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
         self._hands.free -= 1
         if isinstance(error, InvalidJobError):
             logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error)
@@ -155,7 +155,7 @@ class Workshop:
         self._hands.outcomes[-1].uncertain = uncertain
 
     def abandon(self, held: Held) -> None:
-        """Give back the job of a handler that does not stop: nobody waits any longer, for its thread neither."""
+        """Give back the job of a handler that does not stop, and wait no longer, not even for its thread."""
         if held.timer is not None:
             held.timer.cancel()
         self.give_up(held)
@@ -163,7 +163,7 @@ class Workshop:
             held.task.cancel()
 
     async def _work(self, held: Held, call: Call) -> None:
-        """The task of one job. However its handler ends, this returns."""
+        """Run the handler of one job. Only a KeyboardInterrupt of the terminal is raised; other errors are reported."""
         try:
             held.started = True
             if held.reason is not None:
@@ -177,7 +177,7 @@ class Workshop:
                 value = await call(held.job, held.context)
             if value is not None:
                 check_awaited(value)
-            if held.reason is not None:  # what it left undone when it was told to stop, nobody knows
+            if held.reason is not None:  # it was told to stop, and may have left work undone
                 raise asyncio.CancelledError
             outcome = self._finished(held, value)
         except BaseException as error:
@@ -196,7 +196,7 @@ class Workshop:
         self._hands.report(outcome)
 
     async def _in_process(self, held: Held, call: ProcessCall) -> Any:
-        """Call a handler in a process. Its time begins with its turn, and anew when a process has begun with it."""
+        """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
 
         def running(begun: bool) -> None:
             if held.reason is not None:
@@ -210,28 +210,28 @@ class Workshop:
                     held.context.deadline = self._deadline(held.handler)
 
         async with call.turn:
-            running(True)  # for middleware
+            running(True)  # starts the timeout for middleware
             return await call(held.job, held.context, running)
 
     def _finished(self, held: Held, value: Any) -> Outcome:
-        """The outcome of a handler that returned.
+        """Return the outcome of a handler that returned.
 
         Raises:
-            ResultError: its result is to be kept, and cannot be.
+            ResultError: its result must be kept, and cannot be.
         """
         job, handler, ctx = held.job, held.handler, held.context
         keep_result = handler.keep_result_of(job) if self._capabilities.results else None
         if keep_result is None:
             operation = Ack(job)
         else:
-            in_json = handler.home == "process"  # it is in there already
+            in_json = handler.home == "process"  # its process has converted the value already
             operation = Ack(job, value if in_json else json_value(handler.signature.returns, value), keep_result)
         if ctx is None:
             return Outcome(held, "succeeded", operation)
         return Outcome(held, "succeeded", operation, ctx.taken())
 
     def _end(self, held: Held, error: BaseException) -> None:
-        """A handler raised an error, or was stopped."""
+        """Note that a handler raised an error or was stopped, and report the outcome."""
         if held.timer is not None:
             held.timer.cancel()
         held.ended = True
@@ -248,11 +248,11 @@ class Workshop:
             self.fail(held, error)
 
     def _program_ends(self) -> bool:
-        """Whether the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
+        """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
         return self._runner is not None and self._runner.cancelling() > 0
 
     def _end_late(self, held: Held) -> None:
-        """A handler ended whose job is not its own any more."""
+        """Note that a handler has ended after its claim was lost or its job was given back."""
         self._hands.is_free_again(held)
         if not held.decided:
             held.decided = held.sent = True
@@ -263,7 +263,7 @@ class Workshop:
         self._hands.look_around()
 
     def _stopped(self, held: Held, error: BaseException | None) -> Decision:
-        """What becomes of a job whose handler was told to stop, and did, or did not in time."""
+        """Decide about a job whose handler was told to stop. `error` is None if it did not stop in time."""
         if held.reason == "cancelled":
             return CANCELLED
         if held.reason == "timeout":
@@ -300,7 +300,7 @@ class Workshop:
         return decision
 
     def _conclude(self, held: Held, decision: Decision) -> None:
-        """Report what was decided about a job."""
+        """Report the decision about a job."""
         held.decided = True
         if held.reason == "lost":
             held.sent = True
@@ -318,9 +318,9 @@ class Workshop:
 
 
 def nack_of(job: Job, decision: Decision, capabilities: Capabilities) -> Ack | Nack:
-    """The operation that says a decision to a queue, as far as the queue has a place for it."""
+    """Return the operation that tells a queue the decision, as far as the queue supports it."""
     if decision.dead and not capabilities.dead_letters:
-        return Ack(job)  # it would come back for ever
+        return Ack(job)  # after a nack it would come back for ever
     return Nack(
         job,
         delay=decision.delay if capabilities.delay else None,
