@@ -1,4 +1,4 @@
-"""The folder of one queue of dirq on the disk: how names and tokens are made, folders and files, and notes."""
+"""Access to the folder of one dirq queue: new names and tokens, folders, files and notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from jqueue.formats.files.notes import LARGEST, MORE, encoded, read_note, set_at
 from jqueue.formats.times import microseconds
 
 AHEAD = 3_600 * 1_000_000
-"""Microseconds: a name that lies farther ahead is a mistake of some clock, and no reason to be ahead, too."""
+"""Microseconds by which a known name may lie in the future, so that new names still go behind it.
+
+A name farther ahead comes from a wrong clock, and is not followed.
+"""
 
 NOTES = "note-"
 
@@ -29,7 +32,7 @@ _KINDS: dict[str, type] = {
 
 
 def _checked(note: dict[str, Any]) -> dict[str, Any]:
-    """A note that may have been written by anybody, without what is not of its type."""
+    """Return the fields of a note that have the right type: any program may have written the note."""
     found = {name: value for name, value in note.items() if value.__class__ is _KINDS.get(name)}
     timeout, headers = note.get("timeout"), note.get("headers")
     if isinstance(timeout, (int, float)):
@@ -40,18 +43,18 @@ def _checked(note: dict[str, Any]) -> dict[str, Any]:
 
 
 class Disk:
-    """One queue's folder.
+    """The folder of one queue.
 
     Args:
-        root: its path.
-        umask: of what is made; None means that of the process.
-        fsync: whether what is added is on the disk when `flush` returns.
-        attributes: whether notes are extended attributes, where the file system has them.
+        root: path of the folder.
+        umask: umask of new files and folders; None means that of the process.
+        fsync: True if `sync` and `flush` bring new files and names to the disk; if False, they do nothing.
+        attributes: True to keep notes in extended attributes, where the file system has them.
 
     Attributes:
-        known: whether the folder was there at some time.
-        newest: the number in the largest name that was seen.
-        notes_beside: whether notes may be in files of their own.
+        known: True if the folder was there at the last look.
+        newest: number in the largest name that was seen.
+        notes_beside: True if notes may be in files of their own.
     """
 
     def __init__(self, root: Path, umask: int | None, fsync: bool, attributes: bool) -> None:
@@ -67,13 +70,13 @@ class Disk:
         self._unsynced: list[int] = []
 
     def path(self, name: str) -> str:
-        """The path of a name below the queue's."""
+        """Return the path of a name in the queue's folder."""
         return f"{self.root}/{name}"
 
     # Names and tokens
 
     def new_name(self, now: datetime) -> str:
-        """The name of a new element: behind all that are known, however the clocks differ."""
+        """Return the name of a new element, behind all known ones even if another clock is ahead by up to `AHEAD`."""
         number = microseconds(now)
         for taken in (self._last, self.newest):
             if number <= taken < number + AHEAD:
@@ -82,7 +85,7 @@ class Disk:
         return element_name(number, os.getpid() & 15)
 
     def new_token(self, now: datetime, after: int = 0) -> int:
-        """Nanoseconds at which a lock is taken or confirmed, and nobody else confirms one."""
+        """Return a time in nanoseconds to take or confirm a lock with, which no other lock has."""
         token = microseconds(now) * 1000 + os.getpid() % 1000
         last = max(self._last_token, after)
         if token <= last < token + AHEAD * 1000:
@@ -93,7 +96,7 @@ class Disk:
     # Folders and files
 
     def make_folder(self, name: str) -> None:
-        """Make a folder of the queue, if it is not there, and the queue's own, if it never was.
+        """Make a folder in the queue if it is missing. Make the queue's own folder, too, if it was never there.
 
         Raises:
             StorageError: the queue's folder was there, and is gone.
@@ -118,19 +121,19 @@ class Disk:
         """Make a folder.
 
         Raises:
-            FileExistsError: it is there.
-            FileNotFoundError: that which it shall be in is not.
+            FileExistsError: the folder exists.
+            FileNotFoundError: its parent folder does not exist.
         """
         os.mkdir(path, 0o777)
         if self._umask is not None:
             os.chmod(path, 0o777 & ~self._umask)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a file with this content, which `sync` gets to the disk.
+        """Make a file with this content. `sync` brings it to the disk.
 
         Raises:
-            FileExistsError: it is there.
-            FileNotFoundError: its folder is not.
+            FileExistsError: the file exists.
+            FileNotFoundError: its folder does not exist.
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -148,15 +151,15 @@ class Disk:
             os.close(descriptor)
 
     def sync(self) -> None:
-        """See to it that what was made since is on the disk, if that was asked for.
+        """Bring everything made since the last `sync` to the disk, if `fsync` is True.
 
         Raises:
-            OSError: it is not known which of it is.
+            OSError: the disk failed, and it is not known which files are on it.
         """
         made, self._unsynced = self._unsynced, []
         try:
             if len(made) > 1 and hasattr(os, "posix_fadvise"):
-                for descriptor in made:  # the disk begins to write them all, or it would do so one by one
+                for descriptor in made:  # starts writing all of them; otherwise they go one by one
                     with suppress(OSError):
                         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             for descriptor in made:
@@ -166,10 +169,10 @@ class Disk:
                 os.close(descriptor)
 
     def read(self, path: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file does not exist.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -184,11 +187,11 @@ class Disk:
             os.close(descriptor)
 
     def condition(self, name: str, *files: str) -> Stamp:
-        """What tells whether what could not be done with an element is worth another try.
+        """Return a value that changes when a failed claim of an element is worth another try.
 
         Args:
-            name: of the element.
-            files: those in it that it consists of.
+            name: name of the element.
+            files: names of the files in the element that belong to its job.
         """
         found: list[int] = []
         for path in (name, *(f"{name}/{file}" for file in files)):
@@ -202,16 +205,16 @@ class Disk:
         return tuple(found)
 
     def touched(self, folder: str) -> None:
-        """Something was added to this folder of the queue."""
+        """Take note that an element was added to this folder: `flush` syncs it."""
         self._touched.add(self.path(folder))
 
     def made_in(self, path: str) -> None:
-        """All is in a folder that shall be there: `sync` gets its names to the disk."""
+        """Take note that all files of a new folder are made: `sync` brings their names to the disk."""
         if self._fsync:
             self._unsynced.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def flush(self) -> None:
-        """See to it that what was added stays there when the power fails, if that was asked for."""
+        """Sync the folders where elements were added, if `fsync` is True, so that they survive a power failure."""
         if self._fsync:
             for folder in self._touched:
                 flush(folder)
@@ -220,10 +223,10 @@ class Disk:
     # Notes
 
     def note(self, name: str) -> dict[str, Any]:
-        """What is noted with an element; empty, if nothing is.
+        """Return the note of an element; empty if it has none.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the element is gone.
         """
         path = self.path(name)
         found = read_note(path, attributes=self.attributes)
@@ -232,10 +235,10 @@ class Disk:
         return _checked(found) if found else found
 
     def write_note(self, name: str, note: dict[str, Any]) -> None:
-        """Note something with an element, instead of what was noted before.
+        """Replace the note of an element.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the element is gone.
         """
         if not self.notes_beside:
             content = encoded(note)
@@ -245,21 +248,21 @@ class Disk:
         write_note(self.path(name), note, self._beside(name), attributes=self.attributes)
 
     def carry_note(self, name: str, new: str) -> None:
-        """Have an element's note be that of another name of it, too.
+        """Make the note of an element that of its new name, too, if it is a file of its own.
 
         Raises:
-            FileExistsError: that name has a note.
+            FileExistsError: the new name has a note.
         """
         if self.notes_beside:
             with suppress(FileNotFoundError):
                 os.link(self._beside(name), self._beside(new))
 
     def rename(self, name: str, new: str) -> None:
-        """Give an element another name, and its note with it.
+        """Rename an element, and its note with it.
 
         Raises:
-            FileExistsError: that name has a note.
-            OSError: it is taken, or there is no such element, or no such folder.
+            FileExistsError: the new name has a note.
+            OSError: the new name is taken, or the element or the new folder does not exist.
         """
         self.carry_note(name, new)
         try:
@@ -270,7 +273,7 @@ class Disk:
         self.drop_note(name)
 
     def drop_note(self, name: str) -> None:
-        """Remove an element's note, where it does not go with it."""
+        """Remove the note of an element, if it is a file of its own. An attribute goes with the element."""
         if self.notes_beside:
             with suppress(FileNotFoundError):
                 os.unlink(self._beside(name))

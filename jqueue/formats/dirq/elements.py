@@ -1,13 +1,13 @@
-"""The kind of dirq's queues whose elements are folders, with a file for each piece of data.
+"""`DirqElements`: a queue of dirq whose elements are folders, with a file for each piece of data.
 
     00000000/5fb8a3c91e2403/body       the payload, by the schema that all programs are told
     00000000/5fb8a3c91e2403/header     a table of headers
-    00000000/5fb8a3c91e2403/locked/    somebody has locked it
+    00000000/5fb8a3c91e2403/locked/    a program has locked it
     temporary/, obsolete/              being added, being removed
 
-A claim's token is the time of its `locked`, which nobody else sets. An element that is finished, buried or put to the
-back is renamed with the lock in it, and looked at there: whoever has it under its new name has it alone. If the lock
-in it turns out to be another's, it goes back to its place.
+The token of a claim is the time of its `locked/`, which no other program sets. To finish an element, to bury it or to
+put it to the back, jqueue renames it with the lock in it. Under the new name no other program can lock it, so the lock
+is checked there. If the lock is another program's, the element is renamed back.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ from jqueue.formats.port import Change, Kept, Lost
 from jqueue.formats.times import microseconds, moment
 
 MAXELTS = 16_000
-"""So many elements in a folder, and the next one is begun."""
+"""Number of elements in a folder from which the next folder is used."""
 
 TEMPORARY, OBSOLETE, LOCKED = "temporary", "obsolete", "locked"
 OURS = ".jq"
-"""What dirq does not take for an element: while it is young, Python's purge removes it too early."""
+"""Suffix of jqueue's folders in `temporary` and `obsolete`, which dirq does not take for elements.
+
+Without it, Python's purge would remove young ones too early.
+"""
 
 
 class DirqElements(DirqStore):
     """A queue of dirq whose elements are folders (`Queue`, `Directory::Queue::Normal`) as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job.
-        schema: what the elements consist of, which is not on the disk.
-        maxelts: how many go into one folder.
+        path: path of the folder, which the first job creates.
+        schema: pieces of data in the elements. The schema is not on the disk; None means the default `Schema()`.
+        maxelts: number of elements in a folder from which the next folder is used.
         settings: see `DirqStore`: entrypoint, umask, maxtemp, maxlock, fsync.
     """
 
@@ -70,7 +73,7 @@ class DirqElements(DirqStore):
         self.capabilities = replace(CAPABILITIES, headers=self._schema.headers is not None)
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads and headers. Those that cannot be read are left out."""
+        """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
@@ -81,11 +84,11 @@ class DirqElements(DirqStore):
         if any(map(FOLDER.fullmatch, names)) and not names & {TEMPORARY, OBSOLETE}:
             raise StorageFatalError(f"{self._root!r} is a queue of dirq's simple kind: kind=simple reads it")
 
-    # Looking
+    # Reading
 
     def _stamp(self, name: str) -> tuple[Stamp, bool]:
         found = os.lstat(self._disk.path(name))
-        if not stat.S_ISDIR(found.st_mode):  # nor a link to one, which is not the queue's to empty
+        if not stat.S_ISDIR(found.st_mode):  # nor may it be a link to a folder, which is not the queue's to empty
             raise NotADirectoryError
         stamp = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
         return stamp, found.st_nlink != 2 and os.path.lexists(self._lock_path(name))  # some file systems count no links
@@ -107,7 +110,7 @@ class DirqElements(DirqStore):
         return tuple(folder.elements)
 
     def _with_content(self, job: Job, name: str) -> Job:
-        """The job with its payload and headers.
+        """Return the job with its payload and headers.
 
         Raises:
             FileNotFoundError: there is no payload.
@@ -142,7 +145,11 @@ class DirqElements(DirqStore):
                             yield f"{folder}/{name}"
 
     def _discard(self, name: str, now: datetime) -> None:
-        """What was on its way out with its lock and its payload may be somebody else's: it goes back."""
+        """Remove a leftover, or put it back where it was.
+
+        An element that jqueue began to remove, and that still has its lock and its payload, goes back: another program
+        may have locked it.
+        """
         folder, _, element = name.removesuffix(OURS).partition("/")
         path = self._disk.path(name)
         whole = os.path.exists(self._lock_path(name)) and os.path.exists(f"{path}/{self._schema.mandatory}")
@@ -172,7 +179,7 @@ class DirqElements(DirqStore):
                 self._disk.made_in(path)
             except FileExistsError:
                 element = self._disk.new_name(now)
-            except FileNotFoundError:  # or somebody has tidied up
+            except FileNotFoundError:  # the folder does not exist yet, or was purged
                 self._disk.make_folder(TEMPORARY)
                 self._disk.make_folder(OBSOLETE)
             except OSError:
@@ -201,15 +208,15 @@ class DirqElements(DirqStore):
         return name
 
     def _rename_to_the_back(self, source: str, now: datetime, element: str = "") -> str:
-        """Give an element a name behind all others: in the last folder, or the next one if that is full.
+        """Give an element a name behind all others: in the last folder, or in the next one if that is full.
 
         Args:
-            source: where it is.
+            source: current name of the element.
             now: the time.
-            element: its name in that folder, if it has not been taken in this moment; empty for a new one.
+            element: name to try first in that folder; empty for a new one.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the element is gone.
         """
         folder = self._last_folder(now)
         for _ in range(TRIES):
@@ -230,7 +237,7 @@ class DirqElements(DirqStore):
         raise self._too_many_tries("an element of {} could not be moved")
 
     def _last_folder(self, now: datetime) -> str:
-        """The folder for the next element. What there is is looked up once for all changes of a moment."""
+        """Return the folder for the next element. The folders are read once for all changes with the same `now`."""
         if self._last is None or self._last[0] is not now:
             self._look_at_top(now.timestamp())
             name = max(self._folders, default="00000000")
@@ -278,7 +285,12 @@ class DirqElements(DirqStore):
         os.rmdir(self._lock_path(name))
 
     def _check(self, place: Place, name: str | None = None) -> None:
-        """See to it that a lock is still the one that was seen, wherever the element is by now."""
+        """Raise Lost if the lock has changed since it was last seen.
+
+        Args:
+            place: the element with its lock, as last seen.
+            name: current name of the element, if it was renamed.
+        """
         if os.stat(self._lock_path(name or place.name)).st_mtime_ns != place.token:
             raise Lost
 
@@ -324,7 +336,7 @@ class DirqElements(DirqStore):
     def _revive(self, change: Change, now: datetime) -> Kept:
         job, name = change.new, change.place
         with suppress(FileNotFoundError):
-            os.rmdir(self._lock_path(name))  # of whoever buried it and ended before
+            os.rmdir(self._lock_path(name))  # left by a program that died while it buried the job
         self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
         name = self._rename_to_the_back(name, now)
         return Kept(job.evolve(sequence=number_of(name[-14:])), name)
@@ -350,17 +362,21 @@ class DirqElements(DirqStore):
                 self._disk.make_folder(OBSOLETE)
         self._put_back_if_lost(name, place)
         self._remove_all(self._disk.path(name), locked=not place.is_hidden)
-        self._disk.drop_note(place.name)  # last: until then it may go back
+        self._disk.drop_note(place.name)  # last: if we die before, the element may be put back
         return Kept(job, "")
 
     def _check_beat(self, place: Place) -> None:
-        """See to it that nobody has confirmed a claim since it was seen: it may be taken for a stale one."""
+        """Raise Lost if the claim was lost or confirmed since it was last seen: it may be about to end as stale."""
         self._check(place)
         if os.stat(self._disk.path(place.name)).st_mtime_ns != place.beat:
             raise Lost
 
     def _put_back_if_lost(self, name: str, place: Place) -> None:
-        """An element was renamed: if the lock in it is not the one that was seen, it goes back where it was."""
+        """Check the lock of a renamed element. If it has changed since it was last seen, undo the rename.
+
+        Raises:
+            Lost: the lock has changed, and the element is back under its old name.
+        """
         try:
             if place.token:
                 self._check(place, name)
@@ -376,5 +392,5 @@ class DirqElements(DirqStore):
             if locked:
                 os.rmdir(f"{path}/{LOCKED}")
             os.rmdir(path)
-        except OSError:  # there is more in it than a job has
+        except OSError:  # the element has more files than a job
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The folders of a queue of dirq as they were found: their names, and the elements in them."""
+"""The folders of a dirq queue as they were last read: their names, and the elements in them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from jqueue.domain.models import JobStatus
 from jqueue.formats.port import Kept
 
 SURE = 0.05
-"""Seconds after which a time that has not moved says that nothing has changed: file systems count time in ticks."""
+"""Seconds after which an unchanged folder time is trusted: two changes may fall into one tick of the file system."""
 
 Stamp = tuple[int, ...]
 
 
 class Seen(NamedTuple):
-    """An element as it was found.
+    """An element as it was last read.
 
     Attributes:
-        stamp: what moves when it is changed.
-        kept: the job; None if it is none.
-        locked: whether somebody has it.
+        stamp: inode and times of the element, which change with it.
+        kept: the job of the element; None if it is ignored.
+        locked: True if a program has locked the element.
     """
 
     stamp: Stamp
@@ -29,10 +29,11 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, stamp: Stamp, kept: Kept | None, locked: bool) -> Seen:
-        """An element whose job was read after its stamp.
+        """Make the entry of an element whose job was read after its stamp.
 
-        If the lock came or went between the two, the stamp is that of no element, so that the next look reads the job
-        again. Linux counts a link out before the name is gone: the stamp may be the last one, and the job locked.
+        If the lock came or went between the two, the stamp is left empty, so that the next scan reads the job again.
+        Linux counts a removed link down before its name is gone. So the stamp may already be the final one while the
+        job still looks locked.
         """
         agree = kept is None or kept.job.status is JobStatus.DEAD or locked == bool(kept.job.heartbeat_at)
         return cls(stamp if agree else (), kept, locked)
@@ -41,12 +42,12 @@ class Seen(NamedTuple):
 class Listing:
     """The names in a folder, read again only when they may have changed.
 
-    A list is trusted if the folder had the same time a moment before the list was made as after it, so that no change
-    can hide in the same tick. No clock is compared with that of the file system.
+    A list is trusted if the folder already had its present time `SURE` seconds before the list was made. So no change
+    can hide in the same tick. The clock of the file system is not compared with any other clock.
 
     Attributes:
-        names: as they were found.
-        missing: whether there is no such folder.
+        names: the names as they were last read.
+        missing: True if there is no such folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -58,14 +59,14 @@ class Listing:
         self._sure = False
 
     def has_moved(self) -> bool:
-        """Whether it may have changed since it was read."""
+        """Return True if the folder may have changed since it was read."""
         return not self._sure or self._modified() != self._time
 
     def read(self, now: float) -> bool:
-        """Read it if it may have changed. Returns whether it was read.
+        """Read the folder if it may have changed. Returns True if it was read.
 
         Args:
-            now: seconds, of which only differences count.
+            now: the time in seconds, of any clock: only differences count.
         """
         modified = self._modified()
         if modified != self._time or self._time is None:
@@ -88,12 +89,12 @@ class Listing:
 
 
 class Folder:
-    """One of the folders of elements, as it was found.
+    """One of the folders of elements, as it was last read.
 
     Attributes:
-        listing: its names.
-        elements: the names of elements, in order.
-        seen: what they are.
+        listing: names in the folder.
+        elements: names of the elements, in order.
+        seen: the elements by name.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""How dirq calls things, and how it writes tables: the rules that all its programs share.
+"""Names, tables and schemas of dirq: the rules that all its programs share.
 
 5fb8a3c0/5fb8a3c91e2403        a folder and an element: seconds, microseconds and a digit, in hexadecimal
 00000000/5fb8a3c91e2403        in the other kind, folders are counted
@@ -18,12 +18,12 @@ FOLDER = re.compile(r"[0-9a-f]{8}")
 ELEMENT = re.compile(r"[0-9a-f]{14}")
 
 HIDDEN = ".jqueue"
-"""A folder beside those of the queue, which programs of dirq do not look into."""
+"""Name of jqueue's own folder in the queue, which programs of dirq do not look into."""
 
 DEAD, MOVING = "dead-", "moving-"
 
 LAST_SECOND = 0xFFFFFFFF
-"""Names have no room for more seconds than that."""
+"""Largest number of seconds since 1970 that fits into a name."""
 
 _FIELD = re.compile(r"([0-9a-zA-Z]+):(binary|string|table)([?*]{0,2})")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
@@ -32,29 +32,29 @@ _SIGN, _ESCAPE = re.compile(r"[\\\t\n]"), re.compile(r"\\[\\tn]")
 
 
 def element_name(number: int, digit: int) -> str:
-    """The name of an element.
+    """Return the name of an element.
 
     Args:
         number: microseconds since 1970.
-        digit: from 0 to 15, so that programs that add in the same moment differ.
+        digit: 0 to 15; it tells apart programs that add an element in the same microsecond.
     """
     seconds, rest = divmod(number, 1_000_000)
     return f"{min(seconds, LAST_SECOND):08x}{rest:05x}{digit:x}"
 
 
 def number_of(element: str) -> int:
-    """The microseconds since 1970 that an element's name says."""
+    """Return the microseconds since 1970 in the name of an element."""
     return int(element[:8], 16) * 1_000_000 + int(element[8:13], 16)
 
 
 class Place(NamedTuple):
-    """Where a job is, as `Kept.place` says it: `name`, `name*token*beat`, or `name!token!beat`.
+    """Place of a job. As a text, in `Kept.place`, it is `name`, `name*token*beat` or `name!token!beat`.
 
     Attributes:
-        name: the path below that of the queue.
-        token: the nanoseconds that tell this lock from others of the element; 0 if it is not locked.
-        beat: the nanoseconds at which the lock was last confirmed.
-        ours: whether the lock is that of a claim, and not of another program.
+        name: path of the element, relative to the queue's folder.
+        token: time in nanoseconds that tells this lock from other locks of the element; 0 if it is not locked.
+        beat: time in nanoseconds at which the lock was last confirmed.
+        ours: True if the lock is a claim of jqueue; False if another program holds it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """The place that `str` has made a text of."""
+        """Parse the text that `str` makes of a place."""
         sign = "!" if "!" in text else "*"
         name, _, lock = text.partition(sign)
         token, _, beat = lock.partition(sign)
@@ -76,27 +76,27 @@ class Place(NamedTuple):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is where programs of dirq do not look."""
+        """True if the element is in jqueue's own folder, where programs of dirq do not look."""
         return self.name.startswith(HIDDEN)
 
     @property
     def element(self) -> str:
-        """The element's `folder/name`, of a hidden one that which it had."""
+        """The element's `folder/name`; for a hidden element, its name from before."""
         if not self.is_hidden:
             return self.name
         return self.name.partition("-")[2].replace("-", "/", 1)
 
 
 def hidden(prefix: str, element: str) -> str:
-    """Where an element goes that the programs of dirq shall not see."""
+    """Return the name that hides an element from the programs of dirq."""
     return f"{HIDDEN}/{prefix}{element.replace('/', '-')}"
 
 
 def encode_table(table: Mapping[str, str]) -> bytes:
-    """A table as a file: a line for each key, in order.
+    """Encode a table as the content of a file: a line for each key, in sorted order.
 
     Raises:
-        InvalidJobError: it has a surrogate, for which UTF-8 has no bytes.
+        InvalidJobError: a text contains a surrogate, which UTF-8 cannot encode.
     """
     lines = [f"{_escaped(key)}\t{_escaped(table[key])}\n" for key in sorted(table)]
     try:
@@ -106,10 +106,10 @@ def encode_table(table: Mapping[str, str]) -> bytes:
 
 
 def decode_table(content: bytes) -> dict[str, str]:
-    """The table that a file holds. Line breaks before and after all lines are passed over, as dirq does.
+    """Decode the table in the content of a file. As in dirq, line breaks at the start and at the end are ignored.
 
     Raises:
-        ValueError: it is none; the content is not shown.
+        ValueError: the content is not a table; the message does not show it.
     """
     try:
         text = content.decode("utf-8").strip("\n")
@@ -134,14 +134,14 @@ def _unescaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the elements of a queue consist of, as a job sees it.
+    """The pieces of data in the elements of a queue, and their meaning for a job.
 
     Attributes:
-        payload: the piece of data that is the payload.
-        text: whether that is text, which has to be UTF-8.
-        headers: the table that holds the headers; None if there is none.
-        optional: whether that may be missing.
-        strings: optional texts, each a header of its own name.
+        payload: name of the piece that holds the payload.
+        text: True if the payload is text, which must be UTF-8.
+        headers: name of the table that holds the headers; None if there is none.
+        optional: True if that table may be missing.
+        strings: names of optional texts. Each is a header with the same name.
         may_be_missing: True if elements without a payload are jobs whose payload is empty.
     """
 
@@ -154,16 +154,16 @@ class Schema:
 
     @classmethod
     def parse(cls, schema: str, payload: str, headers: str | None) -> Schema:
-        """The schema of a text such as `body:binary,header:table?`.
+        """Parse a schema such as `body:binary,header:table?`.
 
         Args:
-            schema: name and kind of each piece of data; with a question mark where it may be missing. As for dirq, a
-                star says nothing here, and one piece must be mandatory.
-            payload: which of them is the payload.
-            headers: which of them holds the headers; None means `header`, if there is such a table.
+            schema: name and kind of each piece of data. A question mark means that the piece may be missing. As in
+                dirq, a star has no meaning here, and at least one piece must be mandatory.
+            payload: name of the piece that holds the payload.
+            headers: name of the table that holds the headers; None means `header`, if there is such a table.
 
         Raises:
-            ValueError: it is none, or has something that a job has no place for.
+            ValueError: the text is not a schema, or a job cannot hold all of its mandatory pieces.
         """
         fields: dict[str, tuple[str, bool]] = {}
         for text in schema.split(","):
@@ -188,14 +188,14 @@ class Schema:
 
     @property
     def mandatory(self) -> str:
-        """The piece of data that each element has."""
+        """Name of a piece of data that each element has."""
         return self.headers if self.may_be_missing and self.headers is not None else self.payload
 
     def files(self, job: Job) -> dict[str, bytes]:
-        """The files of an element, and what is in each.
+        """Return the files of a job's element: names and contents.
 
         Raises:
-            InvalidJobError: the payload is not text, and the schema wants some.
+            InvalidJobError: the payload must be text and is not UTF-8, or the table has a surrogate.
         """
         if self.text:
             try:

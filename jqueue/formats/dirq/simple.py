@@ -1,14 +1,14 @@
-"""dirq, or Directory::Queue: a folder of folders of elements; docs/formats.md has both kinds of it.
+"""`DirqSimple`: a queue of dirq (Directory::Queue) of the simple kind; docs/formats.md describes both kinds.
 
-    5fb8a3c0/5fb8a3c91e2403          an element of the simple kind: a file with nothing but the payload
-    5fb8a3c0/5fb8a3c91e2403.lck      a second link to it: somebody has locked it
+    5fb8a3c0/5fb8a3c91e2403          an element: a file with nothing but the payload
+    5fb8a3c0/5fb8a3c91e2403.lck      a second link to it: a program has locked it
     5fb8a3c0/5fb8a3c91e2403.tmp      being added
 
-Programs of dirq and of jqueue can work on one folder at a time: locks are taken in the same way, and an element leaves
-its name by one rename or removal, which the file system lets one program do. What the format has no place for is kept
-in a note with each element (`jqueue.formats.files.notes`), and dead jobs in a folder that dirq does not look into.
+Programs of dirq and of jqueue can work on one folder at the same time. They take locks in the same way. An element is
+renamed or removed in one step, which the file system lets only one program do. Fields that the format cannot hold are
+in a note with each element (`jqueue.formats.files.notes`). Dead jobs are in a folder that dirq does not look into.
 
-`DirqElements`, in a module of its own, is the other kind, whose elements are folders.
+`DirqElements`, in a module of its own, is the other kind: its elements are folders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jqueue.formats.port import Change, Kept, Lost
 from jqueue.formats.times import microseconds, moment
 
 GRANULARITY = 60
-"""Seconds whose elements share a folder."""
+"""Length in seconds of the period whose elements share a folder."""
 
 LOCK, PART = ".lck", ".tmp"
 
@@ -38,8 +38,8 @@ class DirqSimple(DirqStore):
     """A queue of dirq's simple kind (`QueueSimple`, `Directory::Queue::Simple`) as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job.
-        granularity: seconds whose elements share a folder.
+        path: path of the folder, which the first job creates.
+        granularity: length in seconds of the period whose elements share a folder.
         settings: see `DirqStore`: entrypoint, umask, maxtemp, maxlock, fsync.
     """
 
@@ -49,7 +49,7 @@ class DirqSimple(DirqStore):
         self._settings["granularity"] = granularity
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads."""
+        """Return these jobs with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
             with suppress(FileNotFoundError, PermissionError):
@@ -62,7 +62,7 @@ class DirqSimple(DirqStore):
                 f"{self._root!r} is a queue of dirq whose elements are folders: kind=queue reads it"
             )
 
-    # Looking
+    # Reading
 
     def _stamp(self, name: str) -> tuple[Stamp, bool]:
         path = self._disk.path(name)
@@ -107,7 +107,7 @@ class DirqSimple(DirqStore):
     # Adding
 
     def _write_part(self, change: Change, now: datetime) -> str:
-        """Write a new element under a name that ends in .tmp. Returns its name without that."""
+        """Write a new element under a name that ends in .tmp. Returns that name without the ending."""
         note = self._note_of_new(change, headers=True)
         name = self._new_place(now)
         for _ in range(TRIES):
@@ -117,7 +117,7 @@ class DirqSimple(DirqStore):
                     self._disk.write_note(name + PART, note)
             except FileExistsError:
                 name = self._new_place(now)
-            except FileNotFoundError:  # or somebody has tidied up
+            except FileNotFoundError:  # the folder does not exist yet, or was purged
                 self._disk.make_folder(name[:8])
             except OSError:
                 self._drop_part(name)
@@ -156,7 +156,7 @@ class DirqSimple(DirqStore):
         token = self._disk.new_token(now)
         try:
             os.utime(path, ns=(token, token))
-        except FileNotFoundError:  # somebody has removed it, locked or not
+        except FileNotFoundError:  # another program has removed the element in spite of the lock
             os.unlink(path + LOCK)
             raise
         note = self._disk.note(name)
@@ -168,7 +168,7 @@ class DirqSimple(DirqStore):
         self._disk.write_note(name, without(note, "next", "from"))
         payload = self._disk.read(path + LOCK)
         if os.stat(path + LOCK).st_mtime_ns != token:
-            raise Lost  # the lock was taken for an old one, and somebody else has it now
+            raise Lost  # another program took our lock for an old one, and has locked the element itself
         values = {"attempt": note["attempt"], "failures": note["failures"], "heartbeat_at": moment(token // 1000)}
         values["payload"] = payload
         place = Place(name, token, token)
@@ -189,7 +189,7 @@ class DirqSimple(DirqStore):
         os.unlink(self._disk.path(name) + LOCK)
 
     def _check(self, place: Place) -> None:
-        """See to it that a lock is still the one that was seen."""
+        """Raise Lost if the lock has changed since it was last seen."""
         if os.stat(self._disk.path(place.name) + LOCK).st_mtime_ns != place.token:
             raise Lost
 
@@ -251,25 +251,29 @@ class DirqSimple(DirqStore):
         self._disk.drop_note(place.name)
         return Kept(job.evolve(payload=payload), "")
 
-    # Moving: an element is out of sight until it has its new name, so that whoever wants its old one has lost it
+    # Moving: an element is hidden until it has its new name, so that no other program can take it by the old one
 
     def _take_away(self, place: Place, prefix: str) -> str:
-        """Take an element out of its folder, if its lock is the one that was seen. Returns its name."""
+        """Hide an element, unless its lock has changed since it was last seen. Returns its hidden name.
+
+        Raises:
+            Lost: another program has locked the element.
+        """
         name, path = hidden(prefix, place.element), self._disk.path(place.name)
         if place.token:
             self._check(place)
         self._disk.make_folder(HIDDEN)
         os.rename(path, self._disk.path(name))
         with suppress(FileNotFoundError):
-            os.unlink(path)  # two links to one file: a rename leaves both
+            os.unlink(path)  # a rename from one link of a file to another leaves both
         if place.token and os.stat(self._disk.path(name)).st_mtime_ns != place.token:
-            os.link(self._disk.path(name), path)  # somebody else has locked it in this moment
+            os.link(self._disk.path(name), path)  # another program has locked it in the meantime
             os.unlink(self._disk.path(name))
             raise Lost
         return name
 
     def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> Kept:
-        """Give an element that was taken away a name behind all others."""
+        """Give a hidden element a new name behind all others."""
         note = self._ended(source, job) | {"id": job.id, "from": place.element}
         name = self._link_to_the_back(source, note, now)
         self._forget(source, place)
@@ -299,7 +303,11 @@ class DirqSimple(DirqStore):
             return False
 
     def _end_move(self, source: str, now: datetime) -> str:
-        """Bring to its end what somebody has begun and left. Returns the element's new name."""
+        """Finish a move that its program abandoned. Returns the element's new name.
+
+        Raises:
+            Lost: the move is not abandoned yet.
+        """
         if not self._is_abandoned(source, now):
             raise Lost
         note, place = self._disk.note(source), Place(source)
@@ -312,8 +320,8 @@ class DirqSimple(DirqStore):
         return name
 
     def _forget(self, source: str, place: Place) -> None:
-        """An element has been moved: nothing is left of what it was before."""
+        """Remove what is left of a moved element: its old lock, its hidden name and the note of that."""
         for done in (self._disk.path(place.element) + LOCK, self._disk.path(source)):
             with suppress(FileNotFoundError):
                 os.unlink(done)
-        self._disk.drop_note(source)  # last, or whoever ends the move would know nothing of it
+        self._disk.drop_note(source)  # last: a program that finishes the move needs the note

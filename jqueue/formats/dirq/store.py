@@ -1,7 +1,7 @@
-"""What both kinds of dirq's queues have in common: a folder of folders of elements, looked at and changed one by one.
+"""`DirqStore`: the common parts of both kinds of dirq queues, which are folders of folders of elements.
 
-Who holds a lock is nowhere on the disk. So each claim of ours gives its lock a time that no other lock has, its token,
-and says it in the element's note. A lock whose time is not in the note is that of another program.
+dirq does not record the holder of a lock. So each claim of jqueue gives its lock a time that no other lock has, the
+token, and writes the token into the element's note. A lock whose time is not in the note belongs to another program.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from jqueue.runtime.system import forks
 CAPABILITIES = OF_ALL
 
 MAXTEMP, MAXLOCK = 300.0, 600.0
-"""Seconds after which dirq takes what is being added, and locks, for left behind."""
+"""Seconds after which dirq takes an unfinished element, and a lock, for left behind."""
 
 NEVER = 100 * 365 * 86_400.0
 
 SETTLED = 2_000_000_000
-"""Nanoseconds after which a file that has not moved since is taken for the one that was seen."""
+"""Age in nanoseconds from which the stamp of an element is trusted: a younger element is read at each scan."""
 
 ABANDONED = 10.0
-"""Seconds after which somebody who was moving an element has not come to the end of it."""
+"""Seconds after which an unfinished move or removal of an element is taken for abandoned."""
 
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
 
 AT_ONCE = 32
-"""So many new elements are open at a time."""
+"""Number of new elements to keep open at a time."""
 
 TRIES = 100
 
 Result = TypeVar("Result")
 
 NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error")
-"""The fields of a job that its note says as they are."""
+"""Fields of a job that its note stores unchanged."""
 
 _PLAIN = dict(Job(id="-", entrypoint="-", payload=b"", created_at=moment(0)).__dict__)
 
@@ -64,13 +64,13 @@ class DirqStore(ABC):
     """A folder of dirq as a store of jobs.
 
     Args:
-        path: of the folder; it is made with the first job. A relative path stays what it is now.
-        entrypoint: of elements that programs of dirq have added; the name of the folder by default.
-        umask: of what is made here; None means that of the process.
-        maxtemp: seconds after which what was being added is removed; 0 means never.
+        path: path of the folder, which the first job creates. A relative path is resolved now.
+        entrypoint: entrypoint of elements that programs of dirq have added; by default the name of the folder.
+        umask: umask of new files and folders; None means that of the process.
+        maxtemp: seconds after which an unfinished element is removed; 0 means never.
         maxlock: seconds after which the lock of another program is removed; 0 means never.
-        fsync: whether a job is on the disk before its enqueue returns; programs of dirq do not see to it.
-        attributes: whether what the format has no place for is kept in extended attributes, where there are any.
+        fsync: True to bring a job to the disk before its enqueue returns. Programs of dirq do not do that.
+        attributes: True to keep notes in extended attributes, where the file system has them.
     """
 
     capabilities: Capabilities = CAPABILITIES
@@ -116,32 +116,32 @@ class DirqStore(ABC):
 
     @property
     def name(self) -> str:
-        """The path of the folder."""
+        """Path of the folder."""
         return str(self.path)
 
     def exists(self) -> bool:
-        """Whether there is a folder."""
+        """Return True if the folder exists."""
         return self.path.exists()
 
     def watched(self) -> list[Path]:
-        """The folders that change when a job is added: that of the queue, and the last of its folders."""
+        """Return the folders that change when a job is added: the queue's folder, and the last two folders in it."""
         root = self.path
         return [root, *(root / name for name in sorted(self._folders)[-2:])]
 
     def finished(self) -> dict[str, int]:
-        """Jobs that jqueue has acked of late, by any process."""
+        """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
         return self._acked.read()
 
     def _alone(self) -> Lock:
-        """What keeps other threads away: somebody may look while a change is carried out."""
-        if self._forks != forks():  # whichever thread had it, it is not in this process
+        """Return the lock that lets one thread at a time use the store: a reader may come while a change is made."""
+        if self._forks != forks():  # a thread that held it is not in this process
             self._guard, self._forks = Lock(), forks()
         return self._guard
 
-    # What is there
+    # Reading
 
     def has_moved(self) -> bool:
-        """Whether anything may have changed since the last scan."""
+        """Return True if anything may have changed since the last scan."""
         with self._alone():
             folders = (self._hidden, *self._folders.values())
             return (
@@ -152,7 +152,7 @@ class DirqStore(ABC):
             )
 
     def scan(self, now: datetime) -> list[Kept]:
-        """Every element, and every dead job."""
+        """Return every element and every dead job."""
         with self._alone():
             return self._scan(now)
 
@@ -237,10 +237,10 @@ class DirqStore(ABC):
         return False
 
     def _kept(self, name: str) -> Kept | None:
-        """The job at a place as it is now; None if there is none for us to show.
+        """Return the job at a place as it is now.
 
         Raises:
-            FileNotFoundError: it has left.
+            FileNotFoundError: the element is gone.
         """
         place, note = Place(name), self._disk.note(name)
         status: dict[str, Any] = {}
@@ -260,7 +260,7 @@ class DirqStore(ABC):
         return Kept(self._job(place, note, **status), str(place))
 
     def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
-        """The job that an element is: what its note says, then these values, which its place says."""
+        """Return the job of an element: first the fields of its note, then these values, which come from its place."""
         job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), PLACES)
         created = note.get("created")
         if created is None:
@@ -273,11 +273,11 @@ class DirqStore(ABC):
         return trusted_job({**job, **values})
 
     def _note_of_new(self, change: Change, *, headers: bool) -> dict[str, Any]:
-        """The note of a new job; empty if it is like those that programs of dirq add.
+        """Return the note of a new job; empty if a program of dirq could have added the same job.
 
         Args:
-            change: its arrival. A job from another queue keeps its id, and what has become of it.
-            headers: True if the note keeps the headers, as the elements have no place for them.
+            change: the addition of the job. A job from another queue keeps its id and its history.
+            headers: True to keep the headers in the note, as the elements of the simple kind cannot hold them.
         """
         job = change.new
         said: dict[str, Any] = {
@@ -297,21 +297,21 @@ class DirqStore(ABC):
         return {name: value for name, value in said.items() if value}
 
     def _note_of_claim(self, change: Change, note: dict[str, Any], token: int) -> dict[str, Any]:
-        """The note of a job that is claimed by a lock with this token."""
+        """Return the note of a job that is claimed by a lock with this token."""
         old, job = change.old, change.new
         attempt = max(job.attempt, note.get("attempt", 0) + 1)
         failures = note.get("failures", 0) + job.failures - old.failures
         return note | {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
 
     def _ended(self, name: str, job: Job) -> dict[str, Any]:
-        """The note of a job whose claim has ended."""
+        """Return the note of a job whose claim has ended."""
         note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
         return without(note, "token", "next", "timeout", "dead_at")
 
-    # What is done: a method for each step, called after it
+    # Steps: one method for each, named after it
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Do each change by itself."""
+        """Make each change by itself."""
         with self._alone():
             return self._carry_out(changes, now)
 
@@ -328,7 +328,7 @@ class DirqStore(ABC):
             for change, outcome in zip(changes, outcomes, strict=True)
             if change.acked and not isinstance(outcome, Exception)
         ]
-        with suppress(OSError):  # what is done is done
+        with suppress(OSError):  # the jobs are acked all the same
             self._acked.remember(acked)
         try:
             self._disk.flush()
@@ -343,10 +343,10 @@ class DirqStore(ABC):
         return outcomes
 
     def _add(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Add new elements, in order: all are written, all get to the disk, and then each gets its name.
+        """Add new elements in order: write all, sync all to the disk, then give each its name.
 
-        A disk that is asked for one file after the other writes its journal each time. Asked for many that it has
-        begun to write, it does so about once.
+        If files are written and synced one by one, the file system writes its journal each time. If many are synced
+        whose writing has already begun, it writes its journal about once.
         """
         outcomes: list[Outcome] = []
         for first in range(0, len(changes), AT_ONCE):
@@ -367,7 +367,7 @@ class DirqStore(ABC):
         return outcomes
 
     def _published(self, part: str, change: Change, now: datetime) -> Kept:
-        """A new job as it stands: known by its name from now on, unless it came from elsewhere."""
+        """Publish a new element. Its name becomes the job's id, unless the job comes from another queue."""
         name, place = self._name(part, change, now)
         job, number = change.new, number_of(name[-14:])
         if not change.arrives:
@@ -375,11 +375,11 @@ class DirqStore(ABC):
         return Kept(job.evolve(sequence=number), place)
 
     def _name(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
-        """Give a part its name, or another one if it must be written again. Returns its name, and where it is."""
+        """Publish a part. If that fails, write it again under another name. Returns the element's name and place."""
         for _ in range(TRIES):
             try:
                 return self._publish(part, change, now)
-            except (FileExistsError, FileNotFoundError):  # somebody has the name, or has tidied up
+            except (FileExistsError, FileNotFoundError):  # the name is taken, or the part was purged
                 self._drop_part(part)
                 part = self._write_part(change, now)
                 try:
@@ -397,14 +397,14 @@ class DirqStore(ABC):
 
     def _done(self, change: Change, now: datetime) -> Outcome:
         outcome: Outcome = _attempt(getattr(self, f"_{change.step}"), change, now)
-        if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # behind the lock
+        if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # after the lock was taken
             with suppress(OSError):
                 self._unlock(change.place)
             return self._set_aside(change.place)
         return outcome
 
     def _set_aside(self, place: str) -> Lost:
-        """An element cannot be claimed: it is none, until something of it is another that others do not change."""
+        """Ignore an element that cannot be claimed, until its `condition` changes (owner, mode, content)."""
         self._unreadable[place] = self._condition(place)
         with suppress(KeyError):
             self._folders[place[:8]].seen.pop(place[9:], None)
@@ -414,7 +414,11 @@ class DirqStore(ABC):
         return self._disk.condition(place)
 
     def _taken_back(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
-        """What a change came to whose folder did not get to the disk: what is new goes, if nobody has it by now."""
+        """Remove an added job whose folder could not be synced, unless another program has taken it by now.
+
+        Returns:
+            The error if the job was removed, else the outcome of the change.
+        """
         if change.step is not Step.ADD or not isinstance(outcome, Kept):
             return outcome
         try:
@@ -424,7 +428,7 @@ class DirqStore(ABC):
         return error
 
     def purge(self, now: datetime) -> None:
-        """Remove what programs left behind when they ended, and all empty folders but the last two."""
+        """Remove the leftovers of programs that died, and all empty folders except the last two."""
         with self._alone():
             self._look(now)
             self._tidy(now, 0)
@@ -442,56 +446,59 @@ class DirqStore(ABC):
     def _change(self, change: Change, now: datetime) -> Kept:
         raise Lost
 
-    # What differs between the kinds
+    # Differences between the two kinds
 
     @abstractmethod
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads."""
+        """Return these jobs with their payloads."""
 
     @abstractmethod
     def _check_kind(self, names: frozenset[str]) -> None:
-        """Refuse a folder of the other kind, by what is in it."""
+        """Raise StorageFatalError if these names show that the folder is a queue of the other kind."""
 
     @abstractmethod
     def _stamp(self, name: str) -> tuple[Stamp, bool]:
-        """What moves when an element is changed, and whether it is locked."""
+        """Return the stamp of an element, which changes with it, and True if it is locked."""
 
     @abstractmethod
     def _lock_of(self, name: str) -> tuple[int, int]:
-        """The token and the beat of an element's lock; zeros if it has none."""
+        """Return the token and the beat of an element's lock; zeros if it has none."""
 
     @abstractmethod
     def _to_look_at(self, folder: Folder) -> Iterable[str]:
-        """The elements that may change without their folder."""
+        """Return the elements that can change although the time of their folder stays the same."""
 
     @abstractmethod
     def _leftovers(self, now: datetime) -> Iterable[str]:
-        """The names of what somebody left behind."""
+        """Return the names of the leftovers of programs that died."""
 
     @abstractmethod
     def _discard(self, name: str, now: datetime) -> None:
-        """Remove such a thing."""
+        """Remove a leftover, or bring to an end what its program began."""
 
     @abstractmethod
     def _unlock(self, name: str) -> None:
-        """Remove our lock."""
+        """Remove our lock from an element."""
 
     @abstractmethod
     def _write_part(self, change: Change, now: datetime) -> str:
-        """Write a new element where nobody looks; `Disk.sync` gets it to the disk. Returns its name there."""
+        """Write a new element, a part, where no program looks for elements. Returns the name of the part.
+
+        `Disk.sync` brings it to the disk.
+        """
 
     @abstractmethod
     def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
-        """Give it the name by which all find it. Returns that, and where it is: a dead job is elsewhere.
+        """Give a part its final name. Returns the element's name and its place, which differ for some dead jobs.
 
         Raises:
-            FileExistsError: somebody has that name.
-            FileNotFoundError: it is gone.
+            FileExistsError: another element has that name.
+            FileNotFoundError: the part is gone, or the folder for the element.
         """
 
     @abstractmethod
     def _drop_part(self, part: str) -> None:
-        """Remove it: it does not get to the disk."""
+        """Remove a part that will not be published."""
 
     @abstractmethod
     def _claim(self, change: Change, now: datetime) -> Kept: ...
@@ -513,12 +520,12 @@ class DirqStore(ABC):
 
 
 def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
-    """A note that does not say these."""
+    """Return the note without these fields."""
     return {name: value for name, value in note.items() if name not in names}
 
 
 def _attempt(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
-    """What a step comes to, if it is not done its error."""
+    """Return the result of a step, or its error: `Lost` if the element is gone."""
     try:
         return work(*arguments)
     except (FileNotFoundError, NotADirectoryError, Lost):
