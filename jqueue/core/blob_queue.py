@@ -1,4 +1,4 @@
-"""What queues on one blob have in common: the storage, the engine that commits to it, and how they are pickled."""
+"""The base class of queues on one blob: the storage, the engine that commits to it, and pickling."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class BlobQueue(QueueVerbs):
     """A queue whose whole state is one object of a store.
 
     Args:
-        storage: where the queue is.
-        options: its settings.
-        batch_limit: the most calls in one commit.
-        max_retries: after so many lost races in one call, CASConflictError; None: never.
+        storage: holds the queue's object.
+        options: settings of the queue.
+        batch_limit: maximum number of calls in one commit.
+        max_retries: maximum number of lost races in one call; the next one raises CASConflictError. None: no limit.
     """
 
     _engine: CommitEngine
@@ -57,5 +57,5 @@ class BlobQueue(QueueVerbs):
 
 
 def _rebuild(kind: type[BlobQueue], storage: ObjectStoragePort, settings: dict[str, Any]) -> Any:
-    """Unpickle a queue: the same settings, and a writer of its own."""
+    """Unpickle a queue, with the same settings and a new writer."""
     return kind(storage, **settings)

@@ -16,10 +16,10 @@ class BrokerQueue(GroupCommitLoop):
         async with BrokerQueue(LocalFileSystemStorage("queue.json")) as queue:
             await queue.enqueue("resize", image)
 
-    Leaving the block finishes what was called, hands back what nobody took, and ends by the deadline.
+    Leaving the block finishes the calls under way, hands back claims that no caller took, and ends by the deadline.
 
     Args:
-        storage: where the queue is; `connect(url, BrokerQueue)` makes it from a URL.
+        storage: holds the queue's object; `connect(url, BrokerQueue)` makes it from a URL.
         options: by name, as below.
     """
 

@@ -1,4 +1,4 @@
-"""`DirectQueue`: one compare-and-set cycle for each operation, nothing to start or stop."""
+"""`DirectQueue`: one compare-and-set cycle for each call, nothing to start or stop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from jqueue.ports.storage import ObjectStoragePort
 
 @lists_queue_options
 class DirectQueue(BlobQueue, UsableAtOnce):
-    """A queue whose every call is a commit of its own: the simplest one, for scripts and single workers.
+    """The simplest queue, for scripts and single workers: each call is a commit of its own.
 
-    Only while a store refuses writes that come too soon (some take one a second) do waiting calls share commits.
+    Some stores refuse writes that come too soon, and take only one a second. Waiting calls then share commits.
 
-    It can be used at once. `async with`, or `aclose` at the end, waits for what is still under way.
+    The queue can be used at once. `async with`, or `aclose` at the end, waits for the calls still under way.
 
     Args:
-        storage: where the queue is.
-        max_retries: after so many lost races in one call, CASConflictError; by default, only the deadline ends it.
+        storage: holds the queue's object.
+        max_retries: maximum number of lost races in one call; the next one raises CASConflictError. None: only the
+            deadline ends the call.
         options: by name, as below.
     """
 
@@ -33,7 +34,10 @@ class DirectQueue(BlobQueue, UsableAtOnce):
 
     @property
     def max_retries(self) -> int | None:
-        """After so many lost races in one call, CASConflictError; None: only the deadline ends it."""
+        """Maximum number of lost races in one call; the next one raises CASConflictError.
+
+        None: only the deadline ends it.
+        """
         return self._max_retries
 
     def __repr__(self) -> str:

@@ -13,20 +13,20 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.storage import ObjectStoragePort
 
 BATCH_LIMIT = 10_000
-"""The most calls in one commit."""
+"""Maximum number of calls in one commit."""
 
 
 @names_its_options
 @lists_queue_options
 class GroupCommitLoop(BlobQueue):
-    """The queue under `BrokerQueue`, started and stopped by hand.
+    """The base class of `BrokerQueue`, started by `start()` and stopped by `stop()`.
 
-    While one commit is on its way, calls gather; they all go into the next. Waiting consumers are answered inside the
-    commit that makes their job ready.
+    While one commit is on its way, new calls gather, and all of them go into the next one. Waiting consumers are
+    answered in the commit that makes their job ready.
 
     Args:
-        storage: where the queue is.
-        stale_timeout: how long a claim made here lasts without a heartbeat; it is kept with the claim.
+        storage: holds the queue's object.
+        stale_timeout: time after which a claim made here is stale without a heartbeat; it is kept with the claim.
         options: by name, as below.
     """
 
@@ -41,7 +41,7 @@ class GroupCommitLoop(BlobQueue):
 
     @property
     def stale_timeout(self) -> Duration:
-        """How long a claim made here lasts without a heartbeat."""
+        """Time after which a claim made here is stale without a heartbeat."""
         return self.options.stale_timeout
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class GroupCommitLoop(BlobQueue):
         return f"{type(self).__name__}(storage={self.storage!r}, stale_timeout={timeout!r})"
 
     async def start(self) -> None:
-        """Take calls.
+        """Begin to take calls.
 
         Raises:
             RuntimeError: it was started before, and has not been stopped.
@@ -58,10 +58,11 @@ class GroupCommitLoop(BlobQueue):
             raise RuntimeError(f"this {type(self).__name__} was started before: call stop() first, or start it once")
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
-        """Take no more calls, finish those under way, hand back what nobody took, and close the storage.
+        """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.
 
         Args:
-            deadline: by then it has ended; what could not be finished fails, saying whether it may have been done.
+            deadline: maximum time for all of this. Then the other calls fail, with an error that says if they may have
+                been done.
         """
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
         await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)

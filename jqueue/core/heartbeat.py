@@ -1,4 +1,4 @@
-"""`HeartbeatManager`: keeps claims alive while a block of code works on their jobs, and stops it when one is lost."""
+"""`HeartbeatManager`: keeps claims alive while a block of code works on their jobs, and cancels it if one is lost."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ SHORTEST_INTERVAL = 0.001
 
 
 class HasHeartbeat(Protocol):
-    """What the manager asks of a queue. One that also has `heartbeat_many` keeps many jobs alive in one operation."""
+    """The part of a queue that the manager needs. With `heartbeat_many` too, one operation keeps many jobs alive."""
 
     async def heartbeat(self, job_id: Any) -> None:
-        """Say that the work on a job goes on."""
+        """Report that the work on a job goes on."""
 
 
 @names_its_options
 class HeartbeatManager:
-    """Beats for one job or for many, from entering the block to leaving it.
+    """Sends heartbeats for one job or several, from entering the block to leaving it.
 
         async with HeartbeatManager(queue, job):
             await work(job.payload)
 
-    Trouble with the store is ridden out until the claim's own timeout. A claim that was acked or nacked through the
-    same queue object ends quietly. When one is lost, the block is cancelled and leaves with `ClaimLostError`; with
-    `on_lost="event"` it goes on, and `lost` is set. A job that was cancelled counts as lost (`JobCancelledError`), but
-    its claim holds until it is nacked.
+    Failures of the store are tolerated until the claim's own timeout. A claim that was acked or nacked through the same
+    queue object ends without an error. If a claim is lost, the block is cancelled and raises `ClaimLostError`; with
+    `on_lost="event"` it goes on, and `lost` is set. A cancelled job counts as lost (`JobCancelledError`), but its claim
+    holds until it is nacked.
 
     Args:
-        queue: what the jobs were dequeued from.
+        queue: the queue that the jobs were dequeued from.
         job_id: a job, a claim, an id, or several of them.
-        interval: between beats; by default a third of the claim's timeout, and at most 60 seconds.
+        interval: time between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
         on_lost: "cancel" the block, or set the "event" `lost`.
 
     Attributes:
         lost: set when a claim is lost.
-        error: the ClaimLostError that says which; None while none is.
+        error: the ClaimLostError of the lost claim; None while no claim is lost.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class HeartbeatManager:
         self._task.cancel()
         await asyncio.wait([self._task])
         if exc_type is None and not self._task.cancelled() and (failure := self._task.exception()) is not None:
-            raise failure  # the queue's own mistake must not pass for a heartbeat
+            raise failure  # a bug of the queue must not go unnoticed
         if body is None or not self._cancelled_body:
             return
         ours_alone = body.uncancel() <= self._cancelling
@@ -107,7 +107,7 @@ class HeartbeatManager:
             raise self.error from exc_val
 
     async def _beat(self) -> None:
-        """Beat until no claim is left, or one is lost."""
+        """Send heartbeats until no claim is left, or one is lost."""
         loop = asyncio.get_running_loop()
         timeout = min(self._timeout(job) for job in self._jobs) if self._jobs else 0.0
         interval = self._interval(timeout)
@@ -138,7 +138,7 @@ class HeartbeatManager:
                         return
 
     async def _send(self, deadline: float) -> list[JobNotFoundError]:
-        """One beat for all jobs; returns the errors of those that are not ours any more."""
+        """Send one heartbeat for all jobs, and return the errors of the lost claims."""
         many = getattr(self.queue, "heartbeat_many", None)
         if many is not None:
             return list(await many(self._jobs, deadline=deadline))
@@ -164,7 +164,7 @@ class HeartbeatManager:
         return error
 
     def _timeout(self, job: JobReference) -> float:
-        """Seconds for which a claim lasts, as far as that is known here."""
+        """Seconds for which a claim lasts; the default timeout if that is not known here."""
         if isinstance(job, Job) and job.claim_timeout is not None:
             return job.claim_timeout
         held_claim = getattr(self.queue, "held_claim", None)
@@ -172,7 +172,7 @@ class HeartbeatManager:
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
 
     def _claim_of(self, job: JobReference) -> JobReference:
-        """The claim itself for a bare id: later, the id may stand for another one."""
+        """Replace a bare id by its current claim: later, the id may stand for another claim."""
         held_claim = getattr(self.queue, "held_claim", None)
         held = held_claim(job) if isinstance(job, str) and held_claim is not None else None
         return job if held is None else Claim(*held.claim)
@@ -183,7 +183,7 @@ class HeartbeatManager:
         return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))
 
     def _age(self) -> float:
-        """Seconds since the store last confirmed all of the claims, as far as that is known here."""
+        """Seconds since the store last confirmed the claims, for the oldest confirmation; 0 if none is known here."""
         age_of = getattr(self.queue, "claim_age", None)
         ages = [age_of(job) for job in self._jobs] if age_of is not None else []
         return max((age for age in ages if age is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""The settings that every queue takes, each with the value that serves most."""
+"""The settings that every queue takes, each with a default value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class QueueOptions:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def check(self) -> None:
-        """Refuse what cannot work.
+        """Check the settings.
 
         Raises:
             InvalidJobError: a setting is wrong; the message says which.
@@ -55,13 +55,13 @@ class QueueOptions:
 
 
 def options_of(queue: object) -> QueueOptions:
-    """The settings of a queue object; the defaults for one that has none, as a queue of the user's own may."""
+    """Return the settings of a queue object, or the defaults if it has none, as a user's own class may."""
     options = getattr(queue, "options", None)
     return options if isinstance(options, QueueOptions) else QueueOptions()
 
 
 def takes_queue_options(constructor: Constructor) -> Constructor:
-    """Have an `__init__` that ends in `**options` show the options in its help, and refuse names that no option has."""
+    """Make an `__init__` that ends in `**options` show each option in its help, and refuse unknown names."""
     own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]
     named = {each.name for each in own}
     options = [each for each in _parameters(QueueOptions) if each.name not in named]
@@ -70,7 +70,7 @@ def takes_queue_options(constructor: Constructor) -> Constructor:
 
 
 def lists_queue_options(kind: type[Made]) -> type[Made]:
-    """Class decorator: the docstring ends in what each option means."""
+    """Class decorator: append the description of each option to the docstring."""
     if kind.__doc__ and QueueOptions.__doc__:  # not with python -OO
         _, _, listed = inspect.cleandoc(QueueOptions.__doc__).partition("Attributes:\n")
         kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\nOptions:\n{listed}"

@@ -1,4 +1,4 @@
-"""What all queues have underneath: one engine, one writer, and the memory of the claims that were handed out."""
+"""The base class of all queues: one engine, one writer, and a registry of the claims that were handed out."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Capabilities, SupportsApply
 
 EVERYTHING = Capabilities()
-"""What a queue on one object can do."""
+"""The capabilities of a queue on one object."""
 
 DEQUEUES_KEPT = 256
-"""Number of dequeues that a queue keeps prepared."""
+"""Number of prepared dequeues that a queue caches."""
 
 Prepared = TypeVar("Prepared", bound=Operation)
 
@@ -30,17 +30,17 @@ Convert = Callable[[list[Any]], Any]
 
 
 def first_of(results: list[Any]) -> Any:
-    """What a call of one operation returns."""
+    """Return the result of a call that has one operation."""
     return results[0]
 
 
 def nothing(results: list[Any]) -> None:
-    """What a call that returns nothing returns."""
+    """Return None, for a call without a result."""
     return None
 
 
 def errors_of(results: list[Any]) -> list[Exception]:
-    """What a call of many operations returns that may fail one by one."""
+    """Return the errors of a call whose operations may fail one by one."""
     return [result for result in results if isinstance(result, Exception)]
 
 
@@ -49,9 +49,9 @@ class QueueBase(SupportsApply):
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
-        engine: what carries calls to where the queue is.
-        options: its settings.
-        batch_limit: the most calls in one commit.
+        engine: commits the operations of the calls.
+        options: settings of the queue.
+        batch_limit: maximum number of calls in one commit.
     """
 
     def __init__(self, engine: Engine, options: QueueOptions, *, batch_limit: int) -> None:
@@ -78,7 +78,7 @@ class QueueBase(SupportsApply):
         )
 
     async def _release(self) -> None:
-        """Let go of what the queue is in: it is closed."""
+        """Release the store of the closed queue."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -116,31 +116,32 @@ class QueueBase(SupportsApply):
         return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
 
     async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
-        """The result of one operation."""
+        """Prepare and commit one operation, and return its result."""
         results: list[Any] = await self._one(self._prepared(operation), deadline)
         return results[0]
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
-        """What this queue object remembers of a claim that it handed out; None if nothing."""
+        """Return the record of a claim that this queue object handed out; None if there is none."""
         return self._claims.held(self._claims.find(job_id))
 
     def claim_age(self, job_id: JobReference) -> float | None:
-        """Seconds since the store last confirmed a claim handed out by this queue object; None if it knows of none."""
+        """Seconds since the store last confirmed a claim handed out by this queue object; None for an unknown claim."""
         held = self.held_claim(job_id)
         return None if held is None else self.options.clock.monotonic() - held.confirmed
 
     def _prepared(self, operation: Operation) -> Operation:
-        """An operation with its arguments checked and completed, if this queue can do it; it may be of another class.
+        """Return an operation with its arguments checked and completed, if this queue can do it.
 
-        Who needs its class says `_checked(operation.prepared(self._preparation))`.
+        The result may be of another class. A caller that needs the class of `prepared` uses
+        `_checked(operation.prepared(self._preparation))`.
         """
         return self._checked(operation.prepared(self._preparation))
 
     def _checked(self, operation: Prepared) -> Prepared:
-        """A prepared operation, if this queue can do it.
+        """Return a prepared operation, if this queue can do it.
 
         Raises:
-            InvalidJobError: it cannot. The message says what is missing.
+            InvalidJobError: the queue cannot do it. The message says what is missing.
         """
         return operation
 
@@ -148,7 +149,7 @@ class QueueBase(SupportsApply):
         return self._deadline if deadline is None else to_seconds("deadline", deadline)
 
     def _one(self, operation: Operation, deadline: Duration | None, convert: Convert = first_of) -> Awaitable[Any]:
-        """Have a prepared operation that hands out no claims committed; the awaitable gives a list of its result."""
+        """Commit a prepared operation that hands out no claims; the awaitable returns a list with its result."""
         operations = (operation,)
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         if self._writer.calls.has_room(operations):
@@ -156,15 +157,15 @@ class QueueBase(SupportsApply):
         return self._submit(operations, deadline, convert=convert)
 
     def _dequeues(self, entrypoint: object, **options: object) -> tuple[Dequeue]:
-        """Return a dequeue, prepared; equal arguments get the same one again, as workers repeat theirs.
+        """Return a prepared dequeue. It is cached by its arguments, as workers repeat the same dequeue.
 
         Args:
             entrypoint: the first field of `Dequeue`.
-            **options: its other fields. What is said of a dequeue is said here alone, and so is part of the key.
+            **options: its other fields. Every field is passed here, so that it is part of the cache key.
         """
         try:
             return self._dequeues_kept(entrypoint, **options)
-        except (TypeError, ValueError):  # a list cannot be a key, nor can some wrong arguments
+        except (TypeError, ValueError):  # a list cannot be a key, nor can some invalid arguments
             return self._new_dequeue(entrypoint, **options)
 
     def _new_dequeue(self, entrypoint: Any, **options: Any) -> tuple[Dequeue]:
@@ -178,10 +179,10 @@ class QueueBase(SupportsApply):
         return errors_of(await self._submit(prepared, deadline, atomic=False, convert=errors_of))
 
     def _check_size(self, *numbers: int) -> None:
-        """Refuse more operations, or more jobs in one, than the limit.
+        """Check the number of operations, or of jobs in one operation, against `Limits.batch_size`.
 
         Raises:
-            InvalidJobError: there are more.
+            InvalidJobError: a number is above the limit.
         """
         limit = self.options.limits.batch_size
         if max(numbers) > limit:
@@ -199,14 +200,14 @@ class QueueBase(SupportsApply):
         looked: bool = False,
         convert: Convert = list,
     ) -> list[Any]:
-        """Have prepared operations committed, in one commit, and return their results.
+        """Commit prepared operations in one commit, and return their results.
 
         Args:
-            operations: what.
-            deadline: by then, after the wait, the call has ended.
-            atomic: whether one refused operation undoes the others.
-            wait: how long an empty answer is not good enough.
-            looked: whether the caller has just had an empty answer, and need not be given it again.
+            operations: the operations.
+            deadline: maximum time for the call, in addition to `wait`.
+            atomic: True if one refused operation undoes the others.
+            wait: maximum time to wait for a result that is not empty.
+            looked: True if the caller has just had an empty answer: the same answer need not be confirmed by a read.
             convert: see `Request`.
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
@@ -224,7 +225,7 @@ class QueueBase(SupportsApply):
 
 
 class UsableAtOnce(QueueBase):
-    """A queue that needs no opening, with what `async with` does to it nevertheless."""
+    """A queue that can be used without opening it, and that `async with` closes."""
 
     async def __aenter__(self) -> Self:
         self._writer.open()
@@ -236,7 +237,7 @@ class UsableAtOnce(QueueBase):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Finish what is under way, hand back what nobody took, and close the store; ends by the deadline."""
+        """Finish the calls under way, hand back claims that no caller took, and close the store, by the deadline."""
         closed = f"this {type(self).__name__} is closed: make a new one, or enter it again"
         await self._writer.close(closed, self._deadline)
         await self._release()

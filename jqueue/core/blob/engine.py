@@ -7,7 +7,7 @@ most one version, and that the result returned is that of the try that landed:
   says whether it landed (`jqueue.domain.commits`);
 * an answer that no commit carries comes from a read begun after the call.
 
-The loop around it is `jqueue.core.engine.engine`.
+The loop of a commit is in `jqueue.core.engine.engine`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class CommitEngine(Engine):
     """Commits requests to one object of one store, from one process.
 
     Args:
-        storage: where the blob is.
-        clock: tells the time where the store does not.
+        storage: holds the blob.
+        clock: tells the time if the store does not.
         entropy: makes ids and jitter.
         claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
         call_timeout: seconds within which a call to the store must end.
-        max_conflicts: after so many conflicts in one commit, CASConflictError reaches the callers; None: never.
+        max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CommitEngine(Engine):
     ) -> None:
         self.storage = storage
         self.call_timeout = call_timeout
-        self.versions_kept = VERSIONS_KEPT  # a simulation shortens it, to see what is forgotten
+        self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
         self.commits = 0
@@ -77,9 +77,9 @@ class CommitEngine(Engine):
         super().__init__(clock, entropy, claim_timeout=claim_timeout, max_conflicts=max_conflicts)
 
     def reset(self) -> None:
-        """Be another writer, and read anew: after a fork, or when the cached state can't be trusted.
+        """Begin anew as another writer, with a read: after a fork, or when the cached state cannot be trusted.
 
-        Which queue it is, and that it was there, is not forgotten.
+        The id of the queue, and the fact that it existed, are kept.
         """
         super().reset()
         self.writer_id = self.entropy.new_id()[:18]
@@ -93,15 +93,15 @@ class CommitEngine(Engine):
         self.watch.lost_sight()
 
     def store_time(self) -> datetime | None:
-        """The time by a clock that all users of the store share; None if there is no such clock."""
+        """Return the time by a clock that all users of the store share; None if there is no such clock."""
         return None if self._store_time is None else self._store_time()
 
     async def refresh(self) -> bool:
-        """Read the blob if it has changed, and find out what became of open writes. Returns whether it had changed.
+        """Read the blob if it has changed, and settle the open writes. Return True if it had changed.
 
         Raises:
-            BlobMissingError: it was there and is gone.
-            InvalidBlobError: it is not a queue that we can read.
+            BlobMissingError: the blob existed and is gone.
+            InvalidBlobError: the blob is not a queue that this version can read.
             StorageError: the store failed.
         """
         started, life = self.clock.monotonic(), self.life
@@ -119,7 +119,7 @@ class CommitEngine(Engine):
         return moved
 
     async def _read_all(self) -> tuple[bool, str, bytes, str | None]:
-        existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change it
+        existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
         return existed, queue_id, *await self._call(self.storage.read)
 
     async def _sight(self, found: tuple[bool, str, bytes, str | None]) -> tuple[Sight, int, int]:
@@ -140,7 +140,7 @@ class CommitEngine(Engine):
         return None if self.loaded and etag is not None and etag == self.etag else (data, etag)
 
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
-        """Take over what was read. Returns whether the object is another than the one known."""
+        """Take over the content that was read. Return True if it was not the known version."""
         if etag is None and data:
             raise StorageFatalError("the storage adapter returned content without an etag")
         if etag is None:
@@ -159,7 +159,7 @@ class CommitEngine(Engine):
         life = self.life
         try:
             await in_turns(self.blob.adopting(parsed, len(data)))
-        except BaseException:  # half of it was taken over
+        except BaseException:  # only a part of it was taken over
             if life is self.life:
                 self._forget_content()
             raise
@@ -172,7 +172,7 @@ class CommitEngine(Engine):
         return True
 
     def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
-        """Take a blob apart, and refuse that of another queue than the one known."""
+        """Parse a blob, and raise StorageFatalError if it belongs to another queue than the known one."""
         parsed = parse_blob(data)
         if queue_id not in ("", parsed.header.queue):
             found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
@@ -187,12 +187,13 @@ class CommitEngine(Engine):
         return BlobMissingError(f"the queue's object was there, and is gone: {what_to_do}")
 
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
-        """Send the draft, and settle what it carries if the answer is a clean success.
+        """Write the draft, and settle its requests if the answer is a clean success.
 
         Raises:
-            CASConflictError: refused; or landed, and the answer was lost. The next read tells.
-            StorageError: as the store says. The write stays open until the etag has moved, unless the store is certain
-                that nothing was written.
+            CASConflictError: it was refused, or it landed and the answer was lost. The next read finds out.
+            StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
+            that
+                nothing was written.
         """
         life = self.life
         self.sequence += 1
@@ -217,7 +218,7 @@ class CommitEngine(Engine):
             self.blob.settle(header, len(content))
             self.pacing.landed(self.writer_id, header.commits)
             self.existed, self.queue_id = True, queue
-            self.etag = etag  # last: should a line above ever fail, the next read finds the commit
+            self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
             if life is not self.life:
                 raise
@@ -233,7 +234,7 @@ class CommitEngine(Engine):
         self.commits += 1
         self.tries.close(dict.fromkeys(self.tries.open, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
-        if self.draft.placed:  # it knows jobs by nothing but their lines
+        if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()
 
     async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -1,1 +1,1 @@
-"""Calls on their way: from the verb that was called to the engine, and the answer back."""
+"""The way of a call: from its verb to the engine, and of the answer back."""

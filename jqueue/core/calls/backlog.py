@@ -1,4 +1,4 @@
-"""The calls of one queue object that have not ended: pending, carried by a commit, or waiting for jobs."""
+"""The unfinished calls of one queue object: pending, carried by a commit, or waiting for jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jqueue.domain.operations import Operation
 
 
 class Backlog:
-    """Holds every call from its entry to its answer, and a line of callers in front of it when it is full.
+    """Holds every call from its entry to its answer. If it is full, further callers wait in line.
 
     Args:
-        limit: the number of pending calls above which further callers stand in line, first come, first served.
-        closed: why no calls are taken; None while they are.
+        limit: number of pending calls from which on further callers wait in line, first come, first served.
+        closed: the reason why no calls are accepted; None while they are.
 
     Attributes:
         pending: the calls for the next commit, the oldest first.
         carried: the calls in the commit that is under way.
         waiting: the calls that found no job and wait for one.
-        alarms: the deadlines of all of them.
+        alarms: the deadlines of all these calls.
     """
 
     def __init__(self, limit: int, closed: str | None = None) -> None:
@@ -41,11 +41,11 @@ class Backlog:
         yield from self.pending
 
     def has_room(self, operations: Sequence[Operation]) -> bool:
-        """Whether a call can be entered now. What keeps or ends a claim always can."""
+        """True if a call can be entered now. A call that only keeps or ends claims always can."""
         return len(self.pending) < self._limit or not any(operation.needs_room for operation in operations)
 
     async def find_room(self, seconds: float) -> float:
-        """Stand in line until there is room; returns the seconds that are left.
+        """Wait in line until there is room, and return the seconds that are left.
 
         Raises:
             QueueClosedError: the queue takes no calls now.
@@ -65,7 +65,7 @@ class Backlog:
         return max(0.0, until - loop.time())
 
     def check_open(self) -> None:
-        """Refuse a call to a closed queue.
+        """Check that the queue is open.
 
         Raises:
             QueueClosedError: the queue takes no calls now.
@@ -74,7 +74,7 @@ class Backlog:
             raise QueueClosedError(self.closed)
 
     def take(self, limit: int) -> list[Request]:
-        """Remove the oldest pending calls and return them, without those that have ended meanwhile."""
+        """Remove the oldest pending calls, and return the ones that have not ended meanwhile."""
         batch: list[Request] = []
         while self.pending and len(batch) < limit:
             request = self.pending.popleft()
@@ -84,7 +84,10 @@ class Backlog:
         return batch
 
     def drop_ended(self) -> None:
-        """Forget the waiting calls that have ended. On a closed queue, calls that need others to make room end too."""
+        """Forget the waiting calls that have ended.
+
+        On a closed queue, fail calls that still wait for space in the queue.
+        """
         if self.closed is not None:
             for request in self.waiting:
                 if isinstance(request.last_error, QueueFullError) and not request.in_flight:
@@ -92,7 +95,7 @@ class Backlog:
         self.waiting = [request for request in self.waiting if request.wanted]
 
     def close(self, reason: str) -> None:
-        """Take no more calls. An empty answer is enough for those that wait for jobs."""
+        """Take no more calls. Calls that wait for jobs get an empty answer."""
         self.closed = reason
         for request in self.waiting:
             request.lose_patience()
@@ -100,10 +103,10 @@ class Backlog:
             request.patient = False
 
     def fail_all(self, error: BaseException | None) -> None:
-        """Nothing carries calls any more: each ends, with an error that says whether it may have been done.
+        """Fail all calls, as the writer has ended. The error of each says if it may have been done.
 
         Args:
-            error: what ended the writer; None if it was closed.
+            error: the error that ended the writer; None if it was closed.
         """
         requests = list(self)
         self.carried, self.waiting = [], []
@@ -119,7 +122,7 @@ class Backlog:
         self._let_in(len(self._line))
 
     async def _turn(self) -> None:
-        """Wait to be let in. Somebody else may take the place in that moment: look again."""
+        """Wait to be let in. Another caller may take the place meanwhile, so the caller must check again."""
         turn = asyncio.get_running_loop().create_future()
         self._line.append(turn)
         try:
@@ -127,7 +130,7 @@ class Backlog:
         except asyncio.CancelledError:
             if turn in self._line:
                 self._line.remove(turn)
-            self._let_in(self._limit - len(self.pending))  # it may have been this one's turn already
+            self._let_in(self._limit - len(self.pending))  # this caller may have been let in already: pass its place on
             raise
 
     def _let_in(self, free: int) -> None:

@@ -1,4 +1,4 @@
-"""The claims that a queue object handed out, so that a bare id can be fenced too."""
+"""The claims that a queue object handed out, so that a bare id can be fenced, too."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ENDED_KEPT = 10_000
 
 @dataclass(slots=True)
 class HeldClaim:
-    """A claim handed out and not yet ended here.
+    """A claim that was handed out and not yet ended here.
 
     Attributes:
-        job_id: the job.
-        attempt: the number of the claim among those on the job.
-        timeout: seconds without a heartbeat after which it is stale.
-        confirmed: when the store last confirmed it, on the clock of whoever remembers.
+        job_id: of the job.
+        attempt: of the claim.
+        timeout: seconds without a heartbeat after which the claim is stale.
+        confirmed: time at which the store last confirmed it, on the registry's monotonic clock.
     """
 
     job_id: str
@@ -45,7 +45,10 @@ class HeldClaim:
 
 
 class ClaimRegistry:
-    """Remembers claims handed out, until they are ended through the same queue object. Bounded: the oldest go first."""
+    """Remembers claims until they are ended through the same queue object.
+
+    It is bounded, and drops the oldest first.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
@@ -53,7 +56,7 @@ class ClaimRegistry:
         self._ended: OrderedDict[Claim, HeldClaim | None] = OrderedDict()
 
     def note(self, operations: Sequence[Operation], outcome: Sequence[Any] | JQueueError) -> None:
-        """A caller learns what became of its operations: of each its result, or an error that undid them all."""
+        """Note the outcome that a caller gets: the result of each operation, or the error that undid all of them."""
         if isinstance(outcome, JQueueError):
             self.lose(outcome)
             return
@@ -65,19 +68,21 @@ class ClaimRegistry:
                 operation.tell(self, result)
 
     def lose(self, error: JQueueError) -> None:
-        """A claim that an error names as lost is forgotten: its holder knows."""
+        """Forget the claim that an error reports as lost."""
         if isinstance(error, JobCancelledError):
-            return  # it is still held
+            return  # the claim is still held
         if isinstance(error, ClaimLostError) and error.attempt is not None:
             claim = Claim(error.job_id, error.attempt)
             error.ended_here = self.was_ended(claim)
             self.forget(claim)
 
     def find(self, reference: JobReference) -> Claim:
-        """The claim that a caller means. A bare id with no claim, or several, becomes attempt 0: nobody's claim.
+        """Return the claim that a caller refers to.
+
+        A bare id with no claim or several becomes attempt 0, which no claim has.
 
         Raises:
-            InvalidJobError: it is none of the three.
+            InvalidJobError: the reference is not a job, a claim or an id.
         """
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
@@ -93,7 +98,7 @@ class ClaimRegistry:
         return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
 
     def remember(self, jobs: Iterable[Job]) -> None:
-        """Claims were handed out."""
+        """Note that claims on these jobs were handed out."""
         held, at = self._held, self._clock.monotonic()
         for job in jobs:
             job_id, attempt = job.id, job.attempt
@@ -108,11 +113,11 @@ class ClaimRegistry:
             held.popitem(last=False)
 
     def held(self, claim: Claim) -> HeldClaim | None:
-        """What is remembered of a claim; None if nothing is."""
+        """Return the record of a claim; None if there is none."""
         return self._held.get(claim.job_id, {}).get(claim.attempt)
 
     def confirm(self, claims: Iterable[Claim]) -> None:
-        """The store confirmed claims."""
+        """Note that the store confirmed these claims."""
         at = self._clock.monotonic()
         for claim in claims:
             held = self.held(claim)
@@ -120,14 +125,14 @@ class ClaimRegistry:
                 held.confirmed = at
 
     def end(self, claim: Claim) -> None:
-        """A claim was ended through this queue object, by an ack or a nack."""
+        """Note that a claim was ended through this queue object, by an ack or a nack."""
         self._ended[claim] = self.held(claim)
         self.forget(claim)
         while len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
 
     def reopen(self, operations: Iterable[Operation]) -> None:
-        """The caller of these was cancelled before it learned what became of them: it may try again."""
+        """Restore the claims that these operations ended: their caller was cancelled before it got the answer."""
         for operation in operations:
             claims = operation.references() if operation.ends_claims else ()
             for claim in claims:
@@ -136,7 +141,7 @@ class ClaimRegistry:
                     self._held.setdefault(held.job_id, {})[held.attempt] = held
 
     def forget(self, claim: Claim) -> None:
-        """A claim was found to be lost: its holder knows."""
+        """Forget a claim."""
         attempts = self._held.get(claim.job_id)
         if attempts is not None:
             attempts.pop(claim.attempt, None)
@@ -144,5 +149,5 @@ class ClaimRegistry:
                 del self._held[claim.job_id]
 
     def was_ended(self, claim: Claim) -> bool:
-        """Whether this very claim was ended through this queue object."""
+        """True if this claim was ended through this queue object."""
         return claim in self._ended

@@ -1,8 +1,8 @@
-"""What is due when, for all calls of a queue at once: one timer of the event loop instead of one for each call.
+"""The deadlines of all calls of a queue, with one timer of the event loop instead of one for each call.
 
-Nearly every call has the deadline that all others have, and ends long before it. So such calls only carry their time
-with them, and are looked through when that of the first has come. Others are kept in a heap; what is not wanted any
-more is passed over when its time comes, or dropped with others when it is more than half of all.
+Nearly every call has the same deadline as all others, and ends long before it. Such calls only store their time, and
+are all checked when the time of the first has come. Other times are kept in a heap. Entries of finished calls are
+skipped when their time comes, or dropped together whenever the heap has doubled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 from jqueue.core.engine.requests import Request
 
 FLOOR = 256
-"""So many entries are never looked through for those that are not wanted any more."""
+"""Number of heap entries up to which finished calls are not removed early."""
 
 
 class Alarms:
-    """Rings when the time of a request has come that is still wanted.
+    """Acts on requests that are still wanted when their time comes.
 
     Args:
-        live: every request that may be wanted.
+        live: returns every request that may be wanted.
     """
 
     def __init__(self, live: Callable[[], Iterable[Request]]) -> None:
@@ -35,26 +35,26 @@ class Alarms:
         self._due = math.inf
 
     def expire(self, request: Request, when: float) -> None:
-        """Have a request expire that is due later than nearly all others: O(1).
+        """Set the time at which a request expires, if that is later than the time of nearly all others: O(1).
 
         Args:
-            request: one of the live ones.
-            when: on the clock of the running event loop.
+            request: one of the live requests.
+            when: time on the clock of the running event loop.
         """
         request.due = when
         if when < self._due:
             self._arm(when)
 
     def set(self, request: Request, when: float, ring: Callable[[Request], None]) -> None:
-        """Have something done with a request at any time: O(log n).
+        """Set a function to call with a request at any time: O(log n).
 
         Args:
-            request: whose time that is.
-            when: on the clock of the running event loop.
-            ring: what to do then.
+            request: the request.
+            when: time on the clock of the running event loop.
+            ring: the function to call then.
         """
         self._made += 1
-        # Not the request itself: with it, what its caller got would be kept until then.
+        # A weak reference: a strong one would keep the result of the call alive until then.
         heapq.heappush(self._entries, (when, self._made, weakref.ref(request), ring))
         if len(self._entries) > self._floor:
             self._entries = [entry for entry in self._entries if _is_wanted(entry[2]())]
@@ -64,7 +64,7 @@ class Alarms:
             self._arm(when)
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Remove all entries."""
         self._entries.clear()
         self._arm(math.inf)
 
@@ -75,7 +75,7 @@ class Alarms:
         self._timer = asyncio.get_running_loop().call_at(when, self._ring) if when < math.inf else None
 
     def _ring(self) -> None:
-        now = max(self._due, asyncio.get_running_loop().time())  # a loop may be early by its resolution
+        now = max(self._due, asyncio.get_running_loop().time())  # a loop may fire early by its clock resolution
         self._timer, self._due = None, math.inf
         while self._entries and (self._entries[0][0] <= now or not _is_wanted(self._entries[0][2]())):
             _, _, reference, ring = heapq.heappop(self._entries)

@@ -1,4 +1,4 @@
-"""One watch of the folders of a queue, for as long as somebody waits for jobs."""
+"""The watch of a queue's folders while callers wait for jobs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jqueue.runtime.threads import in_a_thread
 
 
 class FileWatch:
-    """Tells whoever waits that something may have changed.
+    """Wakes the writer when something may have changed in the queue's folders.
 
     Args:
-        folders: asked for the folders; None if the queue is in none.
+        folders: returns the folders; None if the queue has none.
         wake: called in the event loop.
 
     Attributes:
-        noticed: whether something may have changed since the last look.
+        noticed: True if something may have changed since the last read.
     """
 
     def __init__(self, folders: Callable[[], Sequence[Path]] | None, wake: Callable[[], None]) -> None:
@@ -31,31 +31,31 @@ class FileWatch:
 
     @property
     def active(self) -> bool:
-        """Whether every change is told."""
+        """True if every change is noticed."""
         return self._events is not None and self._events.active
 
     def begin(self) -> None:
-        """Somebody waits."""
+        """Start to watch, as a caller waits for jobs."""
         if self._events is not None or self._folders is None or not FileEvents.are_there():
             return
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
-            with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed, and no caller waits
                 loop.call_soon_threadsafe(self._notice, events)
 
         self._events = events = FileEvents(self._folders, changed)
         events.begin()
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Stop to watch, as no caller waits for jobs."""
         if self._events is not None:
             self._events.end()
             self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
         self._events, self.noticed = None, False
 
     async def ended(self) -> None:
-        """Wait until nothing is left of it."""
+        """Stop to watch, and wait until all threads have ended."""
         self.end()
         while self._ending:
             await in_a_thread(self._ending.pop().join)

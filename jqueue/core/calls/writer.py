@@ -1,7 +1,7 @@
 """The task that carries requests to the engine: one at a time, in batches, until nothing is left to do.
 
-It starts with the first request and ends when idle, so a queue costs nothing while nobody uses it. Direct and broker
-queues share it; they differ in how many requests go into one commit.
+It starts with the first request and ends when idle, so an unused queue costs nothing. Direct and broker queues share
+it; they differ only in the number of requests in one commit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Writer:
     """Runs one engine.
 
     Args:
-        engine: what commits.
-        claims: remembers those that callers get.
-        batch_limit: the most requests in one commit, while the store takes as many commits as there are.
-        max_pending: the most requests that may wait; more wait for room, and give up at their deadline.
-        deadline: seconds that a call may take, if it doesn't say.
-        longest_poll: the most seconds between reads while somebody waits for jobs.
+        engine: commits the requests.
+        claims: remembers the claims that callers get.
+        batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
+        max_pending: maximum number of pending requests; further calls wait for room until their deadline.
+        deadline: seconds that a call may take by default.
+        longest_poll: maximum seconds between reads while a caller waits for jobs.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Writer:
         self._begin(None)
 
     def _begin(self, closed: str | None) -> None:
-        """Begin with no calls, and no task."""
+        """Begin without calls and without a task."""
         self.calls = Backlog(self._max_pending, closed)
         self._task: asyncio.Task[None] | None = None
-        self._running = False  # whether the task will look for what is pending once more
-        self._resting = False  # whether it waits for something to be pending
+        self._running = False  # True if the task will look for pending calls again
+        self._resting = False  # True while the task waits for a pending call
         self._wake: asyncio.Event = asyncio.Event()
         self._files = FileWatch(self.engine.watched, self._wake.set)
         self._poll = SHORTEST_POLL
-        self._looked = 0.0  # when what the store holds was last known, on the clock of the event loop
+        self._looked = 0.0  # time when the store's content was last known, on the clock of the event loop
 
     def enter(
         self,
@@ -83,13 +83,13 @@ class Writer:
         wait: float | None = None,
         convert: Callable[[list[Any]], Any] = list,
     ) -> Request:
-        """Have operations committed, in one commit; the future of the request gets their results.
+        """Enter operations for one commit; the future of the returned request gets their results.
 
         Args:
             operations: prepared.
-            seconds: by then the call has ended, besides `wait`.
-            atomic: whether one refused operation undoes the others.
-            wait: seconds for which an empty answer is not good enough.
+            seconds: maximum time for the call, in addition to `wait`.
+            atomic: True if one refused operation undoes the others.
+            wait: maximum seconds to wait for a result that is not empty.
             convert: see `Request`.
 
         Raises:
@@ -118,11 +118,11 @@ class Writer:
         return await self.calls.find_room(seconds)
 
     async def close(self, reason: str, deadline: float) -> None:
-        """Take no more calls, finish what was called, hand back what nobody took; end by the deadline.
+        """Take no more calls, finish those under way, and hand back claims that no caller took, by the deadline.
 
         Args:
-            reason: what later calls are told.
-            deadline: seconds.
+            reason: error message for later calls.
+            deadline: in seconds.
         """
         self.calls.close(reason)
         self._wake.set()
@@ -130,7 +130,7 @@ class Writer:
         until = loop.time() + deadline
         await self._wait_for_task(until)
         if self._owes_an_answer() and loop.time() < until:
-            self._start()  # the store was away for long; it may be back
+            self._start()  # the store may be available again
             await self._wait_for_task(until)
         self.calls.fail_all(None)
         await self._files.ended()
@@ -144,20 +144,20 @@ class Writer:
                 await asyncio.wait([task], timeout=1.0)
 
     def open(self) -> bool:
-        """Take calls (again). False if it took them before, in this process and on this event loop."""
+        """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
         begun = self.calls.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
         self._come_home()
         self.calls.closed = None
         return not begun
 
     async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
-        """The results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
+        """Return the results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
             loop = self._come_home()
             fence = Request([Fence()], loop.create_future(), self)
             self.calls.alarms.set(fence, loop.time() + seconds, Request.expire)
-            self._send(fence)  # closed or not: it belongs to a call that was made before
+            self._send(fence)  # sent even if the queue is closed: it belongs to an earlier call
             try:
                 await fence.future
             except StorageError as error:
@@ -174,10 +174,13 @@ class Writer:
             raise DeadlineExceededError("it was certainly not done, and never will be")
         raise request.unknown("it still cannot be said whether it was done", request.last_error)
 
-    # Coming in
+    # Entering
 
     def _come_home(self) -> asyncio.AbstractEventLoop:
-        """The running loop. Notice a fork or another loop: requests and locks of the old one mean nothing here."""
+        """Return the running loop.
+
+        After a fork or on another loop, begin anew: the old requests and locks are useless here.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._forks == forks():
             return loop
@@ -198,22 +201,22 @@ class Writer:
             self._start()
 
     def _start(self) -> None:
-        """Have the task running."""
+        """Start the task if it does not run."""
         if self._task is not None and self._task.done():
-            self._ended(self._task)  # before another one begins
+            self._ended(self._task)  # end it properly before the next one begins
         if self._task is None:
             self._running = True
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
     def take_back(self, claims: Sequence[Claim]) -> None:
-        """Claims that nobody received: they go back with the next commit."""
+        """Hand back claims that no caller received, with the next commit."""
         for claim in claims:
             self._claims.forget(claim)
-        self._send(self._request_of_ours(HandBack(tuple(claims)), None))  # however long it takes
+        self._send(self._request_of_ours(HandBack(tuple(claims)), None))  # without a deadline
 
     def _request_of_ours(self, operation: Operation, deadline: float | None) -> Request:
-        """A request that nobody waits for."""
+        """Create a request that no caller waits for."""
         loop = asyncio.get_running_loop()
         request = Request([operation], loop.create_future(), self)
         request.future.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -222,11 +225,11 @@ class Writer:
         return request
 
     def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
-        """If nobody else waits, there is nothing to watch any more."""
+        """Wake the task if this was the last waiting call, so that it stops to watch the folders."""
         if self._resting and not any(request.wanted for request in self.calls.waiting):
             self._wake.set()
 
-    # Going out
+    # Sending
 
     async def _run(self) -> None:
         life = self.engine.life
@@ -257,15 +260,15 @@ class Writer:
                 return
 
     async def _keep_pace(self) -> None:
-        """While the store would refuse a write, or it is the others' turn, let calls gather for the next.
+        """Let calls gather for the next commit while the store would refuse it, or while it is another writer's turn.
 
-        A queue that is left tries at once.
+        A queue that is being closed tries at once.
         """
         while self.calls.pending and self.calls.closed is None and (pause := self.engine.pacing.pause()) > 0:
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> bool:
-        """Wait until a call comes in, or the queue is closed. Returns whether it was so within so many seconds."""
+        """Wait until a call is entered or the queue is closed. Return False if neither happens within these seconds."""
         life = self.engine.life
         self._wake.clear()
         self._resting = woken = True
@@ -281,7 +284,10 @@ class Writer:
         return woken
 
     def _take_batch(self) -> list[Request]:
-        """The calls for the next commit: while the store takes few commits, a direct queue's share them too."""
+        """Take the calls for the next commit.
+
+        While the store takes few commits, a direct queue's calls share them too.
+        """
         limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pacing.is_slow else self._batch_limit
         return self.calls.take(limit)
 
@@ -292,11 +298,11 @@ class Writer:
         self.engine.go_on(life)
         calls.waiting = [request for request in requests if not request.future.done()]
         calls.carried = []
-        await asyncio.sleep(0)  # callers get their answers, and their next calls make the next batch
+        await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         self.engine.go_on(life)
 
     async def _watch(self) -> None:
-        """Somebody waits for jobs: look again when one may have become ready, and now and then in any case."""
+        """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
         loop, version = asyncio.get_running_loop(), self.engine.draft.header.version
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
@@ -314,7 +320,7 @@ class Writer:
             self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
 
     def _owes_an_answer(self) -> bool:
-        """Whether writes are open that may have made claims for somebody who has left."""
+        """True if an open write may have made claims. If it lands, claims of callers that have left must go back."""
         return any(request.claims_jobs for sent in self.engine.tries.open for request, _ in sent.outcomes)
 
     # Ending
@@ -324,7 +330,7 @@ class Writer:
             return
         self._task = None
         if not self.calls.pending:
-            self.calls.alarms.clear()  # nobody waits
+            self.calls.alarms.clear()  # no caller waits
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             if error is not None:

@@ -1,7 +1,7 @@
-"""What carries calls to where a queue is, whatever that is: the loop of one commit, its order, and its repetitions.
+"""The base class of engines, which commit requests to a queue: the loop of one commit, its order and its retries.
 
-A subclass says how the draft is brought up to date (`refresh`), and how what was changed in it gets out (`_write`).
-One engine runs one `commit` at a time; `jqueue.core.calls.writer` sees to that.
+A subclass brings the draft up to date (`refresh`) and writes its changes (`_write`). One engine runs one `commit` at a
+time; `jqueue.core.calls.writer` ensures that.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from jqueue.domain.operations import Sweep, perform
 from jqueue.ports.clock import Clock, Entropy
 
 TRANSIENT = (StorageError, OSError, TimeoutError)
-"""What is worth another try, unless it is a StorageFatalError."""
+"""Errors after which another try is made, except for StorageFatalError."""
 
 OPERATIONS_PER_SLICE = 256
-"""After so many operations the event loop gets a turn."""
+"""Number of operations after which the event loop gets a turn."""
 
 
 class Step(Enum):
-    """What a commit does next. It is done when no request is pending, or when a step has answered them."""
+    """The next step of a commit. It ends when no request is pending, or when a step has answered them all."""
 
     READ = auto()
     APPLY = auto()
@@ -50,26 +50,26 @@ class Step(Enum):
 
 
 class Engine(ABC):
-    """Carries requests, from one process.
+    """Commits requests to a queue, from one process.
 
     Args:
-        clock: tells the time where the store does not.
+        clock: tells the time if the store does not.
         entropy: makes ids and jitter.
         claim_timeout: seconds, for claims that carry no timeout of their own.
-        max_conflicts: after so many conflicts in one commit, CASConflictError reaches the callers; None: never.
+        max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
 
     Attributes:
-        draft: what is known of the queue.
-        loaded: whether it was ever read.
-        life: another object after each `reset`.
+        draft: the known state of the queue.
+        loaded: True once the queue was read.
+        life: replaced by a new object at each `reset`.
     """
 
     draft: Draft
     loaded: bool
     sweeps_in_place = False
-    """Whether a job whose claim is over keeps its place."""
+    """True if a job with a stale claim keeps its place when it is queued again."""
     watched: Callable[[], Sequence[Path]] | None = None
-    """Asked for the folders in which every change is seen; None if there are none."""
+    """Returns the folders in which every change of the queue can be seen; None if the queue is in no folder."""
 
     def __init__(
         self, clock: Clock, entropy: Entropy, *, claim_timeout: float, max_conflicts: int | None = None
@@ -81,7 +81,7 @@ class Engine(ABC):
         self.reset()
 
     def reset(self) -> None:
-        """Read anew: after a fork, or when what is known cannot be trusted."""
+        """Begin anew with a read: after a fork, or when the cached state cannot be trusted."""
         self.life = object()
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
@@ -90,25 +90,25 @@ class Engine(ABC):
 
     @abstractmethod
     def _forget_content(self) -> None:
-        """Begin with an empty draft, and with nothing read."""
+        """Begin with an empty draft, as if nothing had been read."""
 
     def now(self) -> datetime:
-        """The time by the store's clock, if it has one; else by our own."""
+        """Return the time by the store's clock if it has one, or else by the own clock."""
         return self.store_time() or self.clock.now()
 
     def store_time(self) -> datetime | None:
-        """The time by a clock that all users of the store share; None if there is no such clock."""
+        """Return the time by a clock that all users of the store share; None if there is no such clock."""
         return None
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> None:
-        """Carry requests until each is settled, has failed, or is still waiting for jobs.
+        """Run requests until each is settled, has failed, or is still waiting for jobs.
 
         Args:
             requests: submitted before this call.
-            read_first: begin with a read: somebody else may have changed the queue.
+            read_first: True to begin with a read, as another writer may have changed the queue.
         """
         backoff, conflicts = Backoff(self.entropy), 0
-        fresh = False  # whether the state was read since the call
+        fresh = False  # True if the state was read since the call
         refusal: Exception | None = None
         life = self.life
         self.draft.rollback()
@@ -159,30 +159,30 @@ class Engine(ABC):
                     await rest(pending, self.pacing.refused() if refused else backoff.failure(throttled=throttled))
                 elif step is Step.READ or failure.nothing_written:
                     self._fail(pending, failure)
-                else:  # a refusal, or a mistake of the adapter's: looked into like any other answer, then passed on
+                else:  # a refusal, or a bug of the adapter: a read checks it like any other answer, then it is raised
                     refusal, step = failure, Step.READ
 
     def _must_look(self, requests: Sequence[Request]) -> bool:
-        """Whether what is known, and was current once, will not do for these requests."""
+        """Return True if these requests need a read first, as the cached state does not suffice."""
         return False
 
     def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
-        """Whether somebody would get less than was asked for, which a read might find."""
+        """Return True if a request got less than it asked for, and a read might find more."""
         return False
 
     @abstractmethod
     async def refresh(self) -> bool:
-        """Bring the draft up to date. Returns whether it had changed.
+        """Bring the draft up to date. Return True if the queue had changed.
 
         Raises:
             StorageError: the store failed.
         """
 
     async def look(self, deadline: float) -> tuple[Sight, int, int]:
-        """What there is now, its bytes, and how many of them count against the limit: a read of its own.
+        """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
 
         Args:
-            deadline: seconds within which it must succeed.
+            deadline: maximum seconds.
 
         Raises:
             BlobMissingError: the object was there and is gone.
@@ -210,36 +210,36 @@ class Engine(ABC):
 
     @abstractmethod
     async def _read_all(self) -> Any:
-        """One read of everything, beside the commits: what `_sight` is made of."""
+        """Read everything once, independently of commits. `_sight` converts the result."""
 
     @abstractmethod
     async def _sight(self, found: Any) -> tuple[Sight, int, int]:
-        """What `look` returns of a read."""
+        """Convert a result of `_read_all` to the result of `look`."""
 
     @abstractmethod
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
-        """Send what was changed in the draft, and settle the requests.
+        """Write the changes of the draft, and settle the requests.
 
         Raises:
-            CASConflictError: somebody else was quicker; what was not settled is tried again after a read.
+            CASConflictError: another writer was quicker. Requests that are not settled are tried again after a read.
             StorageError: the store failed.
         """
 
     def go_on(self, life: object) -> None:
-        """Raise CancelledError in a task that began before the queue moved to another loop: this state is not its."""
+        """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
         if life is not self.life:
             raise asyncio.CancelledError("the queue has moved to another event loop")
 
     def next_due(self) -> datetime | None:
-        """When a job becomes ready that was not when jobs were last looked for; None if that is not known of any."""
+        """Return the next time at which a job becomes ready by itself; None if no such time is known."""
         return self.draft.next_due()
 
     def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
-        """The claims that are stale by now, each with the heartbeat that stood still."""
+        """Return the claims that are stale by now, each with its last heartbeat."""
         return self.watch.suspects()
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
-        """Apply requests to the draft: what ends or moves claims, then the sweep, then what makes claims."""
+        """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
         draft, now = self.draft, self.now()
         outcomes: list[tuple[Request, Outcome]] = []
         nothing_for: set[Any] = set()
@@ -247,7 +247,7 @@ class Engine(ABC):
         for number, request in enumerate(pending, 1):
             if request.claims_jobs:
                 claiming.append(request)
-            elif not request.future.done():  # or its deadline passed, or its caller left, in this very moment
+            elif not request.future.done():  # its deadline may have passed, or its caller left, just now
                 request.in_flight = True
                 outcomes.append((request, request.perform(draft, now)))
             if number % OPERATIONS_PER_SLICE == 0:
@@ -279,7 +279,10 @@ class Engine(ABC):
             request.release(Verdict.NOT_DONE)
 
     def _refuse(self, pending: Sequence[Request], refusal: Exception) -> None:
-        """Pass a refusal on, after a read that did not find the write. A store that said no has not done it."""
+        """Fail requests with a refusal, after a read did not find the write.
+
+        A fatal refusal means that it did not land.
+        """
         if isinstance(refusal, StorageFatalError) and self.tries.open:
             self.tries.close({self.tries.open[-1]: Verdict.NOT_DONE})
         self._fail(pending, refusal)

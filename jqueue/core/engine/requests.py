@@ -1,4 +1,4 @@
-"""A call on its way: what was asked, until when, and what became of it."""
+"""A call on its way: its operations, its deadline, and its outcome."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import Operation, perform
 
 Outcome = list[Any] | JQueueError
-"""What one request got from one try: a result (or an error) for each operation, or the error that undid them all."""
+"""The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
 
 
 class Home(Protocol):
-    """Where requests come from: what they need of it once they are on their way."""
+    """The owner of requests, with the functions that they call back."""
 
     def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
-        """A caller gets this outcome now."""
+        """Note that a caller gets this outcome now."""
 
     def reopen(self, operations: Sequence[Operation]) -> None:
-        """The caller did not get the outcome after all."""
+        """Note that the caller did not get the outcome after all."""
 
     def take_back(self, claims: Sequence[Claim]) -> None:
-        """Claims that nobody received go back to the queue."""
+        """Hand claims that no caller received back to the queue."""
 
     async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
-        """The results of a request whose outcome was unknown."""
+        """Return the results of a request whose outcome was unknown."""
 
 
 class Request:
-    """One call: operations that go into one commit, and the future that its caller waits on.
+    """One call: operations that go into one commit, and the future that its caller awaits.
 
     Args:
         operations: prepared, in order.
-        future: what the caller waits on.
-        home: the writer that carries it.
-        atomic: whether one refused operation undoes the others and is the caller's error.
-        convert: makes of the results what the caller's call returns, should its outcome become known only later.
+        future: awaited by the caller.
+        home: the writer that carries the request.
+        atomic: True if one refused operation undoes the others and is raised to the caller.
+        convert: converts the results to the return value of the call, if the outcome becomes known only later.
 
     Attributes:
-        claims_jobs: whether it hands out claims.
-        due: when it expires, on the clock of the event loop, if nothing else sees to that.
-        patient: whether an empty answer is no answer yet: the request waits for jobs.
-        seen_empty: whether an empty answer was found in a state read after the call.
-        open_tries: writes that carried it and whose fate is not known.
-        in_flight: whether a write that carries it is under way.
-        verdict: what became of it, once that is known.
+        claims_jobs: True if it hands out claims.
+        due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
+        patient: True while the request waits for jobs, so that an empty answer is no answer yet.
+        seen_empty: True if a state read after the call gave an empty answer.
+        open_tries: number of writes that carried it and whose fate is unknown.
+        in_flight: True while a write that carries it is under way.
+        verdict: its fate, once known.
         landed: its outcome, if it landed.
-        last_error: why it has not been done yet.
+        last_error: the last error that kept it from being done.
     """
 
     __slots__ = (
@@ -110,16 +110,19 @@ class Request:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody still waits for it."""
+        """True while the caller still awaits the result."""
         return not self.future.done()
 
     @property
     def search_key(self) -> Hashable | None:
-        """The key of its operation, if it is one that only searches: see `Operation.search_key`."""
+        """The search key of a request with one operation that only searches; otherwise None.
+
+        See `Operation.search_key`.
+        """
         return self.operations[0].search_key() if len(self.operations) == 1 else None
 
     def perform(self, draft: Draft, now: datetime) -> Outcome:
-        """Apply the operations. Refused ones leave the draft as it was; if atomic, so do the others."""
+        """Apply the operations. A refused one does not change the draft; in an atomic request, nor do the others."""
         if len(self.operations) == 1:
             result = perform(self.operations[0], draft, now)
             return result if isinstance(result, JQueueError) and self.atomic else [result]
@@ -134,13 +137,13 @@ class Request:
         return results
 
     def lose_patience(self) -> None:
-        """The wait is over: an empty answer will do, and if one was found already, that is it."""
+        """End the wait for jobs. An empty answer is accepted from now on, and delivered if it was found already."""
         self.patient = False
         if self.seen_empty and not self.in_flight and not self.open_tries:
             self.settle([[] for _ in self.operations])
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """End the request, as its deadline has passed."""
         if self.in_flight or self.open_tries:
             self.fail(self.unknown("the deadline passed before the store's answer was certain", self.last_error))
         elif isinstance(self.last_error, QueueFullError):
@@ -150,7 +153,7 @@ class Request:
             self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))
 
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
-        """The error that says that the outcome is not known, and how to find out."""
+        """Return the error for an unknown outcome, which can find the outcome out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
         error = UnknownOutcomeError(
             what, cause, job_ids=ids, resolver=lambda timeout: self._home.find_out(self, timeout)
@@ -158,14 +161,17 @@ class Request:
         return error.returning(self._convert)
 
     def deliver(self, outcome: Outcome) -> None:
-        """An outcome that counts: committed, or found in a state read after the call."""
+        """Take an outcome that was committed, or found in a state read after the call."""
         if self.patient and is_empty(outcome):
             self.seen_empty = True
         else:
             self.settle(outcome)
 
     def release(self, verdict: Verdict) -> None:
-        """A write that carried it did not land, or nobody can say. If it is still wanted, it can be sent again."""
+        """Note that a write which carried it did not land, or that its fate can never be known.
+
+        If it did not land, and the caller still waits, the request can be sent again.
+        """
         if verdict is Verdict.UNKNOWABLE and self.verdict is None:
             self.verdict = verdict
             self.fail(
@@ -175,7 +181,7 @@ class Request:
             self.verdict = verdict
 
     def settle(self, outcome: Outcome) -> None:
-        """It is done: the outcome was committed, or needed no commit."""
+        """Finish the request with an outcome that was committed, or that needed no commit."""
         self.verdict, self.landed = Verdict.LANDED, outcome
         if not self.future.done():
             self._home.note(self.operations, outcome)
@@ -187,12 +193,12 @@ class Request:
             self.orphan(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """It ends with an error."""
+        """Finish the request with an error."""
         if self.wanted:
             self.future.set_exception(error)
 
     def orphan(self, outcome: Outcome) -> None:
-        """Nobody is there to take the outcome: the claims in it go back."""
+        """Hand the claims of an outcome back that no caller takes."""
         if isinstance(outcome, list):
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
@@ -200,28 +206,28 @@ class Request:
                 self._home.take_back(claims)
 
     def abandoned(self) -> None:
-        """Its waiter was cancelled, in whatever moment: no claim is left with nobody."""
+        """Note that the caller was cancelled. If the request was answered just now, its claims are handed back."""
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
             self._home.reopen(self.operations)
             self.orphan(self.future.result())
 
 
 async def rest(requests: Sequence[Request], seconds: float) -> None:
-    """Wait so many seconds, but no longer than one of these requests is wanted."""
+    """Wait this number of seconds, but only while one of these requests is wanted."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    for request in requests:  # one after the other: a wait for ten thousand futures at once would hold the loop up
+    for request in requests:  # one by one: a wait for ten thousand futures at once would block the loop
         if request.wanted and (left := until - loop.time()) > 0:
             await asyncio.wait([request.future], timeout=left)
 
 
 def is_empty(outcome: Outcome) -> bool:
-    """Whether an outcome says that there was nothing to claim."""
+    """True if the outcome says that there was nothing to claim."""
     return isinstance(outcome, list) and not any(outcome)
 
 
 def as_storage_error(error: BaseException) -> StorageError:
-    """Any failure of a store as a StorageError: what is one already stays as it is."""
+    """Return a failure of a store as a StorageError. An error that already is one is returned unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, TimeoutError):

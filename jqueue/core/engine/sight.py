@@ -1,4 +1,4 @@
-"""A look at a queue: its jobs as they were read, not yet made into models."""
+"""The content of a queue as it was read, with jobs that are not yet models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jqueue.domain.places import PLACES, place_unplaced
 
 @dataclass(slots=True)
 class Sight:
-    """What is to be seen in a queue: a state that is not yet made of models.
+    """The content of a queue: a state whose jobs are not yet models.
 
     Attributes:
         header: the state without its jobs.
@@ -23,14 +23,14 @@ class Sight:
 
     header: QueueState
     set_aside: tuple[SetAside, ...]
-    entries: dict[str, Job | Packed] = field(repr=False)  # payloads, which no repr or log may show
+    entries: dict[str, Job | Packed] = field(repr=False)  # payloads must not appear in a repr or a log
 
     def jobs(self) -> Iterator[Job]:
-        """The jobs, one by one, in the order in which they were read."""
+        """Yield the jobs in the order in which they were read."""
         return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
 
     def freezing(self) -> Slices[QueueState]:
-        """The state as a value, in slices."""
+        """Return the state as a value, in slices."""
         jobs = []
         placed = True
         for job in self.jobs():

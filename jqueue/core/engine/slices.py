@@ -1,6 +1,6 @@
-"""Work that takes long, cut into slices: a generator that yields between them and returns the result.
+"""Long work cut into slices: a generator that yields between them and returns the result.
 
-Whoever has an event loop to share gives it a turn at each yield; whoever has not carries it through at once.
+On an event loop, `in_turns` gives the loop a turn at each yield. Elsewhere, `exhaust` runs all slices at once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 Slices: TypeAlias = Generator[None, None, Result]
 
 LINES_PER_SLICE = 256
-"""After so many lines read or written there is a turn for others: some milliseconds."""
+"""Number of lines to read or write in one slice, which takes some milliseconds."""
 
 JOBS_PER_SLICE = 1024
-"""After so many jobs looked at there is a turn for others."""
+"""Number of jobs to look at in one slice."""
 
 
 def exhaust(slices: Slices[Result]) -> Result:
-    """Carry it through at once."""
+    """Run all slices at once, and return the result."""
     while True:
         try:
             next(slices)
@@ -30,7 +30,7 @@ def exhaust(slices: Slices[Result]) -> Result:
 
 
 async def in_turns(slices: Slices[Result]) -> Result:
-    """Carry it through, giving the event loop a turn between the slices."""
+    """Run the slices, with a turn of the event loop between them, and return the result."""
     while True:
         try:
             next(slices)

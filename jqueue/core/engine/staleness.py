@@ -1,8 +1,8 @@
-"""When a claim is stale, without trusting any one clock.
+"""Detects stale claims without trusting any single clock.
 
-A claim is stale when this process has watched it stand still for the claim's own timeout, on its monotonic clock,
-counting only time between reads that succeeded. A process that was not watching may also go by the store's time, with
-an allowance for clocks that disagree. And a fresh process revokes nothing in its first moments.
+A claim is stale when this process has seen it unchanged for the claim's own timeout. That time is measured on its
+monotonic clock, and counts only between successful reads. A process that was not watching may also use the store's
+time, with an allowance for clocks that disagree. A fresh process revokes nothing in its first moments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LONGEST_GRACE = 10.0
 
 
 Sight = tuple[int, datetime | None]
-"""A claim as it was seen, by attempt and heartbeat: as long as both stand still, nobody has confirmed it."""
+"""A claim as it was seen: its attempt and its last heartbeat. While both stay the same, its worker has not confirmed
+it."""
 
 
 class StaleWatch:
@@ -38,20 +39,23 @@ class StaleWatch:
         self._due: list[tuple[float, str]] = []
 
     def lost_sight(self) -> None:
-        """The next draft does not say what has changed since the last one: claims that are not in it have ended."""
+        """Note that the next draft does not record its changes since the last one.
+
+        Claims missing from it have ended.
+        """
         self._saw_all = False
 
     def failed(self) -> None:
-        """A read or a write failed: the time until the next success does not count."""
+        """Note that a read or a write failed: the time until the next success does not count."""
         self._unbroken = False
 
     def observed(self, draft: Draft, monotonic: float, store_time: datetime | None) -> None:
-        """The draft was current a moment ago: note the claims that have moved.
+        """Note the claims that have moved in a draft that was current a moment ago.
 
         Args:
-            draft: the state, without changes that are not committed.
+            draft: the state, without uncommitted changes.
             monotonic: this process's monotonic clock, in seconds.
-            store_time: the time by the clock that the store's users share; None if there is none.
+            store_time: the time by a clock that all users of the store share; None if there is no such clock.
         """
         fresh = self._last_success is None
         gap = 0.0 if self._last_success is None else monotonic - self._last_success
@@ -82,13 +86,13 @@ class StaleWatch:
             heapq.heapify(self._due)
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
-        """The claims that are stale by now, each with the heartbeat that stood still."""
+        """Return the claims that are stale by now, each with its last heartbeat."""
         due: set[tuple[float, str]] = set()
         while self._due and self._due[0][0] <= self._watched:
             entry = heapq.heappop(self._due)
             if self._is_current(entry):
                 due.add(entry)
-        for entry in due:  # until they are seen to be revoked
+        for entry in due:  # they stay due until they are seen to be revoked
             heapq.heappush(self._due, entry)
         sights = [(job_id, self._seen[job_id][0]) for _, job_id in sorted(due)]
         return tuple((Claim(job_id, attempt), heartbeat_at) for job_id, (attempt, heartbeat_at) in sights)

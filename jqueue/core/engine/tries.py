@@ -1,7 +1,7 @@
-"""Writes that were sent, and what becomes of the requests that they carried.
+"""The writes that were sent, and the outcome of the requests that they carried.
 
 A write that got any answer but a clean success stays open: it may have landed, or land later. Once its fate is known,
-the requests of the one that landed get their outcomes, and those of the others can be sent again.
+its requests get their outcomes if it landed, and can otherwise be sent again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from jqueue.core.engine.requests import Outcome, Request
 from jqueue.domain.commits import CommitId, Verdict
 
 TRIES_KEPT = 256
-"""How many writes of unknown fate are remembered for callers that have left."""
+"""Number of writes of unknown fate that are remembered for callers that have left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Try:
-    """One write, sent: what it is recognised by, and what each request got if it landed."""
+    """One write that was sent: the commit id that identifies it, and the outcome of each request if it landed."""
 
     commit: CommitId
     outcomes: tuple[tuple[Request, Outcome], ...]
 
 
 def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
-    """Deliver what needed no commit, or what one commit carried."""
+    """Deliver outcomes that needed no commit, or that one commit carried."""
     for request, outcome in outcomes:
         request.in_flight = False
         if request.patient:
@@ -35,23 +35,23 @@ def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
 
 
 class OpenTries:
-    """The writes of one engine whose fate is not known.
+    """The writes of one engine whose fate is unknown.
 
     Attributes:
-        open: they, the oldest first.
+        open: these writes, the oldest first.
     """
 
     def __init__(self) -> None:
         self.open: list[Try] = []
 
     def add(self, sent: Try) -> None:
-        """This write got no clean answer."""
+        """Keep a write that got no clean answer."""
         self.open.append(sent)
         for request, _ in sent.outcomes:
             request.open_tries += 1
 
     def close(self, verdicts: Mapping[Try, Verdict], landed: Try | None = None) -> None:
-        """Writes whose fate is known: deliver the ones that landed, and release the requests of the others.
+        """Close writes of known fate: deliver the outcomes if a write landed, and otherwise release its requests.
 
         Args:
             verdicts: what became of writes that were open.
@@ -73,7 +73,7 @@ class OpenTries:
                     request.release(verdict)
 
     def forget_old(self) -> None:
-        """While no write gets through, tries pile up: the oldest that nobody waits for are of no use any more."""
+        """Drop the oldest writes that no caller waits for, as open writes pile up while none gets through."""
         old = [sent for sent in self.open[:-TRIES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)]
         if old:
             self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

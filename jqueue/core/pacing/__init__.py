@@ -1,1 +1,1 @@
-"""How often a store is written: its own pace, and the turns of writers that contend."""
+"""The rate of writes to a store: its own pace, and the turns of contending writers."""

@@ -1,4 +1,4 @@
-"""How fast to go: backoff after failures and lost races, and the pace that a store keeps."""
+"""The pauses of a writer: backoff after failures, and the pace that a store keeps."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
 
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
-"""Seconds between two writes: after the first refusal; when shorter, there is no pace any more; and at the most."""
+"""Seconds between two writes: after the first refusal, below which there is no pace, and at most."""
 
 SLOWER, HARDLY_SLOWER = 1.25, 1.05
-"""How a refusal lengthens the interval, and how the first one does if another writer was in the way. If both did so
-alike, two writers at one write a second would commit 0.64 times a second, and not 0.8 times."""
+"""Factors by which a refusal lengthens the interval: usually, and for the first refusal if another writer was in the
+way. With one factor for both, two writers at one write a second would commit 0.64 times a second, not 0.8 times."""
 
 QUICKER = 0.005
-"""Each commit in a row without a refusal shortens the interval by so much more than the one before. Without it, two
-writers commit 0.71 times a second, and not 0.8 times."""
+"""Each further commit in a row without a refusal shortens the interval by this share more than the last. Without it,
+two writers commit 0.71 times a second, not 0.8 times."""
 
 KEPT = 0.95
-"""A writer that waited this share of the interval has kept the pace: timers may ring a little early."""
+"""A writer that waited this share of the interval has kept the pace: timers may fire a little early."""
 
 MOST_REFUSALS = 4
-"""Refusals in a row that lengthen the pause before the next try, each by a quarter of an interval, if others write.
-Without it, the store refuses sixteen writers 9 writes for each that lands, and not 5."""
+"""Maximum number of refusals in a row that lengthen the pause before the next try, each by up to a quarter of an
+interval, if other writers compete. Without it, the store refuses sixteen writers 9 writes for each that lands, not
+5."""
 
 AFTER_ANOTHER = 0.5
-"""Intervals to wait when a read has found another's commit: it is as old as the last look at the most. Without it, the
-store refuses eight writers 2.9 writes for each that lands, and not 2.0."""
+"""Intervals to wait when a read has found another writer's commit, which came after the previous read. Without it,
+the store refuses eight writers 2.9 writes for each that lands, not 2.0."""
 
 MOST_TURNS = 8
-"""A writer takes every eighth turn at the least, however many others there are. Without it, a newcomer to a queue with
-sixty writers that have gone waits 35 s for its first commit, and not 5 s."""
+"""Maximum number of turns in a round: each writer gets at least every eighth turn, however many others there are.
+Without it, a newcomer to a queue that sixty writers have left waits 35 s for its first commit, not 5 s."""
 
 BATCH_WHILE_PACED = 10_000
-"""The most calls in one commit while a store keeps a pace: as many as in a broker's."""
+"""Maximum number of calls in one commit while a store keeps a pace: the same as for a broker."""
 
 
 class Backoff:
-    """The pauses between the tries of one commit: full jitter, growing."""
+    """The pauses between the tries of one commit: growing, with full jitter."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
         self._failures = 0
 
     def failure(self, *, throttled: bool) -> float:
-        """Seconds to wait after a failure of the store; more if it asked for fewer requests.
+        """Return the seconds to wait after a failure of the store; more if it asked for fewer requests.
 
         Args:
-            throttled: whether it did.
+            throttled: True if the store asked for fewer requests.
         """
         self._failures += 1
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
@@ -61,22 +62,22 @@ class Backoff:
 
 
 class WritePace:
-    """The pace at which a store takes writes of one object, learned from those that it refuses.
+    """The pace at which a store takes writes of one object, learned from its refusals.
 
     Google Cloud Storage and Cloudflare R2 take one a second. A refusal lengthens the interval between writes, and each
-    commit without one shortens it a little, so that it stays near what the store takes. A store that refuses nothing
-    is never waited for.
+    commit without one shortens it a little, so that it stays near the limit of the store. A store that refuses nothing
+    has no pace.
 
-    The pace is that of the object, and other writers share it. So a writer leaves a turn to each that has committed
-    since its own last commit, and a refusal says little about the store if another writer's commit was in the way.
+    All writers of the object share its pace. So a writer leaves a turn to each writer that has committed since its own
+    last commit. A refusal says little about the store if another writer's commit was in the way.
 
     Args:
-        clock: tells how long ago something was.
-        entropy: draws when to try again, or two writers would go on meeting.
+        clock: measures intervals.
+        entropy: randomises the next try, as two writers would otherwise keep colliding.
 
     Attributes:
-        interval: seconds between two writes of the object; 0 while the store takes all.
-        sent: when the last write was sent, by the monotonic clock.
+        interval: seconds between two writes of the object; 0 while the store takes all writes.
+        sent: time of the last sent write, on the monotonic clock.
     """
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
@@ -93,18 +94,18 @@ class WritePace:
 
     @property
     def shared(self) -> bool:
-        """Whether others write in turn with us: what we last committed will be old when it is our turn again."""
+        """True if other writers take turns with us, so that our last commit is outdated when our turn comes."""
         return self.interval > 0.0 and bool(self._rivals)
 
     def pause(self) -> float:
-        """Seconds until it is our turn to write; none or less if it is now."""
+        """Return the seconds until our turn to write; 0 or less if it is our turn."""
         if not self.interval:
             return 0.0
         turns = min(MOST_TURNS, 1 + len(self._rivals))
         return self._landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord]) -> None:
-        """The last write was taken.
+        """Note that the last write has landed.
 
         Args:
             own: this writer's id.
@@ -125,13 +126,14 @@ class WritePace:
         self._version, self._refusals, self._if_moved = version, 0, 0.0
 
     def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
-        """After a read: seconds until the next one, if the write would be refused or is another's; None if it is ours.
+        """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         The writer that committed longest ago is next, and the others leave it an interval. A writer that has not
-        committed yet draws its place. No writer waits twice for the same version, so an absent one is passed over.
+        committed yet draws its place at random. No writer waits twice for the same version, so an absent writer is
+        skipped.
 
         Args:
-            version: that of the object.
+            version: of the object.
             commits: the commit table.
         """
         now = self._clock.monotonic()
@@ -146,7 +148,7 @@ class WritePace:
         return self._due - now if now < self._due else None
 
     def _place(self, version: int, commits: Mapping[str, CommitRecord]) -> float:
-        """Number of writers to leave a turn to: those that came between our last two commits, and not since."""
+        """Number of writers to leave a turn to: each that committed between our last two commits, but not since."""
         if self._own in commits:
             return sum(writer in commits and commits[writer].version < self._version for writer in self._rivals)
         if not self._drawn:
@@ -154,7 +156,7 @@ class WritePace:
         return max(0.0, self._drawn - version)
 
     def refused(self) -> float:
-        """The last write came too soon. Returns the seconds until the next try."""
+        """Note that the last write came too soon, and return the seconds until the next try."""
         first, self._refusals, self._if_moved = not self._refusals, self._refusals + 1, 0.0
         hardly = self.interval * (HARDLY_SLOWER if first else 1.0)
         if not self.interval:
@@ -171,14 +173,14 @@ class WritePace:
         return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4) + more)
 
     def moved(self) -> None:
-        """A read found a commit that is not our last: if a write was refused, that was in its way."""
+        """Note that a read found another writer's commit. If our write was refused, that commit was in its way."""
         if self.interval:
             self._changed = self._clock.monotonic()
             self.interval, self._if_moved = self._if_moved or self.interval, 0.0
 
 
 class CycleTime:
-    """How long this writer takes to read and write the blob once, in seconds: moving averages."""
+    """Moving averages of the seconds that this writer takes to read and to write the blob once."""
 
     WEIGHT = 0.2
 
@@ -188,13 +190,13 @@ class CycleTime:
 
     @property
     def seconds(self) -> float:
-        """One read and one write."""
+        """Seconds for one read and one write."""
         return (self._read or self._write) + (self._write or self._read)
 
     def read(self, seconds: float) -> None:
-        """A read took so long."""
+        """Add the seconds that a read took."""
         self._read += (seconds - self._read) * (self.WEIGHT if self._read else 1.0)
 
     def write(self, seconds: float) -> None:
-        """A write took so long."""
+        """Add the seconds that a write took."""
         self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)

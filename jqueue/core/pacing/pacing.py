@@ -1,4 +1,4 @@
-"""When an engine reads and writes: at the pace of a store that takes few writes, or in turns with other writers."""
+"""The timing of an engine's reads and writes: at the pace of a slow store, or in turns with other writers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from jqueue.ports.clock import Clock, Entropy
 
 
 class Pacing:
-    """The one place that an engine asks when to go on, and tells what the store did.
+    """Tells an engine when to read and write, and learns from the store's answers.
 
     Args:
-        clock: measures how long reads and writes take.
-        entropy: draws the moments of tries.
+        clock: measures the time between reads and writes.
+        entropy: randomises the moments of tries.
 
     Attributes:
-        cycle: seconds that one read and one write take.
-        pace: the pace of the store; without an interval, while it takes all writes.
-        turns: the turns of the writers, which count only then.
+        cycle: time that one read and one write take.
+        pace: the pace of the store; it has no interval while the store takes all writes.
+        turns: the turns of the writers, used only while the pace has no interval.
     """
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
@@ -31,44 +31,44 @@ class Pacing:
 
     @property
     def is_slow(self) -> bool:
-        """True while the store refuses writes that come too soon: each commit then takes all calls there are."""
+        """True while the store refuses writes that come too soon. Each commit then takes all pending calls."""
         return self.pace.interval > 0.0
 
     def pause(self) -> float:
-        """Seconds until it is our turn to begin; none or less if it is."""
+        """Return the seconds until our turn to begin; 0 or less if it is our turn."""
         return self.pace.pause() if self.is_slow else self.turns.pause()
 
     def begin(self) -> bool:
-        """A commit begins. Returns whether it had better begin with a read."""
+        """Note that a commit begins. Return True if it should begin with a read."""
         return self.pace.shared if self.is_slow else self.turns.begin()
 
     def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
-        """After a read: seconds until the next one if it is not our turn to write; None if it is.
+        """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         Args:
-            version: that of the object.
+            version: of the object.
             commits: the commit table.
         """
         return self.pace.not_yet(version, commits) if self.is_slow else self.turns.not_yet(version, commits)
 
     def read(self, version: int, *, moved: bool) -> None:
-        """The object was read.
+        """Note that the object was read.
 
         Args:
-            version: that of the object.
-            moved: whether it was another one than the one known.
+            version: of the object.
+            moved: True if the object had changed.
         """
         if moved:
             self.pace.moved()
         self.turns.read(version, moved=moved)
 
     def sent(self) -> float:
-        """A write is sent. Returns the time, on the monotonic clock."""
+        """Note that a write is being sent, and return the time on the monotonic clock."""
         self.pace.sent = self._clock.monotonic()
         return self.pace.sent
 
     def landed(self, writer: str, commits: Mapping[str, CommitRecord]) -> None:
-        """The last write was taken.
+        """Note that the last write has landed.
 
         Args:
             writer: the id of this writer.
@@ -78,5 +78,5 @@ class Pacing:
         self.turns.landed(writer, commits, self.cycle.seconds)
 
     def refused(self) -> float:
-        """The store refused the last write, as it came too soon. Returns the seconds until the next try."""
+        """Note that the last write came too soon for the store, and return the seconds until the next try."""
         return self.pace.refused()

@@ -1,4 +1,4 @@
-"""The turns of writers that contend for one object, so that nobody starves: courtesy, which no safety rule needs."""
+"""The turns of writers that contend for one object, so that none starves. No safety rule depends on them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from jqueue.domain.models import CommitRecord
 from jqueue.ports.clock import Clock
 
 PATIENCE = 1.5
-"""Number of its cycles for which a turn is left to a writer that does not come: a write in vain, a read and a write.
-Without patience, four writers on a store 30 ms away send 1.3 writes in vain for each that lands, and not 0.05."""
+"""Cycles to wait for an absent writer before its turn is skipped: one failed write, one read, one write. Without
+patience, four writers on a store 30 ms away send 1.3 failed writes for each that lands, not 0.05."""
 
 RESTED = 2.0
-"""Number of cycles after which a writer that did not touch the store counts as idle. If none did, eight writers of
-single commits would make 6 a second, and not 11."""
+"""Cycles without a read or write after which a writer counts as idle. If no writer did, eight writers of single
+commits would make 6 commits a second, not 11."""
 
 ALONE_STEP, KNOWN_STEP = 128, 64
-"""After each version that is a multiple of it there is a gap for newcomers, beside one writer and beside several.
-Without them, a newcomer of 150 ms beside writers of 30 ms gets in after 33 s, and not after 6 to 11 s."""
+"""Versions between two gaps for newcomers: with one writer, and with several. Without gaps, a newcomer of 150 ms
+beside writers of 30 ms gets in after 33 s, not after 6 to 11 s."""
 
 FIRST_GAP, FIRST_GAP_CYCLES, FIRST_GAP_SECONDS = 2, 4.0, 0.15
-"""A writer leaves its first gap after that many commits: if many begin at once, the others have lost one race by then.
-The gap is one cycle of the slowest writer, or as many as these, up to these seconds, for others that are slower yet.
-Without it, four writers on a store 150 ms away lose twice as many races; if it is one cycle, two writers of 100 ms
-beside two of 20 ms wait up to 3.8 s for a commit, and not 2.2 s."""
+"""Commits after which a writer leaves its first gap, and the length of that gap: the cycles of the slowest known
+writer, up to the seconds, but at least one cycle. If many writers begin at once, the others have lost one race by
+then, and may be slower than the known ones. Without the gap, four writers on a store 150 ms away lose twice as many
+races. With a gap of one cycle, two writers of 100 ms beside two of 20 ms wait up to 3.8 s for a commit, not 2.2 s."""
 
 ALONE_GAP = 1.75
-"""The gap of a writer that is alone is longer by this factor, as no round is added to it: time for a write in vain, a
-read and a write. Without it, a newcomer of 150 ms beside one writer of 30 ms gets in after 20 s, and not after 11 s."""
+"""Factor that lengthens the gap of a lone writer, as no round is added to it: time for one failed write, one read
+and one write. Without it, a newcomer of 150 ms beside one writer of 30 ms gets in after 20 s, not after 11 s."""
 
 LONGEST_PAUSE = 2.0
-"""Most seconds that a writer leaves to others, whatever the commit table says: a bound, which nothing is tuned to."""
+"""Maximum seconds that a writer leaves to others, whatever the commit table says. It is only a bound, not tuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The writers that contend, as one of them knows them when it commits.
+    """The contending writers, as one of them knows them at its commit.
 
     Attributes:
-        own: the id of the writer that knows them.
-        others: the ids of the others, and how long each takes to read and write; who committed longest ago comes first.
-        cycle: how long we ourselves take.
+        own: id of the writer that knows them.
+        others: id and cycle of each other writer; the one with the oldest commit comes first. A cycle is the time in
+            seconds to read and write the blob once.
+        cycle: cycle of the writer that knows them.
     """
 
     own: str = ""
@@ -52,11 +53,11 @@ class Group:
 
     @classmethod
     def since(cls, version: int, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> Self:
-        """Who has committed since a version.
+        """Return the writers that committed after `version`.
 
         Args:
-            version: others count from the next one on.
-            own: this writer's id; the last commit is its.
+            version: commits of others up to this version are ignored.
+            own: this writer's id; it made the last commit.
             commits: the commit table.
             cycle: seconds that this writer takes to read and write the blob once.
         """
@@ -68,20 +69,20 @@ class Group:
 
     @property
     def slowest(self) -> float:
-        """The longest cycle of all."""
+        """Seconds of the longest cycle."""
         return max([self.cycle, *(cycle for _, cycle in self.others)])
 
     @property
     def round(self) -> float:
-        """Seconds in which each commits once; none if there is one only.
+        """Seconds in which each writer commits once; 0 for a lone writer.
 
-        While one writes, the next one's read is on its way: a turn is half a cycle, and a round at least a whole one.
+        While one writer writes, the next one reads. So a turn takes half a cycle, and a round at least a whole one.
         """
         turns = (self.cycle + sum(cycle for _, cycle in self.others)) / 2
         return max(turns, self.slowest) if self.others else 0.0
 
     def gap(self, versions: Iterable[int]) -> float:
-        """Seconds for which nobody writes after some of these versions, so that newcomers get in."""
+        """Return the seconds without writes after some of these versions, so that newcomers get in."""
         step = KNOWN_STEP if self.others else ALONE_STEP
         counts = [version // step for version in versions if version % step == 0]
         if not counts:
@@ -92,20 +93,21 @@ class Group:
 
 
 class Turns:
-    """The turns of the writers that contend for one object: who committed longest ago is next.
+    """The turns of the writers that contend for one object: the writer that committed longest ago is next.
 
-    Who holds the last version needs a write for the next one; all others a write in vain, a read and a write. So who
-    has committed lets each that committed since its own last commit go first, waits for about as long as they take,
-    and reads before it writes. Who is not in its turn any more tries again at once. All see the same table, so all
-    agree on the order; it is a courtesy, no rule of the protocol depends on it, and no clock is compared with another.
+    The writer of the last version needs one write for the next version. All others need a failed write, a read and a
+    write. So a writer that has committed lets each writer that committed since its own previous commit go first. It
+    waits for about as long as they take, and reads before it writes. A writer whose turn is over tries again at once.
+    All writers see the same commit table, so they agree on the order. This is a courtesy: no rule of the protocol
+    depends on it, and no clocks are compared.
 
-    Newcomers are not in the table. For them, nobody who is writes for a while after certain versions; and who sees a
-    new one waits a little, as there may be more.
+    Newcomers are not in the table. For them, the writers in the table pause for a while after certain versions. A
+    writer that sees a newcomer waits a little, as there may be more.
 
-    A writer that rested is in no turn. If it found the object changed when it last went on, it reads first.
+    A writer that rested is in no turn. If the object had changed when it last went on after a rest, it reads first.
 
     Args:
-        clock: tells how long ago something was.
+        clock: measures times.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -118,11 +120,11 @@ class Turns:
         self._waits = self._rested = self._reads_first = False
 
     def pause(self) -> float:
-        """Seconds until it is time to begin; none or less if it is."""
+        """Return the seconds until it is time to begin; 0 or less if it is time."""
         return self._due - self._clock.monotonic() if self._waits else 0.0
 
     def begin(self) -> bool:
-        """A commit begins. Returns whether it had better begin with a read."""
+        """Note that a commit begins. Return True if it should begin with a read."""
         now = self._clock.monotonic()
         self._rested = now > max(self._fresh, self._due) + RESTED * self._group.cycle
         if self._rested:
@@ -132,7 +134,7 @@ class Turns:
         return self._waits and bool(self._group.others)
 
     def read(self, version: int, *, moved: bool) -> None:
-        """The object was read: its version, and whether it was another one than the one known."""
+        """Note that the object was read: its version, and if it had changed."""
         if self._rested and self._fresh > -math.inf:
             self._reads_first = moved
         self._rested = False
@@ -141,10 +143,10 @@ class Turns:
             self._since = version
 
     def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
-        """After a read: seconds until the next one, if it is not our turn to write; None if it is.
+        """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         Args:
-            version: that of the object.
+            version: of the object.
             commits: the commit table.
         """
         now = self._clock.monotonic()
@@ -160,7 +162,7 @@ class Turns:
         others = self._group.others
         for place, (writer, _) in enumerate(others[self._came :], self._came + 1):
             if writer in commits and commits[writer].version > self._version:
-                self._came, self._moved = place, now  # who was before it and has not come was waited for by it
+                self._came, self._moved = place, now  # it has waited for the writers before it already
         missing = [cycle for _, cycle in others[self._came :]]
         if not missing or now - self._moved >= PATIENCE * max(missing):
             return None
@@ -168,7 +170,7 @@ class Turns:
         return min(pause, max(0.0, self._until - now))
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
-        """The last write was taken.
+        """Note that the last write has landed.
 
         Args:
             own: this writer's id.
