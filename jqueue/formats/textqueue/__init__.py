@@ -1,1 +1,1 @@
-"""The format of TextQueue: one text file for all jobs."""
+"""Queues in the format of TextQueue: one text file for all jobs."""

@@ -1,8 +1,8 @@
 """Changes of a TextQueue, made together under its lock: one append, a byte for each message, one write of the journal.
 
-What makes a change is one write: the append of a message, its first byte, or its line in the journal. Where both a byte
-and a line change, the byte comes first, and says more than the line should we die in between; only a message that is
-hidden has its line first, as without it the byte would say that it is finished.
+Each change takes effect by one write: the append of a message, its first byte, or its line in the journal. If both a
+byte and a line change, the byte is written first: if the process dies in between, it overrules the journal's old line.
+Hiding a message is the exception, as the byte alone would mean that it is finished: here the line is written first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEW_FILE = 0o666
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How changes are made: see `TextQueueFile`."""
+    """Settings for changes, as arguments of `TextQueueFile`."""
 
     fsync: bool
     hide: bool
@@ -37,11 +37,11 @@ class Manner:
 
 
 class Batch:
-    """Changes that are made together. Its maker holds the lock.
+    """Changes that are made together. The caller holds the lock.
 
     Args:
-        view: the queue; it is read here.
-        manner: how.
+        view: the queue as last read; the batch reads it again.
+        manner: settings for the changes.
         now: the time.
     """
 
@@ -59,7 +59,7 @@ class Batch:
         """Make each change that can be made.
 
         Raises:
-            OSError: the system refused, and it is not known what was done: all has to be read again.
+            OSError: the system refused. It is not known which changes were made, so everything must be read again.
             StorageError: the file is gone, or was replaced meanwhile.
         """
         view, manner = self._view, self._manner
@@ -68,7 +68,7 @@ class Batch:
         if new:
             self._see_to_the_file()
         view.read(self._now, locked=True)
-        self._told |= view.ended_claims()  # or a message that is queued again would still be claimed
+        self._told |= view.ended_claims()  # otherwise a message that is marked as queued again would still be claimed
         refusal = self._append(new) if new else None
         outcomes = [self._prepare(change, step, refusal) for change, step in zip(changes, steps, strict=True)]
         if self._wrote:
@@ -89,12 +89,12 @@ class Batch:
         if self._wrote:
             view.changed()
         if view.journal.is_long(len(view.records.alive)):
-            with suppress(Unwritten):  # a long one says the same
+            with suppress(Unwritten):  # the long journal is still correct
                 self._shorten_journal()
         return outcomes
 
     def _prepare(self, change: Change, step: Step, refusal: Exception | None) -> Outcome:
-        """Make a change, as far as it is a byte, and note down what the journal is to say. Returns what it comes to."""
+        """Write the byte of a change, and collect its line for the journal. Returns the outcome of the change."""
         if step is Step.ADD:
             return refusal or self._added(change)
         record = self._view.records.by_id.get(change.job_id)
@@ -110,7 +110,7 @@ class Batch:
         job = change.new
         record = self._view.records.by_id.get(job.id)
         if job.id not in self._new or record is None:
-            return Lost()  # it was there already
+            return Lost()  # the id was in the file already
         if change.arrives:
             dead_at = None if job.dead_at is None else microseconds(job.dead_at)
             self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
@@ -119,7 +119,7 @@ class Batch:
     # New messages
 
     def _see_to_the_file(self) -> None:
-        """Make the file, if there never was one: as whoever appends to it would."""
+        """Create the file, if there never was one, with the usual mode of a file that a program appends to."""
         view = self._view
         if view.existed or file_status(view.path) is not None:
             return
@@ -132,7 +132,7 @@ class Batch:
                 os.close(folder)
 
     def _append(self, changes: Sequence[Change]) -> Exception | None:
-        """Append new messages by one write. Returns why not, if that has to wait."""
+        """Append new messages by one write. Returns an error if the append has to wait."""
         view, records = self._view, self._view.records
         jobs = [change.new for change in changes if change.new.id not in records.by_id]
         if not jobs:
@@ -141,7 +141,7 @@ class Batch:
         last, before = records.last, b""
         if last is not None and records.is_torn(last):
             if last.control == QUEUED:
-                self._flip(last, COMMENT)  # its writer died, and nobody was told that it is there
+                self._flip(last, COMMENT)  # its writer died before it told the caller
                 view.distrust()
                 view.read(self._now, locked=True)
                 records = view.records
@@ -150,7 +150,7 @@ class Batch:
         if not records.ends_a_line:
             before = b"\n"
         if records.open_note:
-            before += b"\n"  # or the next message of another program would be taken for the one that it announces
+            before += b"\n"  # otherwise the note would be taken for that of the next message appended
         messages = [written(job, single=self._manner.single_lines) for job in jobs]
         block = b"".join([before, *(part for _, *lines in messages for part in lines)])
         file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
@@ -160,15 +160,15 @@ class Batch:
         write_all(file.number, block)
         if os.fstat(file.number).st_size == len(records.data) + len(block):
             records.grow(before, messages, microseconds(self._now))
-        else:  # somebody else has appended as well
+        else:  # another program has appended as well
             view.distrust()
             view.read(self._now, locked=True)
         return None
 
-    # Messages that are there: a method for each step, called after it
+    # Steps for messages in the file: one method for each, named after it
 
     def _check(self, change: Change, record: Record) -> Told:
-        """What the journal says of a message that still is as it was seen; else it is lost."""
+        """Return the journal's entry of a message. Raise Lost if the message has changed since it was last seen."""
         before, told = change.old, self._view.told(record)
         if self._view.status(record) is not before.status or told.attempt != before.attempt:
             raise Lost
@@ -179,7 +179,7 @@ class Batch:
     def _claim(self, change: Change, record: Record) -> Kept:
         told, job = self._check(change, record), change.new
         if job.run_at is not None:
-            job = job.evolve(run_at=None)  # that was when it would be taken for whole
+            job = job.evolve(run_at=None)  # this was the time from which the message counts as complete
         if not self._view.is_settled(record, self._now):
             raise Lost
         self._look_again(record)
@@ -201,10 +201,10 @@ class Batch:
         return Kept(job, record.id)
 
     def _as_it_is_now(self, record: Record, job: Job) -> Job:
-        """A job with what people may have edited since it was seen.
+        """Return the job with the edits that people have made since it was last seen.
 
         Raises:
-            Lost: it is of another entrypoint by now.
+            Lost: the job has another entrypoint by now.
         """
         payload, said = self._view.records.payload(record), record.note
         if said is None:
@@ -253,7 +253,7 @@ class Batch:
                 self._flip(record, PROCESSED)
             self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
             return Kept(before, "")
-        # As a comment it can still be read, and undone; but one that looks like a note of ours would be taken for one.
+        # As a comment the message can still be read and restored. But a text like our notes would be taken for a note.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
         found = Kept(before.evolve(payload=self._view.records.payload(record)), "")
         self._flip(record, PROCESSED if like_a_note else COMMENT)
@@ -262,21 +262,21 @@ class Batch:
     def _change(self, change: Change, record: Record) -> Kept:
         raise Lost
 
-    # How it is done
+    # Parts of several steps
 
     def _tell(self, record: Record, told: Told, *, durable: bool = True) -> None:
         self._told[record.id] = told
         self._claims_moved = self._claims_moved or durable
 
     def _next_order(self) -> int:
-        """A place behind everything that is there, and before what will be appended."""
+        """Return a place behind every message in the file, and before every message appended later."""
         first = len(self._view.records.data) * PLACES_PER_BYTE
         following = max(self._view.journal.last_order, self._last_order) + 1
         self._last_order = first if following >= first + PLACES_PER_BYTE - 1 else max(first, following)
         return self._last_order
 
     def _look_again(self, record: Record) -> None:
-        """See whether a message is still where it was read, as it was read; else it is lost, and all is read again."""
+        """Raise Lost if the bytes of a message have changed in the file. The whole file is then read again."""
         view = self._view
         assert view.open is not None
         expected = view.records.data[record.offset : record.end]
@@ -297,7 +297,7 @@ class Batch:
             view.distrust()
 
     def _check_in_place(self) -> None:
-        """See to it that what was written is in the file that others will read."""
+        """Raise StorageError if another file has replaced the file while it was changed."""
         view = self._view
         assert view.open is not None
         if not view.open.is_at(file_status(view.path)):
@@ -310,7 +310,7 @@ class Batch:
             flush(self._view.open.number)
 
     def _shorten_journal(self) -> None:
-        """Have the journal say only what counts: of messages that are there, and of the last that were finished."""
+        """Rewrite the journal with the entries of unfinished messages, and of the last finished ones."""
         view = self._view
         kept, finished = {}, {}
         for job_id, told in view.journal.told.items():

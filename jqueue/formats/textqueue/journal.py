@@ -1,9 +1,8 @@
-"""The journal beside a TextQueue: attempts, claims, errors and places, which no reader of the original looks at.
+"""The journal beside a TextQueue: attempts, claims, errors and places, which the original programs do not read.
 
-A line of JSON for each change, saying all that holds for one message from then on; the last line about it counts. Lines
-are appended under the lock, those of one moment by one write. A line that a crash has cut is passed over, as is any
-other that says nothing: what is left is what held before it. Now and then the journal is written anew, with what
-still counts, and takes the place of the old one.
+Each line is a JSON object with the whole new state of one message; the last line of a message counts. Lines are
+appended under the lock, all lines of one batch in one write. A line that a crash has cut, or that cannot be read, is
+ignored: the state before it counts. Now and then a new journal with only the current states replaces the old one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.runtime.posix_files import create_file, flush, give_to_owner_of, write_all
 
 KEPT_FINISHED = 1_000
-"""So many finished messages are remembered with the attempt that finished them."""
+"""Number of finished messages to remember, each with the attempt that finished it."""
 
 _COMPACT_BYTES = 1 << 16
 _quoted = json.encoder.encode_basestring_ascii
@@ -28,18 +27,18 @@ _HEAD = b'{"jq":1}\n'
 
 
 class Told(NamedTuple):
-    """What the journal says of one message.
+    """State of one message in the journal.
 
     Attributes:
-        attempt: how often it was claimed.
-        failures: claims that were not handed back unharmed.
-        heartbeat: when its claim was last confirmed, in microseconds since 1970; None if it is not claimed.
-        timeout: that of the claim, in seconds.
-        order: its place, if it is not that in the file.
-        error: the last one.
-        dead_at: when it died, in microseconds since 1970.
-        finished: whether the last attempt has finished it.
-        hidden: whether it is marked as processed without being so.
+        attempt: number of claims so far.
+        failures: number of claims that were not handed back unharmed.
+        heartbeat: time of the claim's last heartbeat, in microseconds since 1970; None if there is no claim.
+        timeout: timeout of the claim, in seconds.
+        order: place of the message in the order; None if it is the place in the file.
+        error: last error.
+        dead_at: time when the job died, in microseconds since 1970.
+        finished: True if the last attempt has finished the job.
+        hidden: True if the message is marked as processed although it is only claimed.
     """
 
     attempt: int = 0
@@ -57,19 +56,19 @@ NOTHING = Told()
 
 
 class Unwritten(OSError):
-    """The system refused a write, and the journal is as it was before."""
+    """The system refused a write; the journal is unchanged."""
 
 
 class Journal:
-    """The journal of one file, as far as it has been read.
+    """The journal of one file, as it was last read.
 
     Args:
-        path: of the journal.
+        path: path of the journal.
 
     Attributes:
-        told: what it says, by id.
-        claimed: ids of the messages that it says are claimed.
-        last_order: the largest place that it gives.
+        told: states of the messages, by id.
+        claimed: ids of the claimed messages.
+        last_order: largest place in the journal.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,7 +77,7 @@ class Journal:
         self.forget()
 
     def forget(self) -> None:
-        """Have it read from its beginning."""
+        """Forget everything, so that the journal is read from its beginning."""
         self.told: dict[str, Told] = {}
         self.claimed: set[str] = set()
         self.last_order = 0
@@ -88,27 +87,27 @@ class Journal:
         self._descriptor: OpenFile | None = None
 
     def has_moved(self) -> bool:
-        """Whether there is something that was not read."""
+        """Return True if the journal has lines that were not read."""
         status = self._status()
         if status is None or self._descriptor is None:
             return (status is None) != (self._descriptor is None)
         return not self._descriptor.is_at(status) or status.st_size != self._size
 
     def refresh(self, *, locked: bool = False) -> bool:
-        """Read what is new.
+        """Read the new lines.
 
         Args:
-            locked: whether we hold the lock, so that a line without an end is one that was cut.
+            locked: True if the caller holds the lock: then a last line without a line break was cut by a crash.
 
         Returns:
-            Whether there was anything.
+            True if anything was read.
 
         Raises:
             OSError: the system refused.
         """
         status = self._status()
         if status is None:
-            return False  # what is known still holds; whoever writes next writes all of it
+            return False  # the known states still count, and the next write writes all of them
         if self._descriptor is None or not self._descriptor.is_at(status) or status.st_size < self._read:
             self.forget()
             self._descriptor = OpenFile(self.path, os.O_RDWR | os.O_APPEND)
@@ -127,16 +126,17 @@ class Journal:
         return True
 
     def write(self, changes: Mapping[str, Told], *, durable: bool, owner: os.stat_result | None = None) -> None:
-        """Append what has changed, in one piece. Only under the lock, and after `refresh`.
+        """Append new states in one write. Only under the lock, and after `refresh`.
 
         Args:
-            changes: what holds from now on, by id.
-            durable: whether it is on the disk when this returns.
-            owner: whose a journal is that this makes: root that helps a user leaves it to the user.
+            changes: new states, by id.
+            durable: True if the lines must be on the disk when this returns.
+            owner: status of a file whose owner also gets a new journal, so that a file of a user stays usable for the
+                user after root has worked on it.
 
         Raises:
             Unwritten: nothing was written.
-            OSError: the system refused; what is known has to be forgotten.
+            OSError: the system refused. The caller must `forget` the journal.
         """
         lines = b"".join(_line(job_id, told) for job_id, told in changes.items())
         if self._descriptor is None or self._status() is None:
@@ -155,19 +155,19 @@ class Journal:
         self._lines += len(changes)
 
     def is_long(self, live: int) -> bool:
-        """Whether most of it says nothing any more.
+        """Return True if most lines of the journal are out of date.
 
         Args:
-            live: how many messages it may say something about.
+            live: number of messages that may still need a line.
         """
         return self._size > _COMPACT_BYTES and self._lines > 4 * (live + KEPT_FINISHED)
 
     def rewrite(self, told: Mapping[str, Told], owner: os.stat_result | None = None) -> None:
-        """Have it say this, and nothing else. Only under the lock.
+        """Replace the journal by these states. Only under the lock.
 
         Raises:
             Unwritten: nothing was written.
-            OSError: the system refused; what is known has to be forgotten.
+            OSError: the system refused. The caller must `forget` the journal.
         """
         try:
             self._write_part(told, owner)
@@ -178,7 +178,7 @@ class Journal:
         self.refresh(locked=True)
 
     def _write_part(self, told: Mapping[str, Told], owner: os.stat_result | None) -> None:
-        """Write what takes the place of the journal."""
+        """Write the file that will replace the journal."""
         with suppress(FileNotFoundError):
             os.unlink(self._part)
         old = self._status() or owner
@@ -206,7 +206,7 @@ class Journal:
             return
 
     def _set(self, job_id: str, told: Told) -> None:
-        self.told.pop(job_id, None)  # the last one said is the last one in the table
+        self.told.pop(job_id, None)  # keeps the table in the order of the lines
         self.told[job_id] = told
         if told.heartbeat is None:
             self.claimed.discard(job_id)
@@ -217,7 +217,7 @@ class Journal:
 
 
 def _line(job_id: str, told: Told) -> bytes:
-    """One line, as `json` would write it, in a fraction of the time."""
+    """Return the line of a state, as `json` would write it, in a fraction of the time."""
     attempt, failures, heartbeat, timeout, order, error, dead_at, finished, hidden = told
     said = f'{{"i":{_quoted(job_id)},"a":{attempt}'
     if failures:
@@ -238,10 +238,10 @@ def _line(job_id: str, told: Told) -> bytes:
 
 
 def _told(said: dict[str, Any]) -> Told:
-    """What a line says.
+    """Return the state in a line.
 
     Raises:
-        ValueError, TypeError, KeyError: it was not written by us.
+        ValueError, TypeError, KeyError: jqueue did not write the line.
     """
     heartbeat, timeout = said.get("c", (None, None))
     counts = (said["a"], said.get("f", 0), said.get("o", 0), said.get("d", 0), heartbeat or 0)

@@ -1,4 +1,4 @@
-"""A file that is kept open: as long as it is, no other one can be taken for it."""
+"""A file that is kept open: while it is open, no other file can get its inode and be taken for it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from jqueue.runtime.posix_files import open_file
 
 
 class OpenFile:
-    """An open file, closed when nobody uses it any more.
+    """An open file, closed when its last reference is gone.
 
     Args:
-        path: of a regular file.
-        flags: those of `os.open`.
-        mode: that of the file, if this creates it.
+        path: path of a regular file.
+        flags: flags of `os.open`.
+        mode: mode of the file, if this call creates it.
 
     Attributes:
-        number: the descriptor.
-        status: what the system knew of it when it was opened.
+        number: file descriptor.
+        status: result of `os.fstat` when the file was opened.
 
     Raises:
-        StorageFatalError: there is something else than a regular file.
+        StorageFatalError: the path is not a regular file.
         OSError: the system refused.
     """
 
@@ -33,12 +33,12 @@ class OpenFile:
             os.close(self.number)
 
     def is_at(self, status: os.stat_result | None) -> bool:
-        """Whether that is what the system says of this file, and not of another."""
+        """Return True if this is the status of the open file, and not of another file or of none."""
         return status is not None and os.path.samestat(status, self.status)
 
     def read_from(self, begin: int) -> bytearray:
-        """What there is, from an offset to the end."""
-        content = bytearray(max(0, os.fstat(self.number).st_size - begin) + 1)  # one more: less than all of it is all
+        """Return the content from an offset to the end."""
+        content = bytearray(max(0, os.fstat(self.number).st_size - begin) + 1)  # one more, to see the end
         read = 0
         while count := os.preadv(self.number, [memoryview(content)[read:]], begin + read):
             read += count

@@ -1,13 +1,13 @@
-r"""The lines of a TextQueue, taken apart: messages, each with what belongs to it, and whose they are.
+r"""Parser of a TextQueue file: messages with their notes and variables.
 
     #jq {"id":"…","ep":"mail","t":1795313466137003,"n":9}     a note of ours: a comment directly before its message
     -line one                                                 a message; - queued, = processed, ! failed for good
-     line two                                                 goes on with it
-    \state=new                                                a variable of it
+     line two                                                 second line of that message
+    \state=new                                                a variable of that message
 
-Offsets are in bytes, lines end with LF, CRLF or CR, as they do for the original. What is none of all this is passed
-over, and stays. A message that we did not write is known by the hash of its text, and by how many equal ones stand
-before it: so it stays the same message when lines are moved or added around it.
+Offsets are in bytes. Lines end with LF, CRLF or CR, as in the original. Any other line is ignored, and stays in the
+file. The id of a message that jqueue did not write is the hash of its text and the number of equal messages before it.
+So it stays the same message when lines are moved or added around it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 class Record:
-    """A message, or a comment, which may have been one.
+    """A message, or a comment, which may have been a message before.
 
     Attributes:
         control: its first byte.
-        offset: where that is.
-        end: the offset behind its last line that is no variable.
-        id: of the job that it is.
-        base: what its id was made of.
-        note: what we said of it when it was written; None if it is not ours.
-        variables: those lines, without the first byte.
-        seen_at: microseconds since 1970; when the file was changed before it was first seen.
-        kept: what it was last taken for, and why; for whoever reads the records.
+        offset: offset of the first byte.
+        end: offset behind the last line that is not a variable.
+        id: id of the job.
+        base: the id without the suffix that makes it unique: the id of the note, or the hash of the text.
+        note: note that jqueue wrote before the message; None if jqueue did not write the message.
+        variables: lines of the variables, without their first byte.
+        seen_at: last change of the file before the message was first seen, in microseconds since 1970.
+        kept: cache of the reader of the records: the last job made of this record, and the values it depends on.
     """
 
     __slots__ = ("base", "control", "end", "id", "kept", "note", "offset", "seen_at", "variables")
@@ -68,23 +68,23 @@ class Record:
 
 
 class Records:
-    """The content of a file, and what it consists of.
+    """The content of a file, and the records in it.
 
     Attributes:
-        data: the content.
-        by_id: every message, and the comments that are neither notes nor behind one, by id.
-        alive: those that are queued or have failed, by id.
-        finished: the ids of those of ours that are processed.
-        commented: the ids of those of ours that are comments.
-        last: the last message; None if something else comes last, or nothing.
-        open_note: whether the file ends with a note whose message is missing.
+        data: content of the file.
+        by_id: messages, and comments that are neither notes nor directly behind a note, by id.
+        alive: messages that are queued or have failed, by id.
+        finished: processed messages that jqueue wrote, by id.
+        commented: ids of messages that jqueue wrote and that are comments now.
+        last: last record; None if there is none, or if a note or an ignored line follows it.
+        open_note: True if the file ends with a note whose message is missing.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin with nothing."""
+        """Forget everything."""
         self.data = bytearray()
         self.by_id: dict[str, Record] = {}
         self.alive: dict[str, Record] = {}
@@ -99,20 +99,20 @@ class Records:
 
     @property
     def ended(self) -> bool:
-        """Whether there is a blank line behind the last record: whatever is appended does not belong to it."""
+        """True if a blank line follows the last record, so that an appended line cannot belong to it."""
         return self._end < len(self.data) or not self.data
 
     @property
     def ends_a_line(self) -> bool:
-        """Whether the last line has an end."""
+        """True if the last line ends with a line break."""
         return not self.data or self.data[-1] in b"\r\n"
 
     def update(self, data: bytearray, now: int) -> None:
-        """Take over what the file holds now: only what differs is taken apart, as far as that can be told.
+        """Take over the present content of the file. Only changed parts are parsed, if they can be told.
 
         Args:
-            data: all of it.
-            now: microseconds since 1970: when it was changed.
+            data: the whole content.
+            now: time of the change, in microseconds since 1970.
         """
         known = len(self.data)
         if not data.startswith(self.data) and not (len(data) >= known and self._take_flips(data)):
@@ -123,12 +123,12 @@ class Records:
         self._parse(now)
 
     def grow(self, before: bytes, messages: Iterable[tuple[dict[str, Any], bytes, bytes]], now: int) -> None:
-        """Take over what we have appended: as if it were taken apart again.
+        """Take over messages that jqueue has appended, with the same result as parsing the file again.
 
         Args:
-            before: what ends the last line, if it has no end.
-            messages: as `written` made them, none of an id that is there.
-            now: microseconds since 1970.
+            before: line breaks that were written before the messages.
+            messages: results of `written`, each with an id that is not in the file yet.
+            now: the time, in microseconds since 1970.
         """
         self.data += before
         self._parse(now)
@@ -144,39 +144,39 @@ class Records:
             self.last, self.open_note = record, False
 
     def flip(self, record: Record, control: int) -> bool:
-        """Take over another first byte of a record. Returns whether that is all: if not, all has to be read anew."""
+        """Take over a new first byte of a record. Returns False if the whole file has to be parsed again instead."""
         if record.note is not None and COMMENT in (record.control, control):
-            return False  # a note of a comment counts for nothing, so the ids of others may be others now
+            return False  # the note of a comment does not count, so ids of other records may change
         self.data[record.offset] = record.control = control
         self._file_under(record)
         return True
 
     def text(self, record: Record) -> bytes:
-        """The text of a message, with LF between its lines."""
+        """Return the text of a message, with LF between its lines."""
         head, *more = bytes(self.data[record.offset + 1 : record.end]).splitlines() or [b""]
         return b"\n".join([head, *(line[1:] for line in more)])
 
     def payload(self, record: Record) -> bytes:
-        """What it says to whoever handles it."""
+        """Return the payload of a message."""
         text = self.text(record)
         if record.note is not None and record.note.get("enc") == "b64":
             try:
                 return base64.b64decode(text, validate=True)
             except binascii.Error:
-                return text  # somebody has written something else there
+                return text  # a person or a program has edited it
         return text
 
     def is_torn(self, record: Record) -> bool:
-        """Whether it is one of ours that is being written, or was when its writer died: the end is missing."""
+        """Return True if jqueue has not written the message to its end: its writer is at it, or has died."""
         if record is not self.last or record.note is None or self.ended:
             return False
         length = record.note.get("n")
         return isinstance(length, int) and len(self.text(record)) < length
 
-    # Taking apart
+    # Parsing
 
     def _parse(self, now: int) -> None:
-        """Take apart what comes from the last record on, which what was appended may belong to."""
+        """Parse from the last record on, as appended lines may belong to it."""
         if self.last is not None:
             self._forget(self.last)
         self.last, self.open_note = None, False
@@ -205,7 +205,7 @@ class Records:
 
     @staticmethod
     def _note(match: re.Match[bytes]) -> dict[str, Any] | None:
-        """What a comment says, if it is a note of ours."""
+        """Return the content of a comment if it is a note of jqueue, else None."""
         text = match[2]
         if not text.startswith(_NOTE) or match[3] or match[4]:
             return None
@@ -248,10 +248,10 @@ class Records:
             for table in (self.by_id, self.alive, self.finished):
                 table.pop(record.id, None)
 
-    # What others have changed in place
+    # First bytes that other programs have changed
 
     def _take_flips(self, data: bytearray) -> bool:
-        """Take over first bytes that others have changed. Returns whether that is all that differs."""
+        """Take over first bytes that other programs have changed. Returns False if anything else has changed."""
         flips: list[Record] = []
         for offset in self._differing(data):
             record = self._at(offset)
@@ -280,11 +280,13 @@ _PLAIN = {name: field.get_default(call_default_factory=False) for name, field in
 
 
 def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
-    """The fields of the job that a record is, but for its state, its place and its time: checked, as people write them.
+    """Return the fields of a record's job, except for its state, its place and its time.
+
+    Values of the note are checked, as people may edit them.
 
     Args:
         record: the message.
-        entrypoint: of messages that do not say theirs.
+        entrypoint: entrypoint of messages that name none.
     """
     said = record.note or {}
     named, most, headers = said.get("ep"), said.get("max"), said.get("h")
@@ -301,20 +303,20 @@ def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
 
 
 def created_at(record: Record) -> int:
-    """When a message was written, in microseconds since 1970; when it was seen, if it does not say."""
+    """Return when a message was written, in microseconds since 1970; without such a note, when it was first seen."""
     said = (record.note or {}).get("t")
     return said if type(said) is int and 0 <= said < 2**57 else record.seen_at
 
 
 def written(job: Job, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
-    """A job as it is appended.
+    """Encode a new job as text to append.
 
     Args:
-        job: what is to be done.
-        single: whether a message may have no more than one line, for readers of TextQueue 1.0.
+        job: the new job.
+        single: True if a message must be a single line, for readers of TextQueue 1.0.
 
     Returns:
-        The note, the line that it stands in, and those of the message, with the blank one that ends it.
+        The note, the comment line with the note, and the lines of the message, which end with a blank line.
     """
     text = job.payload
     created = microseconds(job.created_at)

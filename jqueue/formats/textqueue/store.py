@@ -1,13 +1,14 @@
-"""TextQueue: a text file with a line for each message, which people edit by hand; docs/formats.md has the format.
+"""`TextQueueFile`: a queue in a text file that people may edit by hand; docs/formats.md describes the format.
 
     -queued
     =processed
     !failed for good
     # a comment
 
-Programs that know only the format go on reading, marking and appending while we work: we append whole messages, each
-lot by one write, we change one byte of a message in place, and we never move any. Among ourselves a lock on a file
-beside excludes all others; what the format has no place for is in a journal beside, or in a comment before a message.
+Programs that know only the format can read, mark and append while jqueue works. jqueue appends whole messages, several
+of them in one write. It changes the first byte of a message in place, and never moves a message. Processes of jqueue
+exclude each other by a lock on a file beside. Fields that the format cannot hold are in a journal beside, or in a
+comment before the message.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from jqueue.runtime.system import SystemClock, SystemEntropy, forks
 CAPABILITIES = replace(OF_ALL, job_ids=True)
 
 LOCK_TIMEOUT = 10.0
-"""Seconds that a change waits for those of other processes."""
+"""Seconds that a change waits for the lock, while other processes hold it."""
 
 
 class TextQueueFile:
     """A TextQueue as a store of jobs.
 
     Args:
-        path: of the file; it is made with the first job. A relative path stays what it is now.
-        entrypoint: of messages that do not say theirs; the name of the file without its suffix by default.
-        fsync: whether what is done is on the disk before the call returns.
-        hide: whether a claimed message is marked as processed until it is finished or given back, so that readers of
-            the original pass it over. Where the journal is lost, so are then the messages that were claimed.
-        single_lines: whether a message of several lines is written as one, in base64, for readers of TextQueue 1.0.
-        settle: how long, in seconds or as a timedelta, the last message of another program waits for more lines.
+        path: path of the file, which the first job creates. A relative path is resolved now.
+        entrypoint: entrypoint of messages that name none; by default the name of the file without its suffix.
+        fsync: True to bring each change to the disk before the call returns.
+        hide: True to mark a claimed message as processed until it is finished or given back, so that readers of the
+            original skip it. If the journal is lost, the claimed messages then look finished, and are lost, too.
+        single_lines: True to write a message of several lines as one line, in base64, for readers of TextQueue 1.0.
+        settle: seconds, or a timedelta, for which the last message of another program waits for more lines.
 
     Raises:
         InvalidJobError: settle is not a duration.
@@ -86,27 +87,27 @@ class TextQueueFile:
 
     @property
     def name(self) -> str:
-        """The path of the file."""
+        """Absolute path of the file."""
         return self._file
 
     def watched(self) -> tuple[Path, ...]:
-        """The folder of the file: whoever changes the file or its journal is seen there."""
+        """Return the folder of the file, where changes of the file and of its journal are seen."""
         return (Path(self._folder),)
 
     def store_time(self) -> datetime:
-        """The machine's clock, UTC: all who use the file share it."""
+        """Return the time of this machine's clock, in UTC, which all users of the file share."""
         return SystemClock().now()
 
     def exists(self) -> bool:
-        """Whether there is a file."""
+        """Return True if the file exists."""
         return os.path.exists(self._file)
 
     def has_moved(self) -> bool:
-        """Whether the file or the journal may have changed since the last scan."""
+        """Return True if the file or the journal may have changed since the last scan."""
         return self._read_after != forks() or self._view.has_moved()
 
     def scan(self, now: datetime) -> list[Kept]:
-        """Every message that is queued, claimed or dead."""
+        """Return every message that is queued, claimed or dead."""
         self._begin_anew_in_a_child()
         try:
             if self._unflushed:
@@ -119,23 +120,23 @@ class TextQueueFile:
         return self._view.jobs()
 
     def _write_ended_claims(self, now: datetime) -> None:
-        """Have the journal say which claims other programs have ended: their marks may be gone at the next look."""
-        with suppress(StorageError):  # until it does, those who saw the marks know it
+        """Write into the journal which claims other programs have ended: their marks may be gone at the next scan."""
+        with suppress(StorageError):  # if that fails, this process still knows the marks that it has seen
             self._change((), now)
         self._view.read(now)
 
     def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
-        """The jobs with their payloads."""
+        """Return these jobs with their payloads, without the jobs that are no longer in the file."""
         records = self._view.records
         found = [(job, records.by_id.get(job.id)) for job, _ in jobs]
         return [job.evolve(payload=records.payload(record)) for job, record in found if record is not None]
 
     def finished(self) -> dict[str, int]:
-        """Messages marked as processed, with their attempts: those that carry an id, and others of late."""
+        """Return processed messages with their attempts: all that carry an id, and the recent ones of the others."""
         return self._view.finished()
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Do each change by itself; what is written for all of them is written together."""
+        """Make each change by itself, with common writes for all of them."""
         if not changes:
             return []
         self._begin_anew_in_a_child()
@@ -160,7 +161,7 @@ class TextQueueFile:
             raise
 
     def _flush_again(self) -> None:
-        """What was written when the disk failed is read, and so taken for done, only once it is on the disk."""
+        """Sync the files after a failed change: what it wrote must be on the disk before it is read as done."""
         for path in (self._file, self._view.journal.path):
             with suppress(FileNotFoundError):
                 file = OpenFile(path, os.O_RDONLY)
@@ -168,12 +169,12 @@ class TextQueueFile:
         self._unflushed = False
 
     def let_go(self) -> None:
-        """Close the file and the journal, and forget what was read."""
+        """Close the file and the journal, and forget their content."""
         self._view.forget()
         self._view.journal.forget()
 
     def _begin_anew_in_a_child(self) -> None:
-        """What the parent has read may have been half read when it was forked."""
+        """Forget everything after a fork, as the parent may have been in the middle of a read."""
         if self._read_after != forks():
             self._read_after = forks()
             self.let_go()

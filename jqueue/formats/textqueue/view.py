@@ -1,4 +1,4 @@
-"""What the file of a TextQueue and the journal beside it say together: every message as a job, and when it is whole."""
+"""View of a TextQueue: combines the file and its journal to jobs, and says when a message is complete."""
 
 from __future__ import annotations
 
@@ -27,39 +27,43 @@ from jqueue.formats.times import microseconds, moment
 from jqueue.runtime.posix_files import file_status
 
 UNENDED = 1_000_000
-"""Microseconds after which a last line without an end is taken for whole: until then its writer may be at it."""
+"""Microseconds after which a last line without a line break counts as complete: its writer may still be writing it."""
 
 PLACES_PER_BYTE = 1 << 12
-"""A message has the place of its first byte; so many places are there for those that are put behind it later."""
+"""Number of places for each byte of the file.
+
+The place of a message follows from the offset of its first byte. The places between two bytes are for messages that are
+put to the back later.
+"""
 
 _SURE = 50_000
-"""Microseconds after which a file whose time has not moved has not changed: file systems count time in ticks."""
+"""Microseconds after which an unchanged file time is trusted: two changes may fall into one tick of the file system."""
 
 _SKEW = 60_000_000
-"""A time that lies so many microseconds ahead was not given by this machine's clock, and says nothing."""
+"""Microseconds ahead of the clock from which the time of a file is ignored: it is not of this machine's clock."""
 
 
 def place_of(record: Record) -> int:
-    """The place of a message among those that nobody has put behind others."""
+    """Return the place of a message that was never put to the back."""
     return min((record.offset + 1) * PLACES_PER_BYTE - 1, PLACES)
 
 
 class TextView:
-    """A TextQueue, as far as it has been read.
+    """A TextQueue as it was last read.
 
     Args:
-        path: of the file.
-        journal: the path of the journal.
-        entrypoint: of messages that do not say theirs.
-        settle: seconds that the last message of another program waits for more lines.
+        path: path of the file.
+        journal: path of the journal.
+        entrypoint: entrypoint of messages that name none.
+        settle: seconds for which the last message of another program waits for more lines.
 
     Attributes:
-        records: what is in the file.
-        journal: what is beside it.
-        open: the file, to be read and changed; None before it was read.
-        existed: whether there ever was one.
-        changing: whether it changed so shortly ago that another change may not have moved its time.
-        unseen: whether something was read that whoever asks for the jobs was not told yet.
+        records: records of the file.
+        journal: the journal beside the file.
+        open: the open file, for reading and changing; None before the first read.
+        existed: True if the file was there at any time.
+        changing: True if the file changed so recently that another change may leave its time the same.
+        unseen: True if something was read since `jobs` was last called.
     """
 
     def __init__(self, path: str, journal: str, *, entrypoint: str, settle: float) -> None:
@@ -75,14 +79,14 @@ class TextView:
         return make, (self.path, self.journal.path), {"existed": self.existed}
 
     def forget(self) -> None:
-        """Read the file anew. The journal is kept: should it be gone, that is all there is of it."""
+        """Forget the file, so that it is read again. The journal stays: if its file is gone, this is the only copy."""
         self.records = Records()
         self.open: OpenFile | None = None
         self._signature: tuple[int, ...] | None = None
         self.changing = self.unseen = True
 
     def has_moved(self) -> bool:
-        """Whether the file or the journal may have changed since they were read."""
+        """Return True if the file or the journal may have changed since they were read."""
         try:
             status = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
@@ -90,25 +94,25 @@ class TextView:
         return self.unseen or self.changing or _signature(status) != self._signature or self.journal.has_moved()
 
     def read(self, now: datetime, *, locked: bool = False) -> None:
-        """Read what may have changed.
+        """Read the file and the journal if they may have changed.
 
         Args:
             now: the time.
-            locked: whether we hold the lock, and look at each message again before it is changed.
+            locked: True if the caller holds the lock, and checks each message again before it changes it.
 
         Raises:
-            BlobMissingError: there was a file.
+            BlobMissingError: the file was there, and is gone.
             OSError: the system refused.
         """
         for _ in range(3):
-            news = self.journal.refresh(locked=locked)  # first: what was finished meanwhile is not taken for unclaimed
+            news = self.journal.refresh(locked=locked)  # first, or a message finished in between would look unclaimed
             news |= self._read_file(now, sure=not locked)
             self.unseen = self.unseen or news
             if locked or not self.journal.has_moved():
                 return
 
     def _read_file(self, now: datetime, *, sure: bool) -> bool:
-        """Read the file if it may have changed; whether it was read."""
+        """Read the file if it may have changed. Returns True if it was read."""
         status = file_status(self.path)
         if status is None:
             if self.existed:
@@ -131,20 +135,20 @@ class TextView:
         return True
 
     def changed(self) -> None:
-        """Take over that we have changed the file, and the records with it: somebody else may have done so, too."""
+        """Take note that jqueue has changed the file and its records. Another program may have changed it, too."""
         assert self.open is not None
         status = os.fstat(self.open.number)
         self._signature = _signature(status) if status.st_size == len(self.records.data) else None
         self.changing = True
 
     def distrust(self) -> None:
-        """Have the file read again."""
+        """Have the next `read` read the file again."""
         self._signature = None
 
     # As jobs
 
     def jobs(self) -> list[Kept]:
-        """Every message that is queued, claimed or dead; what others have written is without its payload."""
+        """Return every message that is queued, claimed or dead. Messages of other programs have no payload here."""
         self.unseen, last = False, self.records.last
         return [self.kept(record) for record in self._present() if record is not last or not self._is_torn(record)]
 
@@ -160,9 +164,9 @@ class TextView:
         return record.control == QUEUED and self.records.is_torn(record)
 
     def settles_at(self, record: Record) -> int | None:
-        """From when on a message is taken for whole, in microseconds since 1970; None if it certainly is.
+        """Return when a message counts as complete, in microseconds since 1970; None if it certainly is complete.
 
-        What its writer may still be writing belongs to the last one, if it is none of ours.
+        Only the last message of the file can be incomplete: its writer may still be appending lines to it.
         """
         records = self.records
         if record is not records.last or records.ended or (record.note is not None and records.ends_a_line):
@@ -170,18 +174,18 @@ class TextView:
         return record.seen_at + (self._settle if records.ends_a_line else UNENDED)
 
     def is_settled(self, record: Record, now: datetime) -> bool:
-        """Whether a message is whole."""
+        """Return True if a message counts as complete."""
         if record is self.records.last and self._is_torn(record):
             return False
         settles_at = self.settles_at(record)
         return settles_at is None or settles_at <= microseconds(now)
 
     def told(self, record: Record) -> Told:
-        """What holds of a message: what the journal says, unless the first byte has ended the claim."""
+        """Return the state of a message: its journal entry, unless its first byte has ended the claim."""
         return _believed(self.journal.told.get(record.id, NOTHING), record.control)
 
     def ended_claims(self) -> dict[str, Told]:
-        """What holds of messages, by id, that other programs have marked while the journal says they are claimed."""
+        """Return the new states, by id, of claimed messages whose claim another program has ended by its mark."""
         found = {}
         for job_id in self.journal.claimed:
             told, control = self.journal.told[job_id], self._control(job_id)
@@ -190,13 +194,13 @@ class TextView:
         return found
 
     def _control(self, job_id: str) -> int:
-        """The first byte of a message. One that is not in the file may come back: an editor may be writing it."""
+        """Return the first byte of a message. A missing message counts as queued: an editor may be writing the file."""
         if (record := self.records.by_id.get(job_id)) is not None:
             return record.control
         return COMMENT if job_id in self.records.commented else QUEUED
 
     def status(self, record: Record) -> JobStatus | None:
-        """Where a message stands as a job; None if it is none any more."""
+        """Return the status of a message's job; None if it is no longer a job."""
         told = self.told(record)
         if record.control == FAILED:
             return JobStatus.DEAD
@@ -205,7 +209,7 @@ class TextView:
         return None
 
     def kept(self, record: Record) -> Kept:
-        """A message as a job: with its payload if it has an id, by which it may be asked for."""
+        """Return a message as a job. It has its payload only if the message carries an id."""
         told, settles_at = self.told(record), self.settles_at(record)
         why = record.control, told, settles_at
         if record.kept is not None and record.kept[0] == why:
@@ -214,7 +218,7 @@ class TextView:
         values, status = plain_values(record, self.entrypoint), self.status(record)
         place = place_of(record)
         if told.order is not None and told.order <= (len(self.records.data) + 1) * PLACES_PER_BYTE:
-            place = told.order  # a larger one is from before the file was cut
+            place = told.order  # a larger place is from before the file was truncated
         if record.note is not None:
             values["payload"] = self.records.payload(record)
         values |= {
@@ -233,14 +237,14 @@ class TextView:
             values["heartbeat_at"], values["claim_timeout"] = moment(told.heartbeat or 0), told.timeout
             values["attempt"] = max(1, told.attempt)
         if status is not JobStatus.DEAD and told.dead_at is not None:
-            values["failures"] = 0  # somebody has queued it again by hand
+            values["failures"] = 0  # it was marked as queued again by hand
         extra = {"variables": [line.decode("utf-8", "backslashreplace") for line in record.variables]}
         kept = Kept(trusted_job(values, extra if record.variables else None), record.id)
         record.kept = why, kept
         return kept
 
     def finished(self) -> dict[str, int]:
-        """Messages marked as processed, with their attempts: those that carry an id, and others of late."""
+        """Return processed messages with their attempts: all that carry an id, and the recent ones of the others."""
         by_id = self.records.by_id
         found = dict.fromkeys(self.records.finished, 0)
         for job_id, told in self.journal.told.items():
@@ -253,7 +257,7 @@ class TextView:
 
 
 def _believed(told: Told, control: int) -> Told:
-    """What holds of a message with this first byte: one that ends a claim says as much as the verb that writes it."""
+    """Return the state of a message with this first byte. A byte that ends the claim has the effect of its verb."""
     if told.heartbeat is None or control == QUEUED or (control == PROCESSED and told.hidden):
         return told
     if control == PROCESSED:
