@@ -5,8 +5,8 @@
     queue = SyncQueue("queue.json")
     queue.enqueue("mail", b"hello")
 
-Every verb of `BrokerQueue`, blocking. Underneath, one thread of the process runs one event loop for all of them; it
-starts with the first call, so a module may make its queue when it is imported, and a server may fork afterwards.
+It has every verb of `BrokerQueue`, as a blocking method. One thread of the process runs one event loop for all queues.
+It starts with the first call, so a module may make its queue when it is imported, and a server may fork afterwards.
 """
 
 from jqueue.sync.keep_alive import KeepAlive

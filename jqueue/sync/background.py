@@ -1,11 +1,11 @@
 """The thread behind all blocking calls of a process: one event loop, from the first call to the end of the process.
 
 * It starts with the first call, never by an import.
-* A forked child has none of its parent's threads: it starts one of its own, and leaves what is its parent's alone.
-* At exit, after the last thread of the program has ended, calls still under way are finished and open queues are left.
+* A forked child has none of its parent's threads: it starts a thread of its own and leaves the parent's alone.
+* At exit, after the last thread of the program has ended, calls under way are finished and open queues are left.
 
-The thread is a daemon, so that the interpreter does not wait for it; `atexit` ends it. Threads of the program that
-outlive its main thread can go on calling until then.
+The thread is a daemon, so the interpreter does not wait for it; `atexit` ends it. Threads of the program that outlive
+its main thread can make calls until then.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from jqueue.sync.calls import Call, CallEnded
 logger = logger_of("jqueue")
 
 LAST_SECONDS = 5.0
-"""So much longer than the deadlines of its queues the end may take, whatever a store does."""
+"""Seconds that the end may take beyond the deadlines of the queues, whatever a store does."""
 
 _POOL_IS_SHUT = "cannot schedule new futures"
 _TOO_LATE = "the process is ending, and takes no more calls"
 
 
 class Resident(Protocol):
-    """What lives on the event loop until it is left."""
+    """An object that lives on the event loop until it is left, such as an open queue."""
 
     @property
     def longest_leave(self) -> float:
-        """Seconds after which it has been left, if nothing hangs."""
+        """Seconds that leaving it takes at most, if nothing hangs."""
 
     async def leave(self) -> None:
-        """Finish what is under way, and give back what is held."""
+        """Finish calls under way, and give back claims and connections."""
 
 
 class Background:
@@ -52,7 +52,7 @@ class Background:
         self.residents: set[Resident] = set()
         self._born_after = forks()
         self._closing = False
-        self._posting = threading.RLock()  # a signal handler, or a finalizer, may post while its thread posts
+        self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
         self._thread = threading.Thread(target=self._run, name="jqueue-sync", daemon=True)
         try:
             self._thread.start()
@@ -62,14 +62,14 @@ class Background:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether this is the thread of this process, and not at its end."""
+        """True if this thread belongs to this process and is not ending."""
         return not self._closing and self._born_after == forks()
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the event loop call a function soon.
 
         Raises:
-            CallEnded: it takes no calls any more.
+            CallEnded: it no longer takes calls.
         """
         if not self.takes_calls:
             raise CallEnded(_TOO_LATE)
@@ -79,10 +79,10 @@ class Background:
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def run(self, call: Call[Any], begin: Callable[[Call[Any]], object]) -> Any:
-        """Post a call, and wait until it has ended; whoever is interrupted abandons it.
+        """Post a call and wait until it has ended. An exception that interrupts the wait abandons the call.
 
         Raises:
-            CallEnded: it was ended before it was done.
+            CallEnded: the call was ended before it was done.
         """
         try:
             self.post(begin, call)
@@ -91,20 +91,20 @@ class Background:
             result = call.result() if error is None else None
         except CallEnded:
             raise
-        except BaseException:  # KeyboardInterrupt, or whatever a signal handler raised
+        except BaseException:  # KeyboardInterrupt, or another exception from a signal handler
             with suppress(CallEnded):
                 self.post(call.abandon)
             raise
         return result if error is None else call.result()
 
     def end(self) -> None:
-        """Leave all residents, and stop; bounded by their deadlines."""
+        """Leave all residents and stop, within their deadlines and `LAST_SECONDS`."""
         with self._posting:
             if self._closing:
                 return
             self._closing = True
         leaving = Call(self._leave_all)
-        with suppress(RuntimeError):  # the event loop is closed: an error that nobody could catch has ended it
+        with suppress(RuntimeError):  # the event loop is closed: an error that could not be caught has ended it
             self.loop.call_soon_threadsafe(leaving.begin)
             longest = max((resident.longest_leave for resident in list(self.residents)), default=0.0)
             leaving.wait(longest + LAST_SECONDS)
@@ -127,7 +127,7 @@ class Background:
             self.loop.close()
 
     def _finish_tasks(self) -> None:
-        """End every task, so that no thread waits for ever and none is destroyed in the middle."""
+        """End every task, so that no thread waits for ever and no task is destroyed while it runs."""
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -141,10 +141,10 @@ class Background:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that outlives the pools of threads.
+    """An event loop that outlives the thread pools.
 
-    They take nothing more once the main thread is at its end, while other threads of the program go on, and call. Then
-    what a pool should do is done at once. It blocks the event loop, in the last moments of the process.
+    The pools take no more work once the main thread has ended, although other threads of the program may still make
+    calls. From then on the event loop does their work itself. That blocks it, in the last moments of the process.
     """
 
     def run_in_executor(  # type: ignore[override]
@@ -153,20 +153,20 @@ class _Loop(asyncio.SelectorEventLoop):
         try:
             return super().run_in_executor(executor, func, *args)
         except RuntimeError as error:
-            if _POOL_IS_SHUT not in str(error):  # as when there can be no more threads: the call may be queued
+            if _POOL_IS_SHUT not in str(error):  # such as no more threads: the call may be queued
                 raise
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
             done.set_result(func(*args))
         except BaseException as error:
             done.set_exception(error)
-        if hasattr(type(func), "future"):  # the storage in a file looks there for what its pool would have put there
+        if hasattr(type(func), "future"):  # as its pool does: see `jqueue.runtime.threads`
             func.future = done  # type: ignore[attr-defined]
         return asyncio.wrap_future(done, loop=self)
 
 
 starting = threading.RLock()
-"""Held while a thread, or what lives on it, is made: of many threads that call first, one does it."""
+"""Held while the thread or a resident of it is made, so that only one of several first callers makes it."""
 
 _current: Background | None = None
 _at_its_end = False
@@ -174,10 +174,10 @@ _of_ancestors: list[object] = []
 
 
 def background() -> Background:
-    """The thread of this process; started if there is none.
+    """Return the thread of this process. It is started if there is none.
 
     Raises:
-        CallEnded: the process is at its end.
+        CallEnded: the process is ending.
         JQueueError: no thread can be started.
     """
     global _current
@@ -190,7 +190,7 @@ def background() -> Background:
 
 
 def at_its_end() -> bool:
-    """Whether this process takes no more calls, as the interpreter is ending."""
+    """True if this process takes no more calls, because the interpreter is ending."""
     return _at_its_end
 
 
@@ -205,9 +205,10 @@ def _end() -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked child: nothing of the parent's thread is used, closed or collected here.
+    """In a forked child: begin without a thread. The parent's thread is not used, closed or collected here.
 
-    Its event loop shares its descriptors with the parent's: to close it here would deafen the parent.
+    The copy of its event loop shares descriptors with the parent's loop. Closing it here would cut off the parent's
+    loop from its events.
     """
     global starting, _current, _at_its_end
     if _current is not None:

@@ -1,4 +1,4 @@
-"""One blocking call: a thread that waits, a task that works, and no result that is left with nobody."""
+"""One blocking call: a thread that waits, a task that works, and a result that is delivered or given back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class CallEnded(QueueClosedError):
-    """The call was ended before it was done, or never begun, as its queue, or the process, is left."""
+    """The call was ended before it was done, or was never begun, because its queue was left or the process ends."""
 
 
 class Call(Generic[Result]):
@@ -21,8 +21,8 @@ class Call(Generic[Result]):
 
     Args:
         work: makes the coroutine; called on the event loop.
-        endless: whether it may wait for longer than any deadline, so that whoever leaves the queue must end it.
-        give_back: gets, on the event loop, a result that came when the thread had stopped waiting.
+        endless: True if the call may wait for longer than any deadline. Leaving the queue then ends it.
+        give_back: called on the event loop with a result that came after the thread had stopped waiting.
     """
 
     def __init__(
@@ -37,25 +37,25 @@ class Call(Generic[Result]):
         self._give_back = give_back
         self._task: asyncio.Task[Result] | None = None
         self._refused = False
-        # Not a `concurrent.futures.Future`: a lock is all that is needed, and waiting for it can be interrupted.
+        # Not a `concurrent.futures.Future`: a lock is enough, and waiting for it can be interrupted.
         self._under_way = threading.Lock()
         self._under_way.acquire()
 
     # On the event loop
 
     def begin(self) -> asyncio.Task[Result]:
-        """Start to work."""
+        """Start the work."""
         self._task = asyncio.get_running_loop().create_task(self._work(), name="jqueue-call")
         self._task.add_done_callback(self._end)
         return self._task
 
     def refuse(self) -> None:
-        """It came too late."""
+        """Refuse the call, which came too late."""
         self._refused = True
         self._under_way.release()
 
     def abandon(self) -> None:
-        """The thread waits no more: stop, and take back what it would have got."""
+        """Stop the work, as the thread no longer waits, and give a finished result back."""
         task = self._task
         if task is None:
             return
@@ -66,25 +66,25 @@ class Call(Generic[Result]):
 
     def _end(self, task: asyncio.Task[Result]) -> None:
         if not task.cancelled():
-            task.exception()  # it has been looked at, whether or not somebody still waits
+            task.exception()  # marks the error as seen, as the caller may be gone
         self._under_way.release()
 
     # In the thread
 
     def wait(self, timeout: float = -1) -> bool:
-        """Wait until it has ended; returns whether it has, within so many seconds. To be called once."""
+        """Wait until the call has ended, or for `timeout` seconds. Return True if it has ended. To be called once."""
         return self._under_way.acquire(timeout=timeout)
 
     def error(self) -> BaseException | None:
-        """The error that it ended with, after `wait`; None if it was done, or was ended before."""
+        """Return the error of the call, after `wait`. None if it succeeded, or was ended before it was done."""
         task = self._task
         return None if self._refused or task is None or task.cancelled() else task.exception()
 
     def result(self) -> Result:
-        """What became of it, after `wait`.
+        """Return the result of the call, or raise its error, after `wait`.
 
         Raises:
-            CallEnded: it was ended before it was done.
+            CallEnded: the call was ended before it was done.
         """
         task = self._task
         if self._refused or task is None or task.cancelled():
@@ -92,7 +92,7 @@ class Call(Generic[Result]):
         error = task.exception()
         if error is None:
             return task.result()
-        self._task = None  # it leads to the error, and the error leads here
+        self._task = None  # breaks a reference cycle: the task holds the error, whose traceback holds this call
         try:
             raise error
         finally:

@@ -17,7 +17,7 @@ from jqueue.sync.tenant import Tenant
 
 
 class KeepAlive:
-    """Beats for one job or for many, from entering the block to leaving it. Made by `SyncQueue.keep_alive`.
+    """Sends heartbeats for one or several jobs while a block runs. Made by `SyncQueue.keep_alive`.
 
         with queue.keep_alive(job) as claim:
             for part in parts:
@@ -25,14 +25,14 @@ class KeepAlive:
                     break
                 work(part)
 
-    Blocking code cannot be stopped from outside, so a block whose claim is lost goes on, and can look at `lost`. If it
-    ends without an exception of its own, it then raises ClaimLostError. A job that was cancelled counts as lost, with
-    JobCancelledError; its claim holds, and nack ends it.
+    Blocking code cannot be stopped from outside. A block whose claim is lost goes on, and can check `lost`. If it ends
+    without an exception of its own, ClaimLostError is raised then. A job that was cancelled counts as lost, with
+    JobCancelledError; its claim still holds, and nack ends it.
 
     Args:
         tenant: the open queue.
         jobs: a job, a claim, an id, or several of them.
-        interval: between beats; see `HeartbeatManager`.
+        interval: time between heartbeats; see `HeartbeatManager`.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class KeepAlive:
 
     @property
     def lost(self) -> bool:
-        """Whether a claim is lost. From then on somebody else may work on its job."""
+        """True if a claim is lost. From then on another worker may have its job."""
         return self.error is not None
 
     @property
     def error(self) -> ClaimLostError | None:
-        """The error that says which claim is lost; None while none is."""
+        """The error that names the lost claim; None while no claim is lost."""
         return None if self._manager is None else self._manager.error
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class KeepAlive:
     ) -> None:
         manager = self._manager
         assert manager is not None
-        with suppress(CallEnded):  # the queue was left within the block, or this is a forked child: its parent beats
+        with suppress(CallEnded):  # the queue was left within the block, or this is a fork, whose parent beats
             self._tenant.run(lambda _: self._tenant.stop_beating(manager))
         if exc_type is None and self.error is not None:
             raise self.error

@@ -42,13 +42,13 @@ def blocking(
     endless: bool = False,
     claims: Callable[[Result], Iterable[Job]] | None = None,
 ) -> Callable[Concatenate[SyncQueue, Parameters], Result]:
-    """The blocking method for a verb: the same name, arguments, documentation and types.
+    """Return the blocking method for a verb, with the same name, arguments, documentation and types.
 
     Args:
         verb: the method of the async queue.
-        takes_many: its first argument, `jobs`, may be an iterator, which is gone through in the caller's thread.
-        endless: whether it may wait for longer than any deadline.
-        claims: finds the claimed jobs in what it returns; they go back if nobody is there to take them.
+        takes_many: True if its first argument, `jobs`, may be an iterator, which is consumed in the caller's thread.
+        endless: True if it may wait for longer than any deadline.
+        claims: finds the claimed jobs in its result. They are handed back if the caller no longer waits.
     """
     name = verb.__name__
 
@@ -63,19 +63,19 @@ def blocking(
                 lambda queue: getattr(queue, name)(*given, **named), endless=endless, claims=claims
             )
         except JQueueError as error:
-            # Who called is what matters in ours, not where in the background it arose; in any other, that is the clue.
+            # An error of ours needs only the caller's frames. In any other error, the background's frames are the clue.
             raise error.with_traceback(None) from error.__cause__
         return result
 
     functools.update_wrapper(call, verb)
-    call.__doc__ = inspect.getdoc(verb)  # which may be that of the port
+    call.__doc__ = inspect.getdoc(verb)  # which may be inherited from the port
     call.__qualname__ = f"SyncQueue.{name}"
     call.__module__ = __name__
     return call
 
 
 def _claimed_among(results: list[Any]) -> list[Job]:
-    """The jobs that the dequeues among several operations have claimed; only these return lists of jobs."""
+    """Return the jobs claimed by the dequeues among several operations. Only dequeues return lists of jobs."""
     return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
 
 
@@ -87,22 +87,22 @@ class SyncQueue:
         queue = SyncQueue("queue.json")
         queue.enqueue("mail", b"hello")
 
-    It may be shared by all threads: calls that come at the same time share commits. It may be made when a module is
-    imported, and used before a fork and after it. It needs no closing, since what is under way is finished at exit;
-    `close()`, or `with`, gives its connections back earlier. A pickled one is the same queue in another process.
+    All threads may share it: calls that come at the same time share commits. It may be made when a module is imported,
+    and used before a fork and after it. It needs no closing, since calls under way are finished at exit; `close()` or
+    `with` releases its connections earlier. A pickled copy is the same queue elsewhere.
 
-    The errors are those of the async queue. Ctrl-C, or another exception from a signal handler, ends a waiting call:
-    what it would have claimed is handed back. In the thread of a running event loop every verb raises JQueueError, as
-    it would block that loop: use `BrokerQueue` there. The cells of a notebook may block theirs.
+    The errors are the ones of the async queue. Ctrl-C, or another exception from a signal handler, ends a waiting call,
+    and jobs that it claims are handed back. In the thread of a running event loop every verb raises JQueueError, as it
+    would block that loop: use `BrokerQueue` there. The cells of a notebook may block their loop.
 
     Args:
-        target: the URL or the path of a queue, a storage, or an async queue that nobody has entered.
-        settings: options of the `BrokerQueue`, as below; none with an async queue, which has its own.
+        target: the URL or the path of a queue, a storage, or an async queue that was not entered.
+        settings: options of the `BrokerQueue`, as below. An async queue has its own and takes none here.
 
     Raises:
         InvalidURLError: the URL is wrong.
-        InvalidJobError: a setting is wrong, or the target is none of these.
-        TypeError: there is no such setting.
+        InvalidJobError: a setting is invalid, or the target is of another type.
+        TypeError: a setting does not exist.
     """
 
     @takes_queue_options
@@ -142,7 +142,7 @@ class SyncQueue:
     purge = blocking(BrokerQueue.purge)
     requeue_stale = blocking(BrokerQueue.requeue_stale)
 
-    # What holds jobs back
+    # Pauses and limits
 
     pause = blocking(BrokerQueue.pause)
     resume = blocking(BrokerQueue.resume)
@@ -166,7 +166,7 @@ class SyncQueue:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this queue can do."""
+        """The capabilities of this queue."""
         return self._queue.capabilities
 
     def keep_alive(self, job_id: JobReference | Iterable[JobReference], interval: Duration | None = None) -> KeepAlive:
@@ -177,28 +177,29 @@ class SyncQueue:
             interval: between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
 
         Returns:
-            A context manager. Leaving it raises ClaimLostError if a claim was lost; `lost` tells it within the block.
+            A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError.
         """
         return KeepAlive(self._open(), job_id, interval)
 
     def resolve(self, error: UnknownOutcomeError, timeout: Duration | None = None) -> Any:
-        """Find out what became of a call of this queue whose outcome was unknown: `error.resolve`, blocking.
+        """Find out what a call with an unknown outcome did: `error.resolve`, blocking.
 
         Args:
-            error: what the call raised.
-            timeout: how long to try; the queue's deadline by default.
+            error: the error that the call raised.
+            timeout: time to try for; by default, the deadline of the queue.
 
         Returns:
-            What the call would have returned. A dequeue's claims were handed back meanwhile: an empty list.
+            The result that the call would have returned. For a dequeue it is an empty list, as its claims were handed
+            back meanwhile.
 
         Raises:
-            DeadlineExceededError: it certainly was not done, and never will be.
-            UnknownOutcomeError: it still cannot be said.
+            DeadlineExceededError: the call was certainly not done, and never will be.
+            UnknownOutcomeError: the outcome is still unknown.
         """
         seconds = None if timeout is None else to_seconds("timeout", timeout)
         return self._run(lambda _: error.resolve(seconds))
 
-    # Its life
+    # Opening and closing
 
     def __enter__(self) -> Self:
         self._closed = False
@@ -213,7 +214,8 @@ class SyncQueue:
         """Take no more calls, finish those under way, and release the storage. A closed queue may be entered again.
 
         Args:
-            deadline: by then it has ended; what could not be finished fails, saying whether it may have been done.
+            deadline: time within which this ends. Calls that could not be finished fail, and their errors say if they
+                may have been done.
         """
         seconds = None if deadline is None else to_seconds("deadline", deadline)
         with background.starting:
@@ -237,17 +239,17 @@ class SyncQueue:
         endless: bool = False,
         claims: Callable[[Any], Iterable[Job]] | None = None,
     ) -> Any:
-        """Have something done on the background thread, and wait for it."""
+        """Do `work` on the background thread, and wait for it."""
         try:
             return self._open().run(work, endless=endless, claims=claims)
         except CallEnded:
             if background.at_its_end() and threading.current_thread().daemon:
-                # The interpreter is about to stop this thread, which has no need to complain before.
+                # The interpreter is about to stop this thread, so no error needs to be raised before.
                 threading.Event().wait(DEFAULT_DEADLINE)
             raise
 
     def _open(self) -> Tenant:
-        """The queue on the thread of this process."""
+        """Return the queue that is open on the thread of this process. It is opened if it is not."""
         _refuse_to_block_a_loop()
         if self._closed:
             raise QueueClosedError("this SyncQueue is closed: make a new one, or enter it again")
@@ -264,7 +266,7 @@ class SyncQueue:
             return self._tenant
 
     def _come_home(self) -> None:
-        """In a forked child, have a queue object of its own: the fork may have come in the middle of a call."""
+        """In a forked child, replace the queue object by a copy: the fork may have come in the middle of a call."""
         if self._born_after != forks():
             self._born_after = forks()
             if isinstance(self._queue, QueueBase):
@@ -272,7 +274,7 @@ class SyncQueue:
 
 
 def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
-    """The async queue for whatever a `SyncQueue` is made of."""
+    """Return the async queue for the target of a `SyncQueue`."""
     if isinstance(target, str | os.PathLike):
         return connect_queue(target, **settings)
     if isinstance(target, ObjectStoragePort):
@@ -288,7 +290,7 @@ def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
 
 
 def _gone_through(jobs: Any) -> Any:
-    """The jobs as a list: what makes them may belong to its thread, as a cursor of a database does."""
+    """Return the jobs as a list. Their iterator may belong to the caller's thread, as a database cursor does."""
     return list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes) else jobs
 
 
@@ -305,11 +307,11 @@ def _refuse_to_block_a_loop() -> None:
 
 
 def _in_a_notebook() -> bool:
-    """Whether the event loop of this program is the kernel of a notebook, whose cells run, and may block, in it."""
+    """True if the event loop of this program is the kernel of a notebook, whose cells run in it and may block it."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 def _nothing() -> None:
-    """What there is to do for a queue that was never opened."""
+    """Do nothing: a queue that was never opened needs no closing."""

@@ -1,4 +1,4 @@
-"""An async queue that is open on the background thread: entered by its first call, left once, when all is done."""
+"""An async queue that is open on the background thread: entered by its first call, and left once, after the last."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jqueue.sync.background import Background
 from jqueue.sync.calls import Call, CallEnded
 
 DEFAULT_DEADLINE = 30.0
-"""Seconds in which a queue is left that has no deadline of its own."""
+"""Seconds to leave a queue that has no deadline of its own."""
 
 
 class Tenant:
     """One queue on one event loop.
 
     Args:
-        home: the thread that it lives on.
-        queue: what is called; nobody else may have it open.
+        home: the thread that runs the event loop.
+        queue: the queue to call; it must not be open elsewhere.
     """
 
     def __init__(self, home: Background, queue: JobQueue) -> None:
@@ -44,7 +44,7 @@ class Tenant:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether it is open, on the thread of this process."""
+        """True if it is open, on the thread of this process."""
         return not self._left and self._home.takes_calls
 
     def run(
@@ -54,32 +54,32 @@ class Tenant:
         endless: bool = False,
         claims: Callable[[Any], Iterable[Job]] | None = None,
     ) -> Any:
-        """Have something done with the queue, and wait for it.
+        """Do `work` with the queue, and wait for it.
 
         Args:
-            work: gets the queue, entered.
-            endless: whether it may wait for longer than any deadline.
-            claims: finds the claimed jobs in the result; they go back if nobody is there to take them.
+            work: called with the queue, which is entered.
+            endless: True if it may wait for longer than any deadline.
+            claims: finds the claimed jobs in the result. They are handed back if the caller no longer waits.
 
         Raises:
-            CallEnded: the queue was left before it was done.
+            CallEnded: the queue was left before the call was done.
         """
         give_back = None if claims is None else lambda result: self._give_back(list(claims(result)))
         return self._home.run(Call(lambda: self._do(work), endless=endless, give_back=give_back), self._begin)
 
     def close(self, deadline: float | None) -> None:
         """Leave the queue, and wait until it is left."""
-        with suppress(CallEnded):  # the process leaves it
+        with suppress(CallEnded):  # the process ends, and leaves the queue itself
             self._home.run(Call(lambda: self.leave(deadline)), Call.begin)
 
     def close_soon(self) -> None:
-        """Leave the queue; nobody uses it any more. Never waits: it may be called by the garbage collector."""
+        """Leave the queue, which is no longer used. Never waits, as the garbage collector may call this."""
         with suppress(CallEnded):
             self._home.post(Call(self.leave).begin)
 
     @property
     def longest_leave(self) -> float:
-        """Seconds after which it has been left, if nothing hangs."""
+        """Seconds that leaving the queue takes at most, if nothing hangs."""
         return self._deadline + 2.0
 
     # On the event loop
@@ -107,7 +107,7 @@ class Tenant:
             self._entered = True
 
     def _give_back(self, jobs: Sequence[Job]) -> None:
-        """Claims that came when their caller had gone."""
+        """Hand back jobs that were claimed after their caller had stopped waiting."""
         if jobs and self._leaving is None:
             self._begin(Call(lambda: self._do(lambda queue: queue.nack_many(jobs, charge=False))))
 
@@ -115,7 +115,7 @@ class Tenant:
         """Take no more calls, finish those under way, and leave the queue.
 
         Args:
-            deadline: seconds in which it ends; the queue's own by default.
+            deadline: seconds within which this ends; by default, the deadline of the queue.
         """
         if self._leaving is None:
             seconds = self._deadline if deadline is None else deadline
@@ -135,7 +135,7 @@ class Tenant:
                 if self._entered:
                     await self._exit(seconds)
         finally:
-            if self._calls:  # what does not go through the writer: reads
+            if self._calls:  # calls that do not go through the writer: reads
                 await asyncio.wait(self._calls.values(), timeout=max(0.0, until - loop.time()))
             for task in self._calls.values():
                 task.cancel()
@@ -149,7 +149,7 @@ class Tenant:
             await self.queue.__aexit__(None, None, None)
 
     async def stop_beating(self, manager: HeartbeatManager) -> None:
-        """End the heartbeats of a block, if they have not been."""
+        """End the heartbeats of a block, unless they have ended already."""
         if manager in self.beats:
             self.beats.discard(manager)
             await manager.__aexit__(None, None, None)
