@@ -366,7 +366,7 @@ class DirqElements(DirqStore):
         return Kept(job, "")
 
     def _check_beat(self, place: Place) -> None:
-        """Raise Lost if the claim was lost or confirmed since it was last seen: it may be about to end as stale."""
+        """Raise Lost if the claim was lost or confirmed since it was last seen. The caller may take it for stale."""
         self._check(place)
         if os.stat(self._disk.path(place.name)).st_mtime_ns != place.beat:
             raise Lost

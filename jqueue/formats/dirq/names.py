@@ -1,7 +1,7 @@
 """Names, tables and schemas of dirq: the rules that all its programs share.
 
 5fb8a3c0/5fb8a3c91e2403        a folder and an element: seconds, microseconds and a digit, in hexadecimal
-00000000/5fb8a3c91e2403        in the other kind, folders are counted
+00000000/5fb8a3c91e2403        the same in the other kind, whose folders are numbered
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Place(NamedTuple):
 
     @property
     def element(self) -> str:
-        """The element's `folder/name`; for a hidden element, its name from before."""
+        """The element's `folder/name`; for a hidden element, its name before it was hidden."""
         if not self.is_hidden:
             return self.name
         return self.name.partition("-")[2].replace("-", "/", 1)
