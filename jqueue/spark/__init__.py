@@ -23,7 +23,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What takes long to import comes when it is asked for: Spark starts processes again and again."""
+    """Import a name on first use: the modules are slow to import, and Spark starts new processes again and again."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,6 @@
-"""What Spark calls: the data source `jqueue`, and which file does what of it.
+"""The data source `jqueue` that Spark calls. It passes each kind of work on to the file that does it.
 
-Spark makes it anew in every process that plans, reads or writes, so it holds nothing but its options.
+Spark creates it anew in every process that plans, reads or writes, so it holds nothing but its options.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class JQueueDataSource(DataSource):
-    """Queues as tables and streams, by the name `jqueue`.
+    """Queues as tables and streams, under the name `jqueue`.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
 
     Raises:
         ImportError: PySpark is too old. The message says which one is needed.
@@ -40,11 +40,11 @@ class JQueueDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format("jqueue")`."""
+        """Return the name for `format`, as in `format("jqueue")`."""
         return "jqueue"
 
     def schema(self) -> StructType:
-        """The columns of a job."""
+        """Return the columns of a job."""
         from jqueue.spark.rows import schema_of
         from jqueue.spark.tables import is_new_table, with_url
 
@@ -52,31 +52,31 @@ class JQueueDataSource(DataSource):
         return with_url(schema, self.options) if is_new_table(self.options) else schema
 
     def reader(self, schema: StructType) -> SnapshotReader:
-        """One version of the queue, as a table."""
+        """Return the reader of one version of the queue, as a table."""
         from jqueue.spark.snapshot.reader import SnapshotReader
 
         return SnapshotReader(self._options_with(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BulkWriter:
-        """Bulk enqueue."""
+        """Return the writer that enqueues in bulk."""
         from jqueue.spark.enqueue.writing import BulkWriter
 
         return BulkWriter(self._options_with(schema), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimReader:
-        """Jobs claimed by a streaming query."""
+        """Return the reader of a streaming query, which claims jobs."""
         from jqueue.spark.stream.source import ClaimReader
 
         return ClaimReader(self._options_with(schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
-        """Bulk enqueue of each micro-batch."""
+        """Return the writer that enqueues each micro-batch in bulk."""
         from jqueue.spark.enqueue.sink import StreamSink
 
         return StreamSink(self._options_with(schema), schema, overwrite)
 
     def _options_with(self, schema: StructType) -> dict[str, str]:
-        """Return the options, with the URL of the table of SQL that this schema is of."""
+        """Return the options, with the queue URL of the SQL table that this schema belongs to."""
         from jqueue.spark.tables import options_of_table
 
         return options_of_table(self.options, schema)

@@ -1,8 +1,8 @@
-"""The one line that a user needs, out of what PySpark raises: pages of Python's, py4j's and Java's stack traces.
+"""The one line that a user needs out of a PySpark exception, which has pages of Python, py4j and Java stack traces.
 
-What jqueue raises inside a data source reaches the program as the last line of a traceback, in the text of an exception
-of PySpark's. What Spark itself complains about stands in the first line. Here either is found. The text is all that is
-looked at, so pyspark need not be there.
+An error that jqueue raises inside a data source reaches the program as the last line of a traceback, in the text of a
+PySpark exception. An error of Spark itself stands in the first line. This module finds either one. It only looks at the
+text, so pyspark need not be installed.
 
     try:
         rows.write.format("jqueue").mode("append").save(url)
@@ -23,14 +23,14 @@ from jqueue.domain import errors as domain
 from jqueue.domain.errors import JQueueError, StorageError
 
 _OURS = {name: each for name, each in vars(domain).items() if isinstance(each, type) and issubclass(each, JQueueError)}
-"""The public classes of errors, by name: the only ones that are made of a text."""
+"""The public error classes by name: the only ones that are made again from a text."""
 
 _INTRODUCTION = re.compile(
     r"Traceback \(most recent call last\):\n"
     r"|(?:Failed to [a-z ]*Python data source[a-z ]*|An exception was thrown from the Python worker):\s"
     r"(?!Traceback \(most recent call last\):)"
 )
-"""What stands before a traceback; or before the exception alone, where Spark is told to hide tracebacks."""
+"""Text before a traceback, or before the exception alone if Spark is configured to hide tracebacks."""
 
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::[ \n](?P<text>.*))?", re.DOTALL)
 """The end of a traceback: the class of the exception, with its module, and its message."""
@@ -38,7 +38,7 @@ _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::[ \n](?P<text>.*))?", re.DOT
 _BEHIND = re.compile(
     r"\n\tat |\nCaused by: |\nDriver stacktrace:|\n\nJVM stacktrace:|\n=== Streaming Query ===|\n\t?\.\.\. \d+ more"
 )
-"""What comes behind a message that Java passes on."""
+"""Text that follows a message that Java passes on."""
 
 _STATE = re.compile(r"(?:\s+SQLSTATE: \w+\b)+(?:;.*|\s*)\Z", re.DOTALL)
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]\s+")
@@ -50,7 +50,7 @@ _PARTS_OF_URLS = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\S)\?[^\s'\"=]+=[^\s'\"]*
 
 _SPARKS_MODULES = ("py4j.", "pyspark.")
 _SELF_EXPLAINING = {"ImportError", "RuntimeError", "StorageError", "TimeoutError", "ValueError"}
-"""Classes besides ours of which the message says enough."""
+"""Classes besides ours whose message says enough without the class name."""
 
 _ON_CLUSTERS = 'docs/pipeline.md, "On a cluster", says how to get it there'
 
@@ -92,16 +92,16 @@ _KNOWN = (
     ),
     (re.compile(r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\""), r"a \1 is no \2"),
 )
-"""What Spark says so that only those who know it understand it, or with the data in it; and the same in plain words."""
+"""Messages of Spark that only experts understand, or that contain data, each with the same in plain words."""
 
 
 def cause(error: BaseException) -> JQueueError | None:
-    """Return the error of jqueue that made a call of Spark's fail; None if it was no error of jqueue.
+    """Return the jqueue error that made a Spark call fail; None if another error did.
 
     It has the class and the message, and no other attributes: they stayed in the process that raised it.
 
     Args:
-        error: what the call raised. An error of jqueue is returned as it is.
+        error: the exception that the call raised. An error of jqueue is returned as it is.
     """
     if isinstance(error, JQueueError):
         return error
@@ -114,15 +114,15 @@ def cause(error: BaseException) -> JQueueError | None:
     if module.partition(".")[0] != "jqueue":
         return None
     kind = _OURS.get(name, JQueueError)
-    return kind(text) if issubclass(kind, StorageError) else kind.__new__(kind, text)  # others are made of more
+    return kind(text) if issubclass(kind, StorageError) else kind.__new__(kind, text)  # others need more arguments
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Raise the errors of jqueue that calls of Spark's inside fail with. Any other error is passed on as it is.
+    """Raise the jqueue error if a Spark call in the block fails with one. Any other error is passed on as it is.
 
     Raises:
-        JQueueError: a call failed with it. Its `__cause__` is what Spark raised.
+        JQueueError: a call failed with it. Its `__cause__` is the exception that Spark raised.
     """
     try:
         yield
@@ -134,10 +134,10 @@ def plain_errors() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What is wrong, in one line for people.
+    """Return what is wrong, in one line for people.
 
     Args:
-        error: what a call of Spark's raised, or of ours.
+        error: the exception that a call of Spark or jqueue raised.
     """
     text = str(error)
     if type(error).__name__ in ("Py4JNetworkError", "ConnectionRefusedError"):
@@ -148,7 +148,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _of_spark(text: str) -> str:
-    """The line within the text of an exception of Spark's."""
+    """Return the line for people out of the text of a Spark exception."""
     raised = _raised_in_python(text)
     if raised is not None:
         return raised
@@ -157,13 +157,13 @@ def _of_spark(text: str) -> str:
 
 
 def _raised_in_python(text: str) -> str | None:
-    """What the last traceback in the text ends with, or what stands in its place; None if nothing was raised there."""
+    """Return the last exception that Python code raised, in one line; None if the text has none."""
     found = _last_raised(text)
     return None if found is None else _of(*found)
 
 
 def _last_raised(text: str) -> tuple[str, str, str] | None:
-    """The class, its module and the message that the last traceback ends with; None if there is none."""
+    """Return the class, its module and the message at the end of the last traceback; None if there is no traceback."""
     begins = [found.end() for found in _INTRODUCTION.finditer(text)]
     if not begins:
         return None
@@ -177,13 +177,13 @@ def _last_raised(text: str) -> tuple[str, str, str] | None:
 
 
 def _first(text: str) -> str:
-    """A message without what Java has put behind it."""
+    """Return a message without the text that Java has added after it."""
     found = _BEHIND.search(text)
     return _STATE.sub("", text[: found.start()] if found else text)
 
 
 def _of(name: str, module: str, text: str) -> str:
-    """What an exception says; with its class, if it is somebody's whose messages need it."""
+    """Return the message of an exception, with its class unless the message says enough."""
     if name == "ModuleNotFoundError":
         return _plain(text) or text
     if text and (module.partition(".")[0] == "jqueue" or name in _SELF_EXPLAINING):

@@ -1,11 +1,11 @@
-"""Which queues are read: one, or a fleet of them that a list or wildcards name.
+"""The queues to read: one, or a fleet of them, named by a list or by wildcards.
 
     queue.json                      one queue
     s3://bucket/a.json,b.json       two: a comma in a URL is written %2C
-    queues/*.json                   all files whose names fit, as in a shell; `**` stands for any folders
-    s3://bucket/queues/*.json?…     all keys whose names fit; the options behind the question mark are those of all
+    queues/*.json                   all files whose names match, as in a shell; `**` stands for any folders
+    s3://bucket/queues/*.json?…     all keys that match; the options after the question mark apply to all
 
-In a URL, a question mark is where its options begin, so that `*` and `[…]` are its only wildcards.
+In a URL, the options begin at the question mark, so that `*` and `[…]` are its only wildcards.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from jqueue.spark.options import check_one_url, url_of, urls_of
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNS = re.compile(r"[,*?\[]")
-"""What a path can hold as it is, and means something else here."""
+"""Characters that may stand in a path, but have another meaning here."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One queue of those that are read.
+    """One of the queues to read.
 
     Attributes:
-        url: by which anybody can open it.
-        storage: where it is.
+        url: any process can open the queue by it.
+        storage: the storage of its object.
     """
 
     url: str
@@ -52,13 +52,13 @@ class Member:
 
 
 def addresses_of(options: Mapping[str, str]) -> list[str]:
-    """The queues as they were named, wildcards and all.
+    """Return the queues as the caller named them, wildcards included.
 
     Args:
-        options: as Spark hands them over: a list of URLs comes as `paths`, in JSON.
+        options: as Spark passes them: a list of URLs comes as `paths`, in JSON.
 
     Raises:
-        InvalidURLError: none is named, or two options name different ones.
+        InvalidURLError: no queue is named, or two options name different queues.
     """
     paths: list[str] = next((json.loads(text) for name, text in options.items() if name.lower() == "paths"), [])
     if paths:
@@ -67,21 +67,21 @@ def addresses_of(options: Mapping[str, str]) -> list[str]:
 
 
 def is_fleet(options: Mapping[str, str]) -> bool:
-    """Whether several queues are read, even if there should be but one of them.
+    """Return True if the options name queues by a list or wildcards, even if only one queue is found.
 
     Raises:
-        InvalidURLError: none is named.
+        InvalidURLError: no queue is named.
     """
     return names_several(addresses_of(options))
 
 
 def names_several(addresses: list[str]) -> bool:
-    """Whether these stand for several queues, even if there should be but one of them."""
+    """Return True if these are a list or have wildcards, even if only one queue is found."""
     return len(addresses) > 1 or any(has_wildcards(_name_in(address)) for address in addresses)
 
 
 def split(path: str) -> list[str]:
-    """A list of URLs, taken apart at its commas.
+    """Split a list of URLs at its commas.
 
     Raises:
         InvalidURLError: one of them is empty.
@@ -93,21 +93,21 @@ def split(path: str) -> list[str]:
 
 
 def queues_of(path: str) -> list[str]:
-    """The URLs of all queues that a path names, each once.
+    """Return the URLs of all queues that a path names, each once.
 
     Args:
         path: one URL, or several with commas between them, with wildcards or without.
 
     Raises:
-        InvalidURLError: it names no queue, or there is none whose name fits.
-        StorageError: a store could not tell what is in it.
+        InvalidURLError: it names no queue, or no queue matches.
+        StorageError: a store could not list its objects.
     """
     finding = _urls(split(path))
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(finding)
-    with ThreadPoolExecutor(1) as thread:  # as in a notebook
+    with ThreadPoolExecutor(1) as thread:  # a loop is running here already, as in a notebook
         return thread.submit(asyncio.run, finding).result()
 
 
@@ -118,18 +118,18 @@ async def _urls(addresses: Sequence[str]) -> list[str]:
 
 
 async def release_all(members: Iterable[Member]) -> None:
-    """Let go of what the storages hold; some of them share a client."""
+    """Release the storages of the members. Some of them share a client."""
     for member in members:
         if isinstance(member.storage, SupportsRelease):
             await member.storage.release()
 
 
 async def find_all(addresses: Sequence[str]) -> list[Member]:
-    """The queues that the addresses stand for, in their order, and each once. Their storages are to be released.
+    """Return the queues that the addresses stand for, in order and each once. The caller must release their storages.
 
     Raises:
-        InvalidURLError: an address is wrong, or there is no queue whose name fits.
-        StorageError: a store could not tell what is in it.
+        InvalidURLError: an address is wrong, or no queue matches.
+        StorageError: a store could not list its objects.
     """
     found: dict[str, Member] = {}
     for address in addresses:
@@ -147,7 +147,7 @@ async def find_all(addresses: Sequence[str]) -> list[Member]:
 
 
 def name_of(storage: object) -> str:
-    """The name of an object as people know it, without secrets, and printable."""
+    """Return the name of an object as people know it, without secrets, and printable."""
     if isinstance(storage, RemoteStorage):
         name = storage.url
     elif isinstance(storage, LocalFileSystemStorage):
@@ -158,18 +158,18 @@ def name_of(storage: object) -> str:
 
 
 def _name_in(address: str) -> str:
-    """What may hold wildcards: all of a path, and of a URL what stands before its options."""
+    """Return the part that may hold wildcards: all of a path, or a URL up to its options."""
     return address.partition("?")[0] if _URL.match(address) else address
 
 
 def _files(address: str) -> list[Member]:
-    """The files whose names fit."""
+    """Return the files whose names match."""
     url = _URL.match(address)
     pattern, options = Pattern.of_path(address), ""
     if url is not None:
         path, mark, text = address[url.end() :].partition("?")
         if not path.startswith(("/", "localhost/")):
-            connect_storage(address)  # says what is wrong
+            connect_storage(address)  # raises, and says what is wrong
         pattern, options = Pattern.of_url(path.removeprefix("localhost")), mark + text
     found = []
     for path in sorted(glob.glob(pattern.text, recursive=True)):
@@ -182,7 +182,7 @@ def _files(address: str) -> list[Member]:
 
 
 async def _objects(address: str) -> list[Member]:
-    """The objects of a store whose names fit."""
+    """Return the objects of a store whose names match."""
     path, mark, options = address.partition("?")
     scheme, _, rest = path.partition("://")
     place, _, name = rest.partition("/")

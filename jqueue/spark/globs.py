@@ -1,7 +1,7 @@
 """Wildcards in the names of queues, files and objects alike: `*`, `?` and `[…]` within a name, `**` across folders.
 
-What belongs to a queue and is none (its lock, what is staged beside it) fits no wildcard, and neither does a name that
-begins with a dot, unless the dot is written out.
+The lock of a queue and the objects staged beside it match no wildcard. A name that begins with a dot only matches if
+the dot is written out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCK, STAGED = ".lock", ".staged-"
 
 
 def has_wildcards(name: str) -> bool:
-    """Whether it stands for all names that fit."""
+    """Return True if a name has wildcards."""
     return _WILDCARDS.search(name) is not None
 
 
@@ -27,25 +27,25 @@ class Pattern:
     """A name with wildcards.
 
     Attributes:
-        text: as `glob` of the standard library takes it.
+        text: the pattern, in the syntax of `glob` of the standard library.
     """
 
     text: str
 
     @classmethod
     def of_path(cls, path: str) -> Pattern:
-        """From the path of a file, as it is."""
+        """Return the pattern for the path of a file, taken as it is."""
         return cls(path)
 
     @classmethod
     def of_url(cls, name: str) -> Pattern:
-        """From the path of a URL: what is escaped with % there is no wildcard."""
+        """Return the pattern for the path of a URL. Characters escaped with % are no wildcards."""
         return cls(_ESCAPES.sub(lambda found: glob.escape(unquote(found[0], errors="surrogateescape")), name))
 
     def fixed_part(self) -> tuple[str, str]:
-        """What all names begin with, in two: the name of an object to look beside, and the rest, which is not empty.
+        """Split the text before the first wildcard in two: the name of an object to look beside, and the rest.
 
-        The first is empty if there is too little.
+        The rest is not empty. The name is empty if the text is too short for both.
         """
         found = _WILDCARDS.search(self.text)
         fixed = self.text[: found.start()] if found else self.text
@@ -53,12 +53,12 @@ class Pattern:
         return before, fixed[len(before) :]
 
     def fits(self, name: str) -> bool:
-        """Whether the name of an object is one of those."""
+        """Return True if the name of an object matches."""
         return not self.is_ours(name) and _fit(name.split("/"), self.text.split("/"))
 
     @staticmethod
     def is_ours(name: str) -> bool:
-        """Whether it is the name of what belongs to a queue and is none."""
+        """Return True for the lock of a queue, and for an object staged beside it."""
         last = name.rpartition("/")[2]
         return last.endswith(LOCK) or STAGED in last
 

@@ -1,7 +1,7 @@
-"""What Spark, its Java machine and PySpark say by themselves, kept from the terminal of who did not ask.
+"""Keep messages of Spark, its Java machine and PySpark off the terminal of a user who did not ask for them.
 
-Left alone, each command would begin with half a dozen lines about log profiles and incubating modules, and end a user's
-typing mistake with pages of stack traces. What handlers print on executors of this machine still comes through.
+Otherwise each command would begin with half a dozen lines about log profiles and incubating modules, and answer a
+typing mistake with pages of stack traces. The output of handlers on executors of this machine still comes through.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rich.console import Console
 PROFILE = Path(__file__).with_name("log4j2.properties")
 
 NOISE = (b"WARNING: Using incubator modules:", b"Using Spark's default log4j profile", b"WARNING: package sun.")
-"""How the lines begin that Java writes before anything can be set, and that nobody can do anything about."""
+"""Beginnings of lines that Java writes before any setting applies, and that the user cannot act on."""
 
 LOGGERS_OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
 
 
 def java_options(level: str) -> str:
-    """Options of the driver's Java that have it log from a level on."""
+    """Return options that make the driver's Java log from this level on."""
     return f"-Dlog4j2.configurationFile={PROFILE.as_uri()} -Djqueue.spark.log={level}"
 
 
 def quiet_python() -> None:
-    """Have PySpark neither log, nor warn: of versions of packages that jqueue does not need, above all."""
+    """Silence the logs and warnings of PySpark, above all about versions of packages that jqueue does not need."""
     for name in LOGGERS_OF_PYSPARK:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", module=r"pyspark\.")
@@ -41,10 +41,10 @@ def quiet_python() -> None:
 
 @contextmanager
 def quiet_java(doing: str) -> Iterator[None]:
-    """The standard error of processes that start inside, without the noise; a thread passes on everything else.
+    """Filter the noise out of the standard error of processes that start in the block. A thread passes on the rest.
 
     Args:
-        doing: what is said meanwhile, where a terminal is there to show it.
+        doing: the status to show meanwhile, if the standard error is a terminal.
     """
     reading, writing = os.pipe()
     sys.stderr.flush()
@@ -76,7 +76,7 @@ def _said(doing: str, terminal: TextIO) -> Iterator[None]:
 
 
 def _pass_on(reading: int, original: int, under_way: threading.Event) -> None:
-    """Pass on lines; as soon as `sys.stderr` leads where it did, through it, since a progress bar may stand there."""
+    """Pass on lines. After the block has ended, do it through `sys.stderr`, since a progress bar may stand there."""
     with os.fdopen(reading, "rb") as lines, os.fdopen(original, "wb") as before, suppress(OSError, ValueError):
         for line in lines:
             if line.startswith(NOISE):

@@ -1,8 +1,7 @@
-"""Options of `format("jqueue")`: what Spark hands over as texts, checked and converted.
+"""Options of `format("jqueue")`: the texts that Spark passes, checked and converted.
 
-Spark keeps the names of options without regard to case, and adds some of its own. A name that nobody knows is refused,
-since a typo would otherwise change what happens in silence. What is wrong is said in one line, without the values of
-options that may hold secrets.
+Spark ignores the case of option names, and adds options of its own. An unknown name is refused, since a typo would
+otherwise silently change what happens. Errors are one line, without the values of options that may hold secrets.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ OF_SPARK = frozenset({"path", "paths", "url", "checkpointlocation", "queryname"}
 """Options that every reader and writer accepts: the URL of the queue, and what Spark adds."""
 
 OWN_FILE = "file:/"
-"""The start of the URL that Spark makes of the path of a table."""
+"""Start of the URL that Spark makes from the path of a table."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What an option takes.
+    """The kind of values that an option takes.
 
     Attributes:
-        words: what it takes, in words.
-        convert: its text into its value; ValueError if it cannot be.
-        secret: whether a wrong value is kept out of the error.
+        words: the valid values, in words for the error.
+        convert: turns the text into the value; raises ValueError if it cannot.
+        secret: True if a wrong value must not appear in the error.
     """
 
     words: str
@@ -38,14 +37,14 @@ class Kind:
 
 
 def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any]:
-    """The options that were given, converted, by the names under which they are known.
+    """Return the given options, converted, under their known names.
 
     Args:
-        options: as Spark hands them over.
-        known: the options that there are, in camelCase, and what each takes.
+        options: as Spark passes them.
+        known: the existing options, in camelCase, with the kind of each.
 
     Raises:
-        InvalidJobError: there is one that nobody knows, or a value that cannot be converted.
+        InvalidJobError: an option is unknown, or its value cannot be converted.
     """
     names = {name.lower(): name for name in known}
     taken: dict[str, Any] = {}
@@ -60,10 +59,10 @@ def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any
 
 
 def url_of(options: Mapping[str, str]) -> str:
-    """Return the URL of the queue: the option `url`, or `path`, which is what `load`, `save` and `start` are given.
+    """Return the URL of the queue: the option `url`, or `path`, the argument of `load`, `save` and `start`.
 
     Raises:
-        InvalidURLError: there is none, or there are two.
+        InvalidURLError: there is none, or there are two different ones.
     """
     given = list(urls_of(options).values())
     if not given:
@@ -76,7 +75,7 @@ def url_of(options: Mapping[str, str]) -> str:
 
 
 def urls_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options `path` and `url` that are not empty, by their names in small letters."""
+    """Return the options `path` and `url` that are not empty, by their names in lower case."""
     given = {name.lower(): text for name, text in options.items() if text.strip()}
     return {name: _plain_path(given[name]) for name in ("path", "url") if name in given}
 
@@ -85,7 +84,7 @@ def check_one_url(given: Collection[object]) -> None:
     """Refuse URLs that differ from each other.
 
     Raises:
-        InvalidURLError: they do.
+        InvalidURLError: two of them differ.
     """
     if len({str(each) for each in given}) > 1:
         raise InvalidURLError("the option url names another queue than the path does: give one of the two")
@@ -98,7 +97,7 @@ def _plain_path(url: str) -> str:
 
 
 def in_options(text: str) -> str:
-    """What an error of the queue says, in the words of who writes with Spark."""
+    """Return the message of a queue error with the names of Spark options instead of Python settings."""
     for setting, option in _SETTINGS.items():
         text = text.replace(setting, option)
     return text
@@ -175,5 +174,5 @@ def INTEGER(low: int, high: int) -> Kind:
 
 
 def ONE_OF(*choices: str) -> Kind:
-    """One of these words, in capitals or not."""
+    """One of these words, in any case."""
     return Kind(" or ".join(choices), _one_of(choices))

@@ -1,8 +1,8 @@
 """Jobs as rows: the columns of a job in a DataFrame, and jobs as batches of Arrow that match them exactly.
 
-Spark compares the schema of a batch with the one that it was told, field by field, so both come from one place. Whole
-numbers are `long`: a blob that another program wrote may hold priorities and counts beyond 32 bits, and one such job
-must not make a table of a million others unreadable.
+Spark compares the schema of each batch with the declared schema, field by field, so both come from here. Whole numbers
+are `long`: a blob that another program wrote may hold priorities and counts beyond 32 bits, and one such job must not
+make a table of a million others unreadable.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from jqueue.domain.models import JOB_KINDS, Job, JobStatus
 from jqueue.spark.fleet import is_fleet
 
 QUEUE = "queue"
-"""The column that says from which queue a row is, where several are read."""
+"""Name of the column that says which queue a row comes from, if several are read."""
 
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-"""A result as text."""
+"""Return a result as JSON text."""
 
 _ORDER = (
     *("id", "entrypoint", "payload", "status", "priority", "attempt", "failures", "max_attempts", "created_at"),
     *("run_at", "expires_at", "heartbeat_at", "finished_at", "dead_at", "error", "headers", "unique_key"),
     *("concurrency_key", "result", "holder", "sequence", "claim_timeout", "attempts_before"),
 )
-"""The columns that tables have had since they were first made: their order stays."""
+"""Columns that tables have had from the start: their order must not change."""
 
 _NOT_SHOWN = {
     *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
 }
-"""Fields of a job that are no columns."""
+"""Fields of a job that have no column."""
 
 _TYPES: dict[Any, DataType] = {
     **dict.fromkeys((str, JobStatus, Any), StringType()),
@@ -59,7 +59,7 @@ _TYPES: dict[Any, DataType] = {
 
 _NAMES = dict.fromkeys([*_ORDER, *(name for name in JOB_KINDS if name not in _NOT_SHOWN)])
 _KINDS: dict[str, DataType] = {**{name: _TYPES[JOB_KINDS[name]] for name in _NAMES}, QUEUE: StringType()}
-"""Every column that there is."""
+"""Every column, with its type."""
 
 
 _NO_PAIRS: list[tuple[str, str]] = []
@@ -70,7 +70,7 @@ def _schema(names: Iterable[str]) -> StructType:
 
 
 _ON_REQUEST = ("claim_timeout", "attempts_before", QUEUE)
-"""The columns that a snapshot of one queue has only where its reader names them."""
+"""Columns that a snapshot of one queue has only if its reader names them."""
 
 SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in _ON_REQUEST)
 """The columns of a job in a snapshot of one queue."""
@@ -80,11 +80,11 @@ FLEET_SCHEMA = _schema([*SNAPSHOT_SCHEMA.names, QUEUE])
 
 _CLAIMED_WITH = ("entrypoint", "payload", "priority", "attempt", "created_at", "run_at", "headers", "unique_key")
 STREAM_SCHEMA = _schema(("id", *_CLAIMED_WITH, "claim_timeout"))
-"""What a job is claimed with."""
+"""Columns of a job that a streaming query has claimed."""
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of what is read with these options.
+    """Return the columns of a table that is read with these options.
 
     Raises:
         InvalidURLError: they name no queue.
@@ -93,14 +93,14 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def check_schema(schema: StructType, *, fleet: bool) -> None:
-    """Columns that somebody asked for are some of those that there are, with their types.
+    """Check that the columns a reader asks for exist, and have these types.
 
     Args:
         schema: the columns.
-        fleet: whether several queues are read.
+        fleet: True if several queues are read.
 
     Raises:
-        InvalidJobError: they are not.
+        InvalidJobError: a column does not exist, or has another type.
     """
     kinds = {name: kind for name, kind in _KINDS.items() if fleet or name != QUEUE}
     for field in schema:
@@ -116,16 +116,16 @@ def _result(result: Any) -> str | None:
 
 
 _CELLS: dict[str, Callable[[Any], Any]] = {"result": _result, "status": str}
-"""How a value of a job becomes what stands in its column, if it isn't that already."""
+"""Functions that turn a value of a job into the value of its column, where the two differ."""
 
 
 def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) -> pa.RecordBatch:
-    """Jobs as one batch.
+    """Return jobs as one batch.
 
     Args:
         jobs: in the order of their rows.
-        schema: of the columns that there are, some or all.
-        queue: what stands in the column `queue`.
+        schema: the wanted columns.
+        queue: the value of the column `queue`.
     """
     values = [job.__dict__ for job in jobs]
     cells: dict[str, Sequence[Any]] = {}
@@ -141,11 +141,11 @@ def arrow_of(jobs: Iterable[Job], schema: StructType, queue: str | None = None) 
 
 
 def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch from what stands in its columns.
+    """Return a batch made of the values of its columns.
 
     Args:
-        cells: by column; a result as JSON, headers as a mapping. A column that is not there is empty.
-        rows: how many.
+        cells: values by column; a result as JSON, headers as a mapping. A missing column becomes nulls.
+        rows: number of rows.
         schema: of the batch.
     """
     columns = []

@@ -1,4 +1,4 @@
-"""A Spark session for who has none: on this machine, with what jqueue needs of it set."""
+"""A Spark session on this machine, with the settings that jqueue needs, for programs that have none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JAVA_VERSION = 17
 """The oldest Java that Spark 4 runs on."""
 
 NEEDED = (4, 2)
-"""The oldest PySpark whose data sources can do what ours does."""
+"""The oldest PySpark that supports all that our data source does."""
 
 INSTALL = 'pip install "jqueue[spark]"'
 
@@ -33,7 +33,7 @@ ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host":
 
 
 def spark_problem(version: str) -> str | None:
-    """Return what is wrong with this version of PySpark or Spark, in one line; None if it can be used."""
+    """Return why this version of PySpark or Spark cannot be used, in one line; None if it can."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) >= NEEDED:
         return None
     return f"jqueue needs PySpark {NEEDED[0]}.{NEEDED[1]} or newer, and this is {shown(version)}: {INSTALL}"
@@ -46,7 +46,7 @@ def require_spark(*versions: str) -> None:
         versions: of PySpark in this process, and of the session.
 
     Raises:
-        ImportError: one of them is.
+        ImportError: one of the versions is too old.
     """
     for problem in map(spark_problem, versions):
         if problem is not None:
@@ -54,7 +54,7 @@ def require_spark(*versions: str) -> None:
 
 
 def java_problem() -> str | None:
-    """What is missing for Spark, in one line; None if it can run here."""
+    """Return why Spark cannot run here for lack of Java, in one line; None if it can."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
@@ -73,13 +73,13 @@ def java_problem() -> str | None:
 
 
 def interpreters(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Which Python runs what, where the environment does not say: executors must have what this process has.
+    """Return the variables to add to the environment, so that executors run the same Python as this process.
 
-    On a cluster, whoever says `PYSPARK_PYTHON` says it for all. For a data source that Spark finds by itself, as it
-    does ours, executors would run `PYSPARK_DRIVER_PYTHON` instead, if that were set.
+    On a cluster, a given `PYSPARK_PYTHON` counts for all processes, and nothing is added. If `PYSPARK_DRIVER_PYTHON`
+    were set, executors would run that instead for a data source that Spark finds by itself, such as ours.
 
     Args:
-        master: where Spark runs.
+        master: the address of Spark, such as `local[*]`.
         given: the environment.
     """
     said = "PYSPARK_PYTHON" in given and not master.startswith("local")
@@ -88,11 +88,11 @@ def interpreters(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def local_session(name: str = "jqueue", master: str = "local[*]", **settings: str) -> SparkSession:
-    """A session on this machine, or the one that runs already in this process.
+    """Return a session on this machine, or the session that already runs in this process.
 
     Args:
         name: of the application.
-        master: where it runs.
+        master: the address of Spark.
         settings: more of Spark's settings, by their names, or with `_` for each dot: `spark_ui_enabled="true"`.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Staged objects: what tasks leave for the commit, beside the queue or in a folder of their own.
+"""Staged objects: data that tasks leave for the commit, beside the queue or in a folder of their own.
 
-Every attempt of a task writes an object of its own, so that no two ever meet, and one that nobody asks for any more is
-only litter. It goes with its write if the store can list, and by age at the latest. Here is known how they are called,
-written, read and removed; what becomes of them is decided in `jqueue.spark.enqueue.committing`.
+Every attempt of a task writes an object of its own, so that two attempts never collide. An object that is no longer
+needed is only litter. It is removed at the end of its write if the store can list, and by age at the latest. This
+module names, writes, reads and removes staged objects. `jqueue.spark.enqueue.committing` decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ logger = logger_of("jqueue")
 Answer = TypeVar("Answer")
 
 PREFIX = ".staged-"
-"""What the names of staged objects begin with, behind the name of the queue."""
+"""Start of the names of staged objects, after the name of the queue."""
 
 AT_ONCE = 16
-"""So many staged objects are read or removed at a time."""
+"""Number of staged objects to read or remove at a time."""
 
 CLEANING = 10.0
-"""Seconds that cleaning up may repeat a request: the write is done, and somebody waits for the answer."""
+"""Seconds to repeat a request while cleaning up: the write is done, and the caller waits for the answer."""
 
 RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
-"""Seconds before a request that failed is repeated, at the most: the first time, if it came too soon, and ever."""
+"""Longest seconds before a failed request is repeated: the first time, the first time if throttled, and ever."""
 
 
 def open_store(url: str, *, create: bool = False) -> SupportsScratch:
-    """The store of a URL that all processes of Spark can reach.
+    """Return the store of a URL, which all processes of Spark can reach.
 
     Args:
-        url: of a queue, or of what staged objects are beside.
+        url: of a queue, or of the name that staged objects are beside.
         create: create the folder of a file if it does not exist.
 
     Raises:
-        InvalidURLError: it names none.
+        InvalidURLError: the URL names no such store.
     """
     storage = connect_storage(url, create=create)
     if isinstance(storage, InMemoryStorage):
@@ -72,14 +72,14 @@ def open_store(url: str, *, create: bool = False) -> SupportsScratch:
 
 @dataclass(frozen=True)
 class Staging:
-    """Where staged objects are, and how to get at them. It may be pickled.
+    """The place of staged objects, and the settings to reach them. It may be pickled.
 
     Attributes:
-        url: of the queue; or, as a name for nothing, in the folder that was given for them.
-        retention: seconds after which nobody can want one any more.
-        deadline: seconds that a request may take with its repetitions.
-        clock: where the time comes from, if the store doesn't tell it.
-        entropy: where the ends of names and jitter come from.
+        url: of the queue, or of an unused name in the folder that was given for staged objects.
+        retention: seconds after which a staged object is no longer needed.
+        deadline: seconds that a request may take, repetitions included.
+        clock: source of the time, if the store does not tell it.
+        entropy: source of the ends of names, and of jitter.
         open_storage: makes the storage of a URL.
     """
 
@@ -91,7 +91,7 @@ class Staging:
     open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
     def name(self, write_id: str, partition: int, attempt: int, size: int | None = None) -> str:
-        """A name for what an attempt of a task stages: no other object ever has it.
+        """Return a name for the object that an attempt of a task stages. No other object ever has it.
 
         Args:
             write_id: of the write.
@@ -103,16 +103,16 @@ class Staging:
         return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}{end}"
 
     def opened(self, storage: SupportsScratch | None = None) -> StagedObjects:
-        """What is staged, for as long as a block lasts.
+        """Return the staged objects, for an `async with` block.
 
         Args:
-            storage: of the URL, if there is one already: a client is shared.
+            storage: of the URL, if the caller has one already: its client is shared.
         """
         return StagedObjects(self, self.open_storage(self.url) if storage is None else storage)
 
 
 def sizes_of(names: Iterable[str], write_id: str) -> dict[int, int]:
-    """Return the bytes that each partition of a write has staged, by its number: those of its smallest attempt."""
+    """Return the bytes that each partition of a write has staged, by its number: the size of its smallest attempt."""
     sizes: dict[int, int] = {}
     for name in names:
         partition, *_, size = name.removeprefix(f"{PREFIX}{write_id}-").split("-")
@@ -123,11 +123,11 @@ def sizes_of(names: Iterable[str], write_id: str) -> dict[int, int]:
 
 
 class StagedObjects:
-    """The objects that are staged in one place. A block of it ends with the release of the store.
+    """The objects that are staged in one place. The end of an `async with` block releases the store.
 
     Args:
-        staging: what is told of them.
-        anchor: what they are beside.
+        staging: their settings.
+        anchor: the object that they are beside.
     """
 
     def __init__(self, staging: Staging, anchor: SupportsScratch) -> None:
@@ -149,13 +149,13 @@ class StagedObjects:
         """
 
         async def create() -> None:
-            with suppress(CASConflictError):  # the name is nobody else's: a try of ours landed, its answer was lost
+            with suppress(CASConflictError):  # the name is ours alone: a try landed, its answer was lost
                 await self._anchor.beside(name).write(content)
 
         await self._persist(create)
 
     async def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """The contents of staged objects, in order; None for each that is not there.
+        """Return the contents of staged objects, in order; None for each that does not exist.
 
         Raises:
             StorageError: the store failed until the deadline.
@@ -168,7 +168,7 @@ class StagedObjects:
         return await _at_once(one, names)
 
     async def of_write(self, write_id: str) -> list[str] | None:
-        """The names of all objects that a write has staged; None if the store cannot list them, or must not.
+        """Return the names of all objects that a write has staged; None if the store cannot list them, or refuses to.
 
         Raises:
             StorageError: the store failed until the deadline.
@@ -180,11 +180,11 @@ class StagedObjects:
         return None if listed is None else [name for name, _ in listed]
 
     async def clean(self, write_id: str, names: Iterable[str] = ()) -> None:
-        """Remove what a write has staged, and what any write has left that is old. What fails stays, and ages.
+        """Remove the staged objects of a write, and old ones of any write. An object that cannot be removed stays.
 
         Args:
-            write_id: the write that has come to its end.
-            names: objects of it that are known, in case that the store cannot list.
+            write_id: the write that has ended.
+            names: its known objects, in case the store cannot list.
         """
         unwanted = set(names)
         try:
@@ -199,7 +199,7 @@ class StagedObjects:
             logger.warning("Staged jobs could not be removed; that is done later: %s", error)
 
     async def _listed(self, prefix: str, most: float = math.inf) -> list[tuple[str, float]] | None:
-        """Names with their ages in seconds; None if the store cannot list."""
+        """Return names with their ages in seconds; None if the store cannot list."""
         if not isinstance(self._anchor, SupportsListing):
             return None
         anchor = self._anchor
@@ -210,7 +210,7 @@ class StagedObjects:
         return [(entry.suffix, (now - entry.modified) / timedelta(seconds=1)) for entry in found]
 
     async def _persist(self, request: Callable[[], Awaitable[Answer]], most: float = math.inf) -> Answer:
-        """Send a request until it is answered, or for as long as it may take: no more than `most` seconds."""
+        """Repeat a request until it is answered, for at most `most` seconds, and no longer than the deadline."""
         until = self._staging.clock.monotonic() + min(self._staging.deadline, most)
         failures = 0
         while True:
@@ -228,7 +228,7 @@ class StagedObjects:
 
 
 async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str]) -> list[Answer]:
-    """Call it for each name, some at a time, and give the answers in order. All have ended when it returns."""
+    """Call it for each name, some at a time, and return the answers in order. All calls have ended when it returns."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> Answer:
@@ -241,7 +241,7 @@ async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str
 
 
 def absolute(url: str, *, create: bool = False) -> str:
-    """The URL as every process understands it, wherever it runs: a path begins at the root.
+    """Return the URL in a form that every process understands, wherever it runs: a path becomes absolute.
 
     Args:
         url: of a store.
@@ -255,10 +255,10 @@ def absolute(url: str, *, create: bool = False) -> str:
 
 
 def url_in_folder(folder: str, queue_url: str) -> str:
-    """What staged objects of a queue are beside, if they have a folder of their own.
+    """Return the URL that staged objects of a queue are beside, if they have a folder of their own.
 
     Args:
-        folder: its URL, with the options of the store behind a question mark.
+        folder: its URL, with the options of the store after a question mark.
         queue_url: of the queue. Queues may share a folder, and each finds its own.
     """
     place, mark, options = folder.partition("?") if "://" in folder else (folder, "", "")

@@ -1,9 +1,9 @@
-"""Tables of SQL: `CREATE TABLE jobs USING jqueue OPTIONS (url 's3://bucket/queue.json')`.
+"""SQL tables: `CREATE TABLE jobs USING jqueue OPTIONS (url 's3://bucket/queue.json')`.
 
-Spark keeps the options of a table in its catalog, and hands none of them to a source in Python when the table is used.
-It hands over the table's schema. So the schema of a new table carries the URL of its queue, as metadata of its first
-column: a reader finds it there, and so does a writer, for which Spark copies the metadata of columns that it fills in.
-A table that was created with columns of its own has no such schema, and cannot be used.
+Spark keeps the options of a table in its catalog, and passes none of them to a Python source when the table is used.
+It does pass the table's schema. So the schema of a new table carries the URL of its queue, as metadata of its first
+column. A reader finds it there, and so does a writer: Spark copies the metadata of the columns that it fills in. A
+table that was created with columns of its own has no such schema, and cannot be used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_url(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a new table, which carries the URL of its queue.
 
     Raises:
-        InvalidJobError: the table has other options, which Spark would not hand over.
+        InvalidJobError: the table has other options, which Spark would not pass on.
         InvalidURLError: the URL is missing, or has a secret in it.
     """
     other = [name for name in options if name.lower().startswith(OF_OPTION)]
@@ -59,7 +59,7 @@ def with_url(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def url_in(schema: StructType) -> str | None:
-    """Return the URL that the schema of a table carries; None if it is no table's."""
+    """Return the URL that the schema of a table carries; None if it carries none."""
     return next((str(field.metadata[MARK]) for field in schema.fields if MARK in (field.metadata or {})), None)
 
 

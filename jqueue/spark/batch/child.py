@@ -1,7 +1,7 @@
-"""The process in which the handlers of a partition run: what it does, from its fork to its end.
+"""The child process that runs the handlers of a partition, from its fork to its end.
 
-It runs a worker on jobs that it has in memory since the fork, and tells its parent through a pipe which ones it has
-begun and what became of them. Whatever a handler does to its process, what was told before is known.
+It runs a worker on the jobs that it has in memory since the fork. Through a pipe, it tells its parent which jobs it has
+begun and what became of them. Even if a handler kills its process, the parent knows everything told before.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from jqueue.spark.batch.watching import blocked_loop_told
 from jqueue.worker import Worker
 
 Word = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
-"""What a message is about.
+"""The kind of a message. It says what else the message holds.
 
-`ready`: seconds after which jobs of an entrypoint should have ended; `begun`: ids of jobs; `ended`: outcomes;
-`blocked`: the id of the job whose handler blocks the event loop, or null when none does any more; `failed`: why no more
-jobs are done; `over`: nothing more will come, and whether a handler wanted so.
+`ready`: for each entrypoint, seconds after which a job should have ended; `begun`: ids of jobs; `ended`: outcomes;
+`blocked`: the id of the job whose handler blocks the event loop, or null when it is free again; `failed`: why no more
+jobs are done; `over`, the last message: true if a handler stopped the worker.
 """
 
 LENGTH = 4
-"""Bytes before each message that say how long it is."""
+"""Bytes before each message that hold its length."""
 
 INTERRUPTED = 130
-"""The exit code of a process that a KeyboardInterrupt has ended."""
+"""Exit code of a process that a KeyboardInterrupt has ended."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What is to be done with the jobs of a partition.
+    """Instructions for the jobs of a partition.
 
     Attributes:
-        load: makes the worker; called where its handlers run, and nowhere else.
-        behind: makes an object of the queue that the jobs are from.
-        concurrency: how many jobs at a time; None: as the worker says.
+        load: makes the worker. It is only called in the process that runs the handlers.
+        behind: makes an object of the queue that the jobs come from.
+        concurrency: number of jobs at a time; None: as the worker says.
     """
 
     load: Callable[[], Worker]
@@ -62,13 +62,13 @@ class Errand:
 
 
 def be_child(reader: int, writer: int, errand: Errand, jobs: Sequence[Job]) -> NoReturn:
-    """Be the child of a fork. It ends within this function, so that it never does what its parent was about to do.
+    """Do the work of the child of a fork, and exit. The process never continues with the code of its parent.
 
     Args:
         reader: the parent's end of the pipe.
-        writer: the child's.
-        errand: what to do.
-        jobs: with which jobs.
+        writer: the child's end of the pipe.
+        errand: how to do the jobs.
+        jobs: the jobs to do.
     """
     code = 1
     try:
@@ -102,9 +102,9 @@ def work(
     """Do jobs, and tell what becomes of them.
 
     Args:
-        errand: what to do.
-        jobs: with which jobs.
-        tell: is told.
+        errand: how to do the jobs.
+        jobs: the jobs to do.
+        tell: sends a message.
         interrupted: called when a handler has raised KeyboardInterrupt, before the others are stopped for it.
     """
     try:
@@ -150,11 +150,11 @@ async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callab
         tell("failed", str(error) if isinstance(error, JQueueError) else f"the worker failed: {_said(error)}")
     finally:
         await queue.aclose()
-    tell("over", bool(stops))  # what handlers left behind may hold up the end of the loop
+    tell("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
 
 
 def _patience(worker: Worker, name: str) -> float | None:
-    """Seconds after which a job must have ended, or the worker cannot stop it; None if nobody can say."""
+    """Return the seconds after which a running job shows that its worker cannot stop it; None if there is no limit."""
     handler = worker.handlers[name]
     if handler.options.seconds is None or handler.home == "process":
         return None
@@ -164,12 +164,12 @@ def _patience(worker: Worker, name: str) -> float | None:
 def _said(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ")
-    except Exception:  # an exception class of somebody's own
+    except Exception:  # the text of a user's exception class may raise
         return type(error).__name__
 
 
 def _teller(writer: int) -> Callable[[Word, Any], None]:
-    """What writes messages to a pipe, whole: who reads them gets them even if this process ends next."""
+    """Return a function that writes whole messages to a pipe: they can be read even if this process ends next."""
     turn = threading.Lock()
 
     def tell(word: Word, about: Any) -> None:
@@ -183,17 +183,17 @@ def _teller(writer: int) -> Callable[[Word, Any], None]:
 
 
 def _set_up() -> None:
-    """Be a process of one's own, that ends with its parent, and when it is told to."""
-    gc.freeze()  # what is the parent's is not closed here when it is garbage
-    os.setpgid(0, 0)  # what handlers start ends with them, and Ctrl-C is the driver's alone
+    """Lead a process group, end on signals as any program does, and end with the parent."""
+    gc.freeze()  # garbage collection must not close objects of the parent here
+    os.setpgid(0, 0)  # processes that handlers start end with them; only the driver gets Ctrl-C
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)  # as in a program of its own; ended by a signal, it is told so
+        signal.signal(number, signal.SIG_DFL)  # the defaults: the exit status names the signal
     faulthandler.enable(2)
     _end_with_parent(os.getppid())
 
 
 def _end_with_parent(parent: int) -> None:
-    """End when the parent has ended: nobody would hear of anything, and its jobs are given to others."""
+    """End when the parent has ended: no process would hear of the outcomes, and the jobs are given to other tasks."""
     if sys.platform == "linux" and _prctl(signal.SIGKILL):
         if os.getppid() != parent:
             os._exit(1)
@@ -209,7 +209,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _prctl(number: int) -> bool:
-    """Have the kernel send this signal when the parent ends: also to a process whose threads do not take turns."""
+    """Have the kernel send this signal when the parent ends, even if one thread never lets the others run."""
     try:
         return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) == 0)
     except (AttributeError, OSError):

@@ -1,10 +1,10 @@
 """Jobs done in child processes, so that a handler which ends its process costs its own job an attempt, and no other's.
 
-A child does all jobs, as many at a time as its worker does. When it ends before it has done them, those that it had
-begun are done again, one at a time. Of these, the one that ends a process in which nothing else has run is to blame,
-and charged; the others are done. A handler that was seen to block the event loop past its timeout is to blame at once,
-and is not run again. Jobs that were not begun go to another child, together. Without fork (Windows) there
-are no children: handlers run in the task itself, and one that ends it fails it.
+A child does all jobs, as many at a time as its worker does. If it ends early, the jobs that it had begun are done
+again, one at a time. A job that ends a process in which no other job has run is to blame, and is charged; the others
+are done. A handler that was seen to block the event loop past its timeout is to blame at once, and is not run again.
+Jobs that were not begun go to another child, together. Without fork (Windows) there are no children: handlers run in
+the task itself, and a handler that ends the process fails the task.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logger_of("jqueue.spark")
 
 
 class WorkFailed(JQueueError):
-    """The jobs of a partition cannot be done, whatever they are: its worker cannot be made, or fails.
+    """The jobs of a partition cannot be done, for a reason common to all: the worker cannot be made, or fails.
 
     Attributes:
-        outcomes: what became of those that were done before.
+        outcomes: what became of the jobs that were done before.
     """
 
     def __init__(self, why: str, outcomes: Sequence[Outcome]) -> None:
@@ -36,10 +36,10 @@ class WorkFailed(JQueueError):
 
 
 def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = None) -> list[Outcome]:
-    """Do jobs in child processes, and return what became of each, in their order.
+    """Do jobs in child processes, and return the outcome of each, in their order.
 
     Raises:
-        WorkFailed: they cannot be done.
+        WorkFailed: the worker cannot be made, or fails.
     """
     known: dict[str, Outcome] = {}
     suspects: list[Job] = []
@@ -58,7 +58,7 @@ def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = Non
         if why is not None and left:
             raise WorkFailed(why, _in_order(jobs, known))
         if not told.is_cut_short:
-            if told.is_stopped or not told.begun:  # who did not wants no more to be done
+            if told.is_stopped or not told.begun:  # its worker wants no more jobs
                 begun, later = left, []
             known.update((job.id, Outcome(*job.claim, "handed_back")) for job in begun)
             begun = []
@@ -85,7 +85,7 @@ def _told(errand: Errand, jobs: Sequence[Job], one_by_one: bool, patience: Patie
 
 
 def _killed(job: Job, told: Told) -> Outcome:
-    """What became of a job that has ended a process in which nothing else had run."""
+    """Return the outcome of a job that is to blame for the end of its process."""
     if job.id in told.overdue:
         return Outcome(*job.claim, "overdue")
     return Outcome(*job.claim, "killed", error=told.death)

@@ -1,4 +1,4 @@
-"""The claims of a batch: jobs claimed in one commit, kept alive as long as Spark works on them, ended in one commit."""
+"""The claims of a batch: made in one commit, kept alive while Spark works on the jobs, and ended in one commit."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ DEADLINE = 60.0
 """Seconds that one call of the queue may take: it carries thousands of jobs."""
 
 LEAST = 0.1
-"""Seconds that it may take in any case."""
+"""Seconds that a call may take even if the claims end sooner."""
 
 
 def queue_for(url: str, most: int) -> DirectQueue:
-    """A queue object that takes so many jobs in one call."""
+    """Return a queue object that takes this many jobs in one call."""
     return connect(url, DirectQueue, limits=Limits(batch_size=max(most, Limits().batch_size)), deadline=DEADLINE)
 
 
 class BatchClaims:
-    """What the driver has to do with the queue. All of it on one event loop.
+    """The work of the driver on the queue. All of it runs on one event loop.
 
     Args:
         queue: takes as many operations in one call as there may be jobs.
         names: the entrypoints whose jobs are claimed.
-        most: how many jobs.
+        most: largest number of jobs.
         claim_timeout: seconds that a claim lasts without a heartbeat; None: as the queue says.
         holder: kept with the jobs while they are claimed.
     """
@@ -56,24 +56,24 @@ class BatchClaims:
         self._ends = False
 
     async def begin(self, worker: Worker) -> list[Job]:
-        """Set what the handlers declare, claim jobs, and keep them alive from now on."""
+        """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on."""
         handlers = [worker.handlers[name] for name in self._names]
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in self._names]
         await declare(self.queue, handlers, crons, self.queue.options.entropy)
         [self.jobs] = await self.queue.apply(self._claim)
         if self.jobs:
-            # One that is lost does not matter to the others; that it was is seen when it is to be ended.
+            # A lost claim does not affect the others. The loss is found when the claim is to be ended.
             self._beats = HeartbeatManager(self.queue, self.jobs, on_lost="event")
             await self._beats.__aenter__()
         return self.jobs
 
     async def end(self, operations: Sequence[Operation]) -> list[Any]:
-        """Do all of these, each for itself, in one commit; returns each one's result, or its refusal.
+        """Do all operations in one commit, each by itself. Return the result or the refusal of each.
 
-        It is tried as long as the claims last.
+        The commit is tried while the claims last.
 
         Raises:
-            StorageError: the queue cannot be told.
+            StorageError: the queue could not be written.
         """
         self._ends, queue = True, self.queue
         clock, trouble = queue.options.clock, Trouble("telling it how the jobs ended", queue.options.entropy)
@@ -86,19 +86,19 @@ class BatchClaims:
                 if unknown is None:
                     return await queue.apply_each(*operations, deadline=deadline)
                 return list(await unknown.resolve(deadline))
-            except UnknownOutcomeError as error:  # sent again, it might be done twice
+            except UnknownOutcomeError as error:  # sent again, the operations might be done twice
                 failure = unknown = error
             except StorageFatalError:
                 raise
-            except (StorageError, QueueFullError) as error:  # it was certainly not done
+            except (StorageError, QueueFullError) as error:  # they were certainly not done
                 failure, unknown = error, None
             if clock.monotonic() >= until:
                 raise failure
             await asyncio.sleep(trouble.begins(failure))
 
     async def close(self) -> None:
-        """Hand back what nobody has ended, and leave the queue."""
-        if self.jobs and not self._ends:  # who claimed them was interrupted
+        """Hand back the jobs if their claims were not ended, and close the queue."""
+        if self.jobs and not self._ends:  # the batch was interrupted
             try:
                 await self.queue.nack_many(self.jobs, charge=False)
             except JQueueError as error:

@@ -1,4 +1,4 @@
-"""What the parent of a child process hears of it, until it has ended, by itself or by force."""
+"""The parent of a child process, which listens to it until it has ended, by itself or by force."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from jqueue.spark.batch.outcomes import Outcome
 logger = logger_of("jqueue.spark")
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks whether a child is there: what it has started may hold the pipe open."""
+"""Seconds between two checks that a child still runs: processes that it has started may hold the pipe open."""
 
 SHORT_PAUSE = 0.005
-"""Seconds between two looks while it should be gone in a moment."""
+"""Seconds between two checks while the child should exit in a moment."""
 
 CHUNK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes to read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a child may take for what its worker should see to. In seconds.
+    """Seconds that a child may take for steps that its worker should take by itself.
 
     Attributes:
-        late: to stop a handler that has had its timeout and its grace.
-        end: to end when all jobs are done.
-        exit: to exit when it has ended.
+        late: to stop a handler after its timeout and its grace.
+        end: to end after all jobs are done.
+        exit: to exit after its last message.
     """
 
     late: float = 10.0
@@ -50,19 +50,19 @@ class Patience:
 
 @dataclass
 class Told:
-    """What a child has told.
+    """Everything that a child has told, and how it ended.
 
     Attributes:
         begun: the ids of the jobs begun.
         outcomes: what became of jobs, by id.
-        failure: why it does no more.
-        is_over: whether it has done all that it will do.
-        is_stopped: whether that is for a handler that has stopped the worker.
-        death: how its process ended, if before that.
-        overdue: the ids of the jobs whose handlers did not stop, for which it was ended.
+        failure: why it does no more jobs.
+        is_over: True if it has done all that it will do.
+        is_stopped: True if it is over because a handler has stopped the worker.
+        death: how its process ended, if it ended early.
+        overdue: the ids of the jobs whose handlers did not stop in time, so that the process was killed.
         blocking: the id of the job whose handler blocks the event loop.
-        is_sure: whether the job that is overdue is to blame, and no other: it was seen to block the event loop.
-        limits: seconds after which jobs of an entrypoint must have ended.
+        is_sure: True if the overdue job alone is to blame: it was seen to block the event loop.
+        limits: for each entrypoint, seconds after which its jobs must have ended.
     """
 
     begun: set[str] = field(default_factory=set)
@@ -78,14 +78,14 @@ class Told:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether it ended before it could say so."""
+        """True if it ended without saying so."""
         return not self.is_over and self.failure is None
 
     def hear(self, word: Any, about: Any) -> None:
         """Take a message.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a message.
         """
         if word == "ready":
             self.limits = dict(about)
@@ -104,7 +104,7 @@ class Told:
 
 
 def told_by_child(errand: Errand, jobs: Sequence[Job], patience: Patience, clock: Clock | None = None) -> Told:
-    """Have jobs done by a child process, and return what it told, when it has ended."""
+    """Have a child process do jobs, wait until it has ended, and return everything that it told."""
     pid, reader = _forked(errand, jobs)
     listener = _Listener(pid, reader, jobs, patience, SystemClock() if clock is None else clock)
     try:
@@ -119,18 +119,18 @@ def told_by_child(errand: Errand, jobs: Sequence[Job], patience: Patience, clock
 
 
 def _forked(errand: Errand, jobs: Sequence[Job]) -> tuple[int, int]:
-    """A child, and the end of the pipe at which it is heard."""
+    """Fork a child. Return its process id, and the end of the pipe from which it is heard."""
     reader, writer = os.pipe()
-    for stream in (sys.stdout, sys.stderr):  # or the child would write what is left in them as well
+    for stream in (sys.stdout, sys.stderr):  # or the child would write their buffers as well
         with suppress(Exception):
             stream.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: no lock of theirs is used
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         pid = os.fork()
     if pid == 0:
         be_child(reader, writer, errand, jobs)
     os.close(writer)
-    with suppress(OSError):  # whoever of the two comes first
+    with suppress(OSError):  # the child does the same; the first of the two wins
         os.setpgid(pid, pid)
     return pid, reader
 
@@ -139,14 +139,14 @@ class _Listener:
     """Listens to one child.
 
     Args:
-        pid: the child, which is the leader of its group.
-        reader: where it is heard.
-        jobs: what it does.
-        patience: how long it may take.
-        clock: tells how long it takes.
+        pid: the process id of the child, which leads its process group.
+        reader: the end of the pipe from which it is heard.
+        jobs: the jobs that it does.
+        patience: seconds that it may take.
+        clock: measures the time.
 
     Attributes:
-        told: what was heard.
+        told: everything heard so far.
     """
 
     def __init__(self, pid: int, reader: int, jobs: Sequence[Job], patience: Patience, clock: Clock) -> None:
@@ -164,7 +164,7 @@ class _Listener:
         self._is_there = True
 
     def listen(self) -> None:
-        """Hear it until it has no more to say, or has ended."""
+        """Read messages until the last one has come, or the child has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             is_gone = False
@@ -176,7 +176,7 @@ class _Listener:
                 elif is_gone:
                     return
                 else:
-                    is_gone = self._has_exited()  # it may have told something since it was listened to
+                    is_gone = self._has_exited()  # it may have told something since the last read
                 if self._is_too_late():
                     return
         until = self._clock.monotonic() + self._patience.exit
@@ -184,7 +184,7 @@ class _Listener:
             time.sleep(SHORT_PAUSE)
 
     def end(self) -> int | None:
-        """Have it end, if it has not, with all that it has started. Returns its exit code, if that can be known."""
+        """Kill the child, if it still runs, and all that it has started. Return its exit code, or None if unknown."""
         for kill in (os.killpg, os.kill):
             if kill is os.killpg or self._is_there:
                 with suppress(ProcessLookupError, PermissionError):
@@ -193,7 +193,7 @@ class _Listener:
         return self._code
 
     def _hear(self, chunk: bytes) -> bool:
-        """Take the messages that are complete; returns whether they could be read."""
+        """Take the complete messages. Return True if they could be read."""
         heard = self._heard
         heard += chunk
         start = 0
@@ -213,7 +213,7 @@ class _Listener:
         return True
 
     def _note(self, word: str, about: Any) -> None:
-        """Note by when what has begun must have ended."""
+        """Note the time by which a job that has begun must have ended."""
         told = self.told
         if word == "blocked":
             limit = None if about is None else told.limits.get(self._entrypoints[about])
@@ -231,12 +231,12 @@ class _Listener:
             self._end_by = self._clock.monotonic() + self._patience.end
 
     def _next_look(self) -> float:
-        """Seconds until there is something to see to, if nothing is heard."""
+        """Return the seconds until the next check, if nothing is heard."""
         moments = [*self._due.values(), *(each for each in (self._end_by, self._blocked_until) if each is not None)]
         return max(0.0, min([LOOK_EVERY, *(moment - self._clock.monotonic() for moment in moments)]))
 
     def _is_too_late(self) -> bool:
-        """Whether it had all the time that there is. For handlers that do not stop it is ended, and heard out."""
+        """Return True if its jobs are done and it goes on. If handlers do not stop in time, kill it, and read on."""
         now = self._clock.monotonic()
         late = [job_id for job_id, due in self._due.items() if now >= due]
         if self._blocked_until is not None and now >= self._blocked_until and self.told.blocking is not None:
@@ -252,7 +252,7 @@ class _Listener:
         return False
 
     def _has_exited(self, how: int | None = None) -> bool:
-        """Whether it has; `how` is what `os.waitpid` takes, by default not to wait."""
+        """Return True if it has exited. `how` is the option of `os.waitpid`, by default not to wait."""
         if self._is_there:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG if how is None else how)
@@ -266,7 +266,7 @@ class _Listener:
 
 
 def _how_it_ended(code: int | None) -> str:
-    """The end of a process, as it is kept with the job that it was for."""
+    """Return a description of the end of a process, to be kept as the error of its job."""
     if code is None:
         return "the process of the handler ended"
     if code >= 0:
@@ -280,4 +280,4 @@ def _how_it_ended(code: int | None) -> str:
 
 
 _PERHAPS = {"SIGKILL": ", as a system does that is out of memory"}
-"""What people ask first."""
+"""Likely causes of a signal, which users ask about first."""

@@ -1,7 +1,7 @@
-"""What became of one job of a batch, as plain values: from the process of its handler to a task, and on to the driver.
+"""The outcome of one job of a batch, as plain values: from the process of its handler to a task, and on to the driver.
 
-Nothing that a handler made is pickled on the way, so that what cannot be read back is found where it was made, and
-costs that job alone. The driver makes operations of them, which end the claims.
+No object that a handler made is pickled on the way. So a value that cannot be read back is found where it was made, and
+costs that job alone. The driver turns outcomes into operations, which end the claims.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.spark.batch.together import Together
 
 Kind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
-"""What becomes of a job. Of one whose process ended (`killed`, `overdue`), the driver decides by its handler's options.
-"""
+"""The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
 
 _KINDS = frozenset(get_args(Kind))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job.
+    """The outcome of one job.
 
     Attributes:
-        job_id: of the job.
+        job_id: the id of the job.
         attempt: the number of its claim.
-        kind: in a word.
-        result: what the handler returned, if it is kept: a JSON value.
+        kind: the kind of outcome.
+        result: the JSON value that the handler returned, if it is kept.
         keep_result: seconds to keep the result of a job that was enqueued without `keep_result`.
         delay: seconds until the next try.
-        error: what it failed with, cut.
-        added: the jobs that are to be enqueued in the commit of its ack, each as the arguments of an `Enqueue`.
+        error: the error it failed with, cut.
+        added: the jobs to enqueue in the commit of its ack, each as the arguments of an `Enqueue`.
     """
 
     job_id: str
@@ -56,7 +55,7 @@ class Outcome:
         return Claim(self.job_id, self.attempt)
 
     def plain(self) -> list[Any]:
-        """As a JSON value: the short form for those that are done, as most are."""
+        """Return it as a JSON value. The short form is for jobs without further values, as most are."""
         rest = {name: getattr(self, name) for name in ("result", "keep_result", "delay", "error")}
         rest["added"] = list(self.added) or None
         said = {name: value for name, value in rest.items() if value is not None}
@@ -64,10 +63,10 @@ class Outcome:
 
     @classmethod
     def of_plain(cls, value: Any) -> Outcome:
-        """From what `plain` made.
+        """Return the outcome from the value that `plain` made.
 
         Raises:
-            ValueError: it is nothing of the kind.
+            ValueError: the value is not an outcome.
         """
         try:
             job_id, attempt, kind, *more = value
@@ -79,10 +78,10 @@ class Outcome:
             raise ValueError("this is no outcome of a job") from None
 
     def operation(self) -> Operation:
-        """What tells it to the queue.
+        """Return the operation that tells it to the queue.
 
         Raises:
-            ValueError: that is not known here, as the process of the job ended.
+            ValueError: the process of the job ended, so that its handler's options decide.
         """
         if self.kind == "done":
             ack = Ack(self.claim, self.result, self.keep_result)
@@ -95,13 +94,13 @@ class Outcome:
 
 
 def outcome_of(operations: Sequence[Operation]) -> Outcome:
-    """What operations say of a job, the last of which ends its claim, and the others enqueue jobs.
+    """Return the outcome that operations describe: the last one ends the claim of a job, the others enqueue jobs.
 
     Args:
         operations: prepared, so that the last one names a claim; the enqueues as they were given.
 
     Raises:
-        InvalidJobError: they do something else besides.
+        InvalidJobError: they do anything else.
     """
     *others, last = operations
     if not isinstance(last, Ack | Nack) or not isinstance(last.job, Claim):
@@ -126,28 +125,28 @@ def _kind_of(nack: Nack) -> Kind:
 
 
 def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
-    """The arguments of an `Enqueue` as JSON values. They must have been checked."""
+    """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
     payload = base64.b64encode(enqueue.payload).decode("ascii")
     said = {"entrypoint": enqueue.entrypoint, "payload": payload, "priority": enqueue.priority}
     return {**said, **plain_options({name: getattr(enqueue, name) for name in OPTIONS})}
 
 
 def enqueue_of_plain(said: dict[str, Any]) -> Enqueue:
-    """An `Enqueue` from what `plain_of_enqueue` made."""
+    """Return the `Enqueue` from the values that `plain_of_enqueue` made."""
     return Enqueue(**{**options_of_plain(said), "payload": base64.b64decode(said["payload"])})
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    """Outcomes as a staged object: a line of JSON for each."""
+    """Return outcomes as a staged object: a line of JSON for each, and a last line with their number."""
     lines = [json.dumps(outcome.plain(), ensure_ascii=False, separators=(",", ":")) for outcome in outcomes]
     return "".join(f"{line}\n" for line in [*lines, json.dumps({"outcomes": len(lines)})]).encode()
 
 
 def decode_outcomes(content: bytes) -> list[Outcome]:
-    """Outcomes from a staged object.
+    """Return the outcomes from a staged object.
 
     Raises:
-        InvalidBlobError: it is no such object, or not all of it.
+        InvalidBlobError: the object is damaged, or cut short.
     """
     try:
         *lines, last, _ = content.split(b"\n")

@@ -1,8 +1,8 @@
-"""The jobs of one partition as a queue: what a worker sees of it in the process of its handlers.
+"""The jobs of one partition as a queue, for the worker in the process of the handlers.
 
-It hands out jobs that the driver has claimed, and passes on what becomes of them; the driver tells the queue. Claims
-are kept alive by the driver, and so are limits and schedules set, before it claims. Everything else that a handler
-may ask of `ctx.queue` goes to the queue itself.
+It hands out jobs that the driver has claimed, and passes on what becomes of them; the driver tells the queue. The
+driver also keeps the claims alive, and sets limits and schedules before it claims. Everything else that a handler may
+ask of `ctx.queue` goes to the queue itself.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jqueue.spark.batch.outcomes import Outcome, outcome_of
 
 
 class PartitionQueue:
-    """A queue of jobs that are claimed already. It is used on one event loop, by one run of a worker.
+    """A queue of jobs that are claimed already. One run of a worker uses it, on one event loop.
 
     Args:
         jobs: in the order in which they are handed out.
-        begun: told of jobs that are handed out.
-        ended: told what became of jobs.
-        behind: makes a queue object for what only the queue itself can do.
-        options: settings as of the queue.
+        begun: called with the jobs that are handed out.
+        ended: called with the outcomes of jobs.
+        behind: makes a queue object for calls that only the queue itself can answer.
+        options: settings, as of a queue.
 
     Attributes:
         options: as given.
-        store, storage: None: a worker that looks at them must not open the queue in each task.
+        store, storage: None, so that a worker that looks at them does not open the queue in each task.
     """
 
     store = None
@@ -72,13 +72,13 @@ class PartitionQueue:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but heartbeats: those are the driver's."""
+        """Everything but heartbeats, which the driver sends."""
         return Capabilities(heartbeat=False)
 
     async def dequeue(
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
     ) -> list[Job]:
-        """Hand out jobs. When all are handed out, no others will come."""
+        """Hand out jobs. Once all are handed out, no others will come."""
         self._declaring = False
         taken = [self._left.pop() for _ in range(min(batch_size, len(self._left)))]
         if taken:
@@ -88,7 +88,7 @@ class PartitionQueue:
         return taken
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
-        """Pass on what became of jobs; anything else is the queue's."""
+        """Pass on what became of jobs. Any other call goes to the queue itself."""
         if not all(map(self._is_outcome, operations)):
             return list(await self.__getattr__("apply_each")(*operations, **options))
         results: list[Outcome | JQueueError] = [self._outcome_of(operation) for operation in operations]
@@ -98,10 +98,10 @@ class PartitionQueue:
         return [None if isinstance(result, Outcome) else result for result in results]
 
     async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
-        """Pass on what became of a job, with the jobs that go with it; anything else is the queue's.
+        """Pass on what became of a job, with the jobs to enqueue. Any other call goes to the queue itself.
 
         Raises:
-            InvalidJobError: something else than jobs shall go with it.
+            InvalidJobError: an operation beside the ack does not enqueue a job, or the ack is not the last.
         """
         if not any(map(self._is_outcome, operations)):
             return list(await self.__getattr__("apply")(*operations, **options))
@@ -114,7 +114,7 @@ class PartitionQueue:
         return [None] * len(operations)
 
     async def limit(self, entrypoint: str, **options: Any) -> None:
-        """What a worker declares when it starts was set by the driver; a handler may set it."""
+        """Ignore limits that the worker declares at its start: the driver has set them. Later calls go to the queue."""
         if not self._declaring:
             await self.__getattr__("limit")(entrypoint, **options)
 
@@ -127,20 +127,20 @@ class PartitionQueue:
         return [] if self._declaring else await self.__getattr__("schedules")(**options)
 
     async def aclose(self) -> None:
-        """Close the queue object behind it, if one was made."""
+        """Close the queue object behind this one, if it was made."""
         close = getattr(self._behind, "aclose", None)
         if close is not None:
             await close()
 
     def _outcome_of(self, operation: Operation) -> Outcome | JQueueError:
-        """What one operation says of a job; or, as of a queue, why it is refused, which is nobody else's trouble."""
+        """Return the outcome that one operation describes, or its refusal, which affects no other operation."""
         try:
             return outcome_of([operation.prepared(self._preparation)])
         except JQueueError as error:
             return error
 
     def _is_outcome(self, operation: Operation) -> bool:
-        """Whether an operation ends a claim on one of these jobs."""
+        """Return True if an operation ends a claim on one of these jobs."""
         if not isinstance(operation, Ack | Nack):
             return False
         job = operation.job

@@ -1,4 +1,4 @@
-"""How far a batch has come, told now and then: jobs whose partitions have staged what became of them."""
+"""The progress of a batch, told now and then: the number of jobs whose partitions have staged their outcomes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from jqueue.spark.staging import Staging
 logger = logger_of("jqueue.spark")
 
 Progress = Callable[[int, int], object]
-"""Called with the number of jobs that are done, and of all jobs."""
+"""Called with the number of jobs that are done, and the number of all jobs."""
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at what is staged."""
+"""Seconds between two looks at the staged objects."""
 
 
 async def tell_progress(progress: Progress, staging: Staging, write_id: str, sizes: Sequence[int]) -> None:
-    """Tell until cancelled, and whenever there is something new.
+    """Tell the progress whenever it has changed, until cancelled.
 
     Args:
-        progress: who is told. What it raises ends the telling, and nothing else.
+        progress: is called with it. An error that it raises ends the telling, and nothing else.
         staging: where outcomes are staged.
         write_id: of the batch.
-        sizes: how many jobs each partition has.
+        sizes: number of jobs in each partition.
     """
     total, told = sum(sizes), -1
     while True:
@@ -44,7 +44,7 @@ async def tell_progress(progress: Progress, staging: Staging, write_id: str, siz
 
 
 async def told_to(progress: Progress, done: int, total: int) -> bool:
-    """Tell once. Returns whether whoever was told wants to hear more: not if that was an error."""
+    """Tell the progress once. Return False if that raised an error, so that no more is told."""
     try:
         await asyncio.to_thread(progress, done, total)
     except Exception as error:
@@ -54,7 +54,7 @@ async def told_to(progress: Progress, done: int, total: int) -> bool:
 
 
 def finished(names: Iterable[str], write_id: str) -> dict[int, list[str]]:
-    """The partitions that have staged something, and the names of what each has."""
+    """Return the partitions that have staged something, with the names of the objects of each."""
     found: dict[int, list[str]] = {}
     for name in names:
         number = name.partition(f"{write_id}-")[2].partition("-")[0]

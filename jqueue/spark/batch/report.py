@@ -1,4 +1,4 @@
-"""What a batch came to, in numbers, and the error of one that could not be brought to its end."""
+"""The results of a batch in numbers, and the error of a batch that could not be finished."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What became of the jobs that a batch claimed. Each of them counts once in what follows, and in `claimed`.
+    """Numbers of the jobs that a batch claimed. Each job counts in `claimed`, and once in `done` to `lost`.
 
     Attributes:
-        claimed: how many jobs were claimed.
+        claimed: all jobs of the batch.
         done: finished, and acked.
         retried: failed, and to be tried again.
         dead: failed for the last time, or discarded.
         snoozed: put off by their handler.
         handed_back: given back unharmed, as they were not done.
-        lost: not ours any more when the batch ended: others have them, or somebody removed them.
-        killed: those among `retried` and `dead` whose handler ended its process, or did not stop.
+        lost: no longer ours when the batch ended: another worker has them, or they were removed.
+        killed: jobs among `retried` and `dead` whose handler ended its process, or did not stop.
         seconds: from the first call of the queue to the last.
     """
 
@@ -54,11 +54,11 @@ class BatchReport:
 
 
 class BatchFailedError(JQueueError):
-    """A batch could not be brought to its end. Jobs that were done are acked, the others are handed back unharmed.
+    """A batch could not be finished. Jobs that were done are acked, the others are handed back unharmed.
 
     Attributes:
         report: what became of the jobs.
-        cause: what ended it.
+        cause: the error that ended it.
     """
 
     def __init__(self, why: str, report: BatchReport, cause: BaseException | None = None) -> None:

@@ -1,8 +1,9 @@
 """`run_batch`: jobs claimed by the driver, done by a worker's handlers on executors, and ended in one commit.
 
-Delivery is at least once, as everywhere: a job is done again if its task is tried again, or if the driver dies. What
-became of a job is staged when its partition is finished, and reaches the queue in one commit, in which every job stands
-for itself. Whatever ends a batch, jobs that are known to be done are acked, and no job is charged for another's end.
+Delivery is at least once, as everywhere: a job is done again if its task is tried again, or if the driver dies. The
+outcomes of jobs are staged when their partition is finished. They reach the queue in one commit, in which every job
+stands for itself. Even if a batch fails, jobs that are known to be done are acked, and no job is charged for the
+failure of another.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ Answer = TypeVar("Answer")
 logger = logger_of("jqueue.spark")
 
 MOST = 1_000_000
-"""More jobs would hardly fit into a queue."""
+"""Largest number of jobs in a batch: more would hardly fit into a queue."""
 
 RETENTION = 7 * 86400.0
-"""Seconds after which nobody can want staged outcomes any more."""
+"""Seconds after which staged outcomes are no longer needed."""
 
 DEADLINE = 60.0
-"""Seconds in which a staged object is written or read, with all repetitions."""
+"""Seconds to write or read a staged object, repetitions included."""
 
 
 def run_batch(
@@ -70,26 +71,26 @@ def run_batch(
 
     Args:
         spark: the session.
-        url: of the queue; executors must reach it, so that a file must be on a disk that all machines share.
-        worker: with the handlers. One at the top of a module is found there by its name on executors, which must be
-            able to import it; any other is sent as it is.
-        entrypoint: whose jobs, of those that the worker has handlers for; all of them by default.
-        max_jobs: how many jobs at the most.
-        partitions: into how many lots they are divided, of which the first has the first jobs; by default two for each
-            core, or more, so that none has more than a thousand jobs.
-        claim_timeout: how long a claim lasts if the driver dies; by default as the worker says, or five minutes.
+        url: of the queue. Executors must reach it: a file must be on a disk that all machines share.
+        worker: has the handlers. A worker at the top of a module is imported by its name on executors, which must be
+            able to import the module. Any other worker is pickled.
+        entrypoint: one or several entrypoints of the worker whose jobs to do; all of them by default.
+        max_jobs: largest number of jobs.
+        partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
+            more, so that no partition has more than a thousand jobs.
+        claim_timeout: time that a claim lasts if the driver dies; by default as the worker says, or five minutes.
         progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
             and of all jobs.
 
     Returns:
-        What became of the jobs.
+        A report of what became of the jobs.
 
     Raises:
         BatchFailedError: Spark could not finish it. Jobs that were done are acked, the others handed back unharmed.
         ImportError: Spark is too old. No job was claimed.
         InvalidJobError: an argument is wrong, or the worker cannot be sent. No job was claimed.
-        StorageError: the queue cannot be used. If it failed at the end, the claims will be stale, and the jobs done
-            again.
+        StorageError: the queue cannot be used. If it failed at the end, the claims become stale, and the jobs are
+            done again.
     """
     require_spark(pyspark.__version__, spark.version)
     names, url = names_of(worker, entrypoint), absolute(os.fspath(url))
@@ -97,7 +98,7 @@ def run_batch(
     check_integer("max_jobs", max_jobs, 1, MOST)
     if partitions is not None:
         check_integer("partitions", partitions, 1, MOST)
-    sizes_of(spark, 1, partitions)  # what it lacks is said before anything is claimed
+    sizes_of(spark, 1, partitions)  # raises before any job is claimed
     timeout = worker.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     seconds = None if timeout is None else to_seconds("claim_timeout", timeout)
@@ -107,7 +108,7 @@ def run_batch(
 
 
 def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The entrypoints whose jobs a batch does.
+    """Return the entrypoints whose jobs a batch does.
 
     Raises:
         InvalidJobError: the worker has no handler for one of them, or none at all.
@@ -126,7 +127,7 @@ def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[st
 
 
 def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: Progress | None) -> BatchReport:
-    """Claim, work, and tell, whatever happens in between."""
+    """Claim jobs, have them done, and tell the queue, even after an error in between."""
     clock = SystemClock()
     began = clock.monotonic()
     failure: BaseException | None = None
@@ -157,7 +158,7 @@ def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: P
 
 
 class _Batch:
-    """What the driver does beside Spark. All of it on one event loop, but for what is said."""
+    """The work of the driver beside Spark. All of it runs on one event loop, except the calls of `progress`."""
 
     def __init__(self, worker: Worker, claims: BatchClaims, task: BatchTask) -> None:
         self.claims = claims
@@ -171,7 +172,7 @@ class _Batch:
         return await self.claims.begin(self._worker)
 
     async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
-        """Leave the mark by which tasks know that the batch goes on, and tell how far it has come from now on."""
+        """Stage the mark by which tasks know that the batch goes on, and tell its progress from now on."""
         staging, write_id = self.task.staging, self.task.write_id
         async with staging.opened() as objects:
             await objects.write(marker_of(write_id), b"{}")
@@ -180,10 +181,10 @@ class _Batch:
             self._telling = asyncio.create_task(tell_progress(progress, staging, write_id, sizes))
 
     async def finish(self, staged: Sequence[str] | None) -> tuple[BatchReport, Exception | None]:
-        """End the claims, and take away what was staged. Returns what became of the jobs, and why, if not all is known.
+        """End the claims, and remove the staged objects. Return the report, and the error if not all is known.
 
         Args:
-            staged: the names of what was staged; None if Spark has not told.
+            staged: the names of the objects with the outcomes; None if Spark has not told.
         """
         if self._telling is not None:
             self._telling.cancel()
@@ -199,7 +200,7 @@ class _Batch:
         return report, problem
 
     async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], Exception | None]:
-        """What became of jobs, as far as that can be read; and why, if it is not all that was staged."""
+        """Return the outcomes that can be read, and the error if some that were staged cannot be."""
         known: list[Outcome] = []
         problem: Exception | None = None
         staging, write_id = self.task.staging, self.task.write_id
@@ -220,6 +221,6 @@ class _Batch:
 
 
 def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Have something done on the event loop of the background, which keeps the claims alive, and wait for it."""
+    """Run a coroutine on the background event loop, which keeps the claims alive, and wait for its answer."""
     answer: Answer = background().run(Call(work, endless=True), Call.begin)
     return answer

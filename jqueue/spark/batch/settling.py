@@ -1,4 +1,4 @@
-"""From what is known of the jobs of a batch to what the queue is told of each, and what it then came to."""
+"""The end of a batch: outcomes are turned into operations of the queue, and their results into a report."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from jqueue.worker.retries import Decision, HandlerTimeout, decide
 logger = logger_of("jqueue.spark")
 
 End = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
-"""Does operations in one commit, each for itself."""
+"""Does operations in one commit, each by itself."""
 
 _ENDED = ("killed", "overdue")
 _KINDS: dict[str, Kind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
 def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-    """What is known of each job, by its id. Several attempts of a task may have done it: once is enough."""
+    """Return the best known outcome of each job, by its id. If several attempts of a task have done it, one counts."""
     best: dict[str, Outcome] = {}
     for outcome in outcomes:
         known = best.get(outcome.job_id)
@@ -40,20 +40,20 @@ def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
 async def settle(
     jobs: Sequence[Job], known: Mapping[str, Outcome], worker: Worker, end: End, entropy: Entropy
 ) -> BatchReport:
-    """End the claims on jobs, in one commit: by what is known of each, and unharmed if nothing is.
+    """End the claims on jobs in one commit, by the known outcome of each. Jobs without one are handed back unharmed.
 
-    What goes with an ack and is refused (there is no room for a job, a key is taken) is a failure of the job: then, and
-    only then, a second commit tells so.
+    If the queue refuses to enqueue a job with an ack (there is no room, a key is taken), the acked job has failed. Only
+    then a second commit says so.
 
     Args:
         jobs: as they were claimed.
-        known: what became of them, by their ids.
-        worker: whose handlers say what becomes of those that failed here.
-        end: ends them.
-        entropy: draws pauses.
+        known: their outcomes, by job id.
+        worker: the options of its handlers decide what becomes of jobs that failed here.
+        end: does the operations.
+        entropy: draws the jitter of pauses.
 
     Raises:
-        StorageError: the queue cannot be told.
+        StorageError: the queue could not be written.
     """
     outcomes = [_outcome(job, known.get(job.id), worker, entropy) for job in jobs]
     counts: Counter[str] = Counter()
@@ -80,7 +80,7 @@ async def settle(
 
 
 def _outcome(job: Job, known: Outcome | None, worker: Worker, entropy: Entropy) -> Outcome:
-    """What becomes of a job that was claimed."""
+    """Return the outcome to tell of a claimed job."""
     if known is None or known.claim != job.claim:
         return Outcome(*job.claim, "handed_back")
     if known.kind == "killed":
@@ -93,7 +93,7 @@ def _outcome(job: Job, known: Outcome | None, worker: Worker, entropy: Entropy) 
 
 
 def _decided(job: Job, error: BaseException, worker: Worker, entropy: Entropy) -> Outcome:
-    """What becomes of a job that failed, as its handler's options say."""
+    """Return the outcome of a job that failed, by the options of its handler."""
     options = worker.handlers[job.entrypoint].options
     decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter)
     if isinstance(error, InvalidJobError):
@@ -102,7 +102,7 @@ def _decided(job: Job, error: BaseException, worker: Worker, entropy: Entropy) -
 
 
 def _is_lost(job: Job, refusal: JQueueError) -> bool:
-    """Whether it says that the claim on this very job is over."""
+    """Return True if the refusal says that the claim on this very job is over."""
     return isinstance(refusal, JobNotFoundError) and refusal.job_id == job.id
 
 

@@ -1,4 +1,4 @@
-"""The Spark job of a batch: jobs as a DataFrame, a task for each of its partitions, and what these have staged."""
+"""The Spark job of a batch: jobs become a DataFrame, and a task for each of its partitions does them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PER_CORE = 2
-"""Partitions for each core: one that takes longer than the others does not leave all other cores idle."""
+"""Partitions for each core: with several, a slow partition does not leave all other cores idle."""
 
 MOST_IN_ONE = 1000
-"""So many jobs are in one partition at the most, if nobody says how many partitions there shall be."""
+"""Largest number of jobs in a partition, unless the caller sets the number of partitions."""
 
 
 def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
-    """How many jobs each partition gets.
+    """Return the number of jobs in each partition.
 
     Args:
-        spark: tells how many cores there are.
-        jobs: how many there are in all.
-        partitions: how many are wanted; None: as many as are good.
+        spark: the session, which knows the number of cores.
+        jobs: number of all jobs.
+        partitions: the wanted number of partitions; None: chosen by the numbers of cores and jobs.
     """
     number = max(PER_CORE * _cores_of(spark), -(-jobs // MOST_IN_ONE)) if partitions is None else partitions
     size, more = divmod(jobs, min(number, jobs))
@@ -48,15 +48,15 @@ def _cores_of(spark: SparkSession) -> int:
 
 
 def do_on_spark(spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], task: BatchTask) -> list[str]:
-    """Do jobs on executors, and return the names of the objects that say what became of them.
+    """Do jobs on executors, and return the names of the objects with their outcomes.
 
-    Whatever ends the wait for them, Spark is told to stop.
+    If an error or an interrupt ends the wait for them, Spark is told to stop.
 
     Args:
         spark: the session.
-        jobs: in the order in which they are to be done.
-        sizes: how many of them go into each partition; the first has the first.
-        task: what does the jobs of a partition.
+        jobs: in the order in which to do them.
+        sizes: number of jobs in each partition; the first partition has the first jobs.
+        task: does the jobs of a partition.
     """
     numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
     table = pa.table([numbers, range(len(jobs)), [encode_job(job) for job in jobs]], schema=JOBS)
@@ -70,5 +70,5 @@ def do_on_spark(spark: SparkSession, jobs: Sequence[Job], sizes: Sequence[int], 
             spark.interruptTag(tag)
         raise
     finally:
-        with suppress(Exception):  # it is no news that Spark has ended
+        with suppress(Exception):  # if Spark has ended, another error says so
             spark.removeTag(tag)

@@ -1,6 +1,6 @@
-"""What a task of Spark's does in a batch: it has the jobs of one partition done, and stages what became of them.
+"""A Spark task of a batch: it has the jobs of one partition done, and stages their outcomes.
 
-Staged outcomes survive what becomes of the other partitions, and of the Spark job: jobs that are done stay done.
+Staged outcomes survive a failure of other partitions or of the Spark job: jobs that are done stay done.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.staging import Staging
 
 JOBS = pa.schema([("partition", pa.int32()), ("place", pa.int32()), ("line", pa.binary())])
-"""Jobs on their way to tasks: `place` is among all jobs of the batch, `line` as in the blob."""
+"""Columns of the jobs sent to tasks: `place` is among all jobs of the batch, `line` as in the blob."""
 
 STAGED = pa.schema([("staged", pa.string())])
-"""What a task returns: the name of the object that it has staged."""
+"""Columns of a task's answer: the name of the object that it has staged."""
 
 STAGED_DDL = "staged string"
 
 
 class BatchTaskError(JQueueError):
-    """The jobs of a partition could not be done. The message is for people, and reaches them through Spark."""
+    """The jobs of a partition could not be done. Spark passes the message on to the user."""
 
 
 @dataclass(frozen=True)
 class BatchTask:
-    """Called by Spark with the rows of a partition.
+    """The function that Spark calls with the rows of a partition.
 
     Attributes:
-        worker: who does the jobs.
+        worker: the worker that does the jobs.
         url: of the queue.
-        staging: where outcomes go.
-        write_id: of the batch, in the names of what it stages.
+        staging: the place of the outcomes.
+        write_id: the id of the batch, in the names of its staged objects.
     """
 
     worker: WorkerPickle
@@ -57,7 +57,7 @@ class BatchTask:
         """Do the jobs.
 
         Raises:
-            BatchTaskError: they could not be done. What became of those that were is staged.
+            BatchTaskError: not all could be done. The outcomes of those done are staged.
         """
         rows = sorted(
             (place, number, line)
@@ -70,7 +70,7 @@ class BatchTask:
             yield pa.record_batch([[self.do([line for _, _, line in rows], rows[0][1], attempt)]], schema=STAGED)
 
     def do(self, lines: Sequence[bytes], partition: int, attempt: int) -> str:
-        """Do the jobs of one partition, and return the name of the object that says what became of them.
+        """Do the jobs of one partition, and return the name of the object with their outcomes.
 
         Args:
             lines: the jobs.
@@ -97,10 +97,10 @@ class BatchTask:
         return name
 
     def _check_batch(self) -> None:
-        """See to it that the batch goes on, before anything is done that nobody would hear of.
+        """Check that the batch goes on, before any job is done whose outcome would be lost.
 
         Raises:
-            BatchTaskError: it does not, or not that this machine could tell.
+            BatchTaskError: the batch has ended, or this machine cannot tell.
         """
         try:
             content = asyncio.run(self._read(marker_of(self.write_id)))
@@ -126,7 +126,7 @@ class BatchTask:
 
 
 def marker_of(write_id: str) -> str:
-    """The name of an object that is there as long as a batch goes on."""
+    """Return the name of an object that exists while a batch goes on."""
     return f".staged-{write_id}-open"
 
 

@@ -1,7 +1,7 @@
 """`Together`: several operations as one, all or nothing, beside others in one commit.
 
-`apply_each` takes each of its operations for itself, and `apply` all of them as one. A batch has both in its commit:
-thousands of jobs, each for itself, and with some of them the jobs that their handlers enqueue with the ack.
+`apply_each` does each of its operations by itself, and `apply` all of them as one. A batch needs both in its commit:
+thousands of jobs, each by itself, and with some of them the jobs that their handlers enqueue with the ack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jqueue.domain.operations import Operation, Preparation
 
 @dataclass(frozen=True, slots=True)
 class Together(Operation):
-    """Do several things, or none of them. Its result is the list of theirs.
+    """Do several operations, or none of them. The result is the list of their results.
 
     Attributes:
         operations: in order. None of them claims jobs.
@@ -28,13 +28,13 @@ class Together(Operation):
     operations: tuple[Operation, ...]
 
     def prepared(self, preparation: Preparation) -> Together:
-        """With each of them checked."""
+        """Return it with each operation checked."""
         return Together(tuple(operation.prepared(preparation) for operation in self.operations))
 
     def change(self, draft: Draft, now: datetime) -> list[Any]:
-        """Do them in order. The first that is refused is the error of all, and whoever asked takes all back."""
+        """Do the operations in order. The first refusal is the error of all, and the caller takes all of them back."""
         return [operation.change(draft, now) for operation in self.operations]
 
     def job_ids(self) -> Sequence[str]:
-        """The jobs that they are about."""
+        """Return the ids of the jobs that the operations are about."""
         return [job_id for operation in self.operations for job_id in operation.job_ids()]

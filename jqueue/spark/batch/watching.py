@@ -1,7 +1,7 @@
-"""Which job blocks the event loop of a process of handlers: seen by a thread, and told to the parent.
+"""A thread that sees which job blocks the event loop of a process of handlers, and tells the parent.
 
 A handler that does not give way to the event loop cannot be cancelled, and stops every other job of its process. From
-outside, all of them look late. The task that is running says which one is to blame.
+outside, all of these jobs look late. The task that is running shows which job is to blame.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from jqueue.worker.working import JOB_TASK
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks. A loop that has not moved between two of them is blocked."""
+"""Seconds between two looks. A loop that has not moved between two looks is blocked."""
 
 
 @contextmanager
 def blocked_loop_told(tell: Callable[[str | None], object], every: float = LOOK_EVERY) -> Iterator[None]:
-    """Tell which job's handler blocks the running event loop, for as long as a block of code lasts.
+    """Tell which job's handler blocks the running event loop, until the end of a `with` block.
 
-    A handler that keeps Python's own lock, in code of C, keeps it from the thread as well: nothing is told of it.
+    If C code of a handler holds Python's global lock, the watching thread cannot run either, and nothing is told.
 
     Args:
-        tell: called in a thread with the id of a job that begins to block the loop, and with None when it has ended.
+        tell: called in a thread with the id of a job that begins to block the loop, and with None once it is free.
         every: seconds between two looks.
     """
     watch = _Watch(asyncio.get_running_loop(), tell, every)
@@ -37,7 +37,7 @@ def blocked_loop_told(tell: Callable[[str | None], object], every: float = LOOK_
 
 
 class _Watch:
-    """What the loop and the thread know together."""
+    """State shared by the event loop and the thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[str | None], object], every: float) -> None:
         self.over = threading.Event()
@@ -47,7 +47,7 @@ class _Watch:
         self._moved = True
 
     def look_on(self) -> None:
-        """Look again and again, in a thread."""
+        """Look at the loop until the watch is over. It runs in a thread."""
         told: str | None = None
         while not self.over.wait(self._every):
             blocking = None if self._moved else self._job_on_loop()

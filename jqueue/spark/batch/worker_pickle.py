@@ -1,7 +1,7 @@
-"""A worker on its way to executors: by its name, if a module has it, and otherwise as it is.
+"""A worker on its way to executors: by its name if a module has it, and otherwise as a pickle.
 
-A handler stands in its module under the name of the function that it decorates, so that the pickle of a function would
-not find it there, and take the function along with all that its module has. So the worker is looked for, by identity.
+In its module, a handler replaces the function that it decorates. So pickle would not find the function there by its
+name, and would send it along with everything in its module. Instead, the worker itself is looked for, by identity.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jqueue.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class WorkerPickle:
-    """A worker that can be sent.
+    """A worker in a form that can be sent.
 
     Attributes:
-        module: the module that has it; None if it is sent as it is.
-        name: what it is called there.
-        content: itself, if no module has it.
+        module: the module that has it; None if it is sent as a pickle.
+        name: its name there.
+        content: its pickle, if no module has it.
     """
 
     module: str | None = None
@@ -35,10 +35,10 @@ class WorkerPickle:
 
     @classmethod
     def of(cls, worker: Worker) -> WorkerPickle:
-        """Make a worker ready to be sent.
+        """Return a worker in a form that can be sent.
 
         Raises:
-            InvalidJobError: it cannot be; the message says why.
+            InvalidJobError: it cannot be sent. The message says why.
         """
         place = _place_of(worker)
         if place is not None:
@@ -53,10 +53,10 @@ class WorkerPickle:
             ) from None
 
     def load(self) -> Worker:
-        """The worker, in the process where its handlers run.
+        """Return the worker, in the process where its handlers run.
 
         Raises:
-            JQueueError: the module has none.
+            JQueueError: the module does not have it.
         """
         if self.module is None or self.name is None:
             found = pickle.loads(self.content)
@@ -68,7 +68,7 @@ class WorkerPickle:
 
 
 def _place_of(worker: Worker) -> tuple[str, str] | None:
-    """The module that has a worker, and its name there: one that other processes can import, which a program is not."""
+    """Return the module that has a worker, and its name there. `__main__` does not count: others cannot import it."""
     of_handlers = [sys.modules.get(handler.function.__module__) for handler in worker.handlers.values()]
     for module in [*of_handlers, *sys.modules.values()]:
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
@@ -79,13 +79,13 @@ def _place_of(worker: Worker) -> tuple[str, str] | None:
 
 
 def _can_be_imported(module: str) -> bool:
-    """Whether a module can be found; not only that somebody has put it among those that are imported."""
+    """Return True if a module can be found. To be in `sys.modules` is not enough."""
     package = module.partition(".")[0]
     return any(finder.find_spec(package, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
 def _culprit(worker: Worker, error: Exception) -> tuple[str, Exception]:
-    """The first part of a worker that cannot be pickled, in words, and what is wrong with it."""
+    """Return the first part of a worker that cannot be pickled, in words, and the error."""
     parts: list[tuple[str, Any]] = [
         (f"the handler {name!r}", handler.function) for name, handler in worker.handlers.items()
     ]

@@ -1,9 +1,9 @@
-"""Which columns of a DataFrame become what of a job: decided, and refused, on the driver before any task starts.
+"""The columns of a DataFrame, and the part of a job that each becomes. The driver checks them before any task starts.
 
-`entrypoint` and `payload` are columns, and each option of a job that a bulk enqueue takes: `docs/pipeline.md` has a
-table of them. Without a payload, all other columns become one JSON object.
+The known columns are `entrypoint`, `payload`, and each option of a job that a bulk enqueue takes: `docs/pipeline.md`
+has a table of them. Without a payload, all other columns become one JSON object.
 
-Besides a `payload`, a column that is none of these is refused: a name with a typo must not lose data.
+Beside a `payload`, an unknown column is refused: a name with a typo must not lose data.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PLAIN_IN_JSON = (
     sql.NullType,
     *((sql.TimeType,) if hasattr(sql, "TimeType") else ()),
 )
-"""What has one obvious form in JSON: see `jqueue.spark.enqueue.encoding`."""
+"""Types with one obvious form in JSON: see `jqueue.spark.enqueue.encoding`."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What of a row becomes what of a job.
+    """The columns of a row, and the part of a job that each becomes.
 
     Attributes:
-        places: the column of each part of a job that has one, by its number.
+        places: the number of the column for each part of a job that has one.
         constants: the parts that are the same in all jobs.
         fields: names and numbers of the columns that become one JSON object; empty if there is a payload.
         unset: names and numbers of the columns that must be null, as only the queue sets them.
@@ -58,11 +58,11 @@ class Columns:
 
 
 def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
-    """Find out what the columns are for.
+    """Return the use of each column.
 
     Args:
-        schema: of the DataFrame; or of a table of SQL, whose rows have all columns of a snapshot.
-        constants: what options say of all jobs, by the name of the column that would say it.
+        schema: of the DataFrame; or of an SQL table, whose rows have all columns of a snapshot.
+        constants: values that options set for all jobs, by the name of the column that would set them.
 
     Raises:
         InvalidJobError: a column is missing, unknown, or of a wrong type. The message names it.
@@ -122,10 +122,10 @@ def _check_type(field: sql.StructField) -> None:
 
 
 def _check_json(where: str, kind: sql.DataType) -> None:
-    """Refuse what has no form in JSON.
+    """Refuse types that have no form in JSON.
 
     Args:
-        where: names the column, and what of it.
+        where: the name of the column, and of the field in it.
         kind: its type.
     """
     if isinstance(kind, sql.StructType):
@@ -163,11 +163,11 @@ _OF_A_KIND: dict[type, tuple[str, Callable[[sql.DataType], bool]]] = {
     datetime: ("timestamp, which knows its time zone", _is(sql.TimestampType)),
     Mapping: ("map<string,string>", _is_text_map),
 }
-"""What the column of an option must be, by the kind of its values."""
+"""The type required of an option's column, in words and as a test, by the kind of the option's values."""
 
 EXPECTED: dict[str, tuple[str, Callable[[sql.DataType], bool]]] = {
     "entrypoint": _OF_A_KIND[str],
     "payload": ("binary, string, or a struct, map or array, which becomes JSON", _is(sql.BinaryType, *TEXTS, *NESTED)),
     **{name: _OF_A_KIND[option.kind] for name, option in IN_BULK.items()},
 }
-"""The columns that there may be: what each must be, in words, and the test of it."""
+"""The known columns, with the type required of each, in words and as a test."""

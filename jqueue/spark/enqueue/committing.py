@@ -1,8 +1,8 @@
-"""One write of a DataFrame, or of a micro-batch, from its tasks to its commit: once, whatever is repeated on the way.
+"""One write of a DataFrame or a micro-batch, from its tasks to its commit. Repeated tasks or commits add nothing twice.
 
-Tasks stage, each attempt for itself. The commit adds what the attempts staged whose reports it is given, in one commit
-of the queue together with the record of the transaction: repeated, it finds the record. An abort can come after a
-commit that has succeeded, or of which nobody knows, so it looks before it removes anything.
+Each attempt of a task stages an object of its own. The commit is given the reports of some attempts, and adds their
+jobs in one commit of the queue, together with a record of the transaction. A repeated commit finds that record. An
+abort can follow a commit that has succeeded, or whose outcome is unknown, so it looks before it removes anything.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ CALL_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """Which attempt of which task this is.
+    """An attempt of a task.
 
     Attributes:
-        partition: its number.
+        partition: the number of the task's partition.
         attempt: a number that no other attempt of the application has.
-        properties: what Spark tells its tasks of the query that they belong to.
+        properties: the query that the task belongs to, as Spark tells it.
     """
 
     partition: int
@@ -55,11 +55,11 @@ class TaskAttempt:
 
     @classmethod
     def running(cls) -> TaskAttempt:
-        """The one that this process works on."""
+        """Return the attempt that this process works on."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        if context is None:  # somebody calls `write` who is not Spark
+        if context is None:  # `write` is not called by Spark
             return cls(0, 0)
         asked = {name: context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID)}
         told = {name: value for name, value in asked.items() if value is not None}
@@ -72,13 +72,13 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
-    """What an attempt of a task tells the commit.
+    """The report of an attempt of a task to the commit.
 
     Attributes:
-        name: of what it has staged; None if that is nothing.
-        jobs: how many.
-        size: about how many bytes they take in the queue.
-        write_id: what the names of all that the write stages begin with.
+        name: of the staged object; None if nothing was staged.
+        jobs: number of jobs.
+        size: number of bytes, roughly, that they take in the queue.
+        write_id: the start of the names of all objects that the write stages.
         app_id: of the transaction.
     """
 
@@ -94,16 +94,16 @@ Reports = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class BulkEnqueue:
-    """What all writes onto a queue are told. It may be pickled.
+    """The settings of all writes onto a queue. They may be pickled.
 
     Attributes:
         url: of the queue.
-        columns: what the rows are made of.
-        staging: where tasks leave what they have encoded.
-        limits: what the queue accepts, and may become by this write.
-        blob_bytes: the size limit that the queue gets, for every writer, if the rows do not fit within the one that it
-            has. None: they must fit.
-        on_conflict: what to do if a unique key is taken.
+        columns: the use of each column.
+        staging: the place where tasks leave encoded rows.
+        limits: the limits of the queue, with the larger sizes that this write may set.
+        blob_bytes: the size limit to set for the queue, and so for every writer, if the rows do not fit within the
+            present limit. None: they must fit.
+        on_conflict: the action if a unique key is taken.
         deadline: seconds that a call of the queue may take.
         entropy: makes the ids of the jobs.
         open_storage: makes the storage of a URL.
@@ -132,15 +132,15 @@ class BulkEnqueue:
 
         Args:
             batches: the rows.
-            task: which attempt of which task this is.
-            write_id: what the names of all that the write stages begin with.
+            task: this attempt of the task.
+            write_id: the start of the names of all objects that the write stages.
             app_id: of the transaction.
-            summing: whether what other tasks have staged counts. The write id must never have been used before, or
-                what an earlier try has left would count as well.
+            summing: True if jobs that other tasks have staged count as well. The write id must never have been used
+                before, or leftovers of an earlier try would count too.
 
         Raises:
             InvalidJobError: a row cannot be a job. Nothing was staged.
-            QueueFullError: these rows, with those that other tasks have staged, are more than the queue takes. They
+            QueueFullError: these rows, with the rows that other tasks have staged, are more than the queue takes. They
                 were not staged.
             StorageError: the store failed until the deadline.
         """
@@ -157,11 +157,11 @@ class BulkEnqueue:
         return TaskReport(name, staged.jobs, staged.bytes, write_id, app_id)
 
     async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
-        """What is known before the first task starts: one read.
+        """Read the queue once, before the first task starts.
 
         Returns:
-            The version of the last transaction of an application that the queue remembers, and this value with the
-            size limit of the queue.
+            The version of the last transaction of the application, or None if the queue remembers none; and these
+            settings with the size limit of the queue.
         """
         async with self._opened() as (queue, _):
             settings, *last = await queue.apply(Configure(), *([] if app_id is None else [LastTransaction(app_id)]))
@@ -172,11 +172,11 @@ class BulkEnqueue:
         return (last[0] if last else None), known
 
     async def commit(self, reports: Reports, write_id: str, transaction: Transaction) -> StagedReceipt:
-        """Add what the tasks have staged, unless that was done before, and tidy up.
+        """Add the jobs that the tasks have staged, unless that was done before, and remove the staged objects.
 
         Raises:
-            UnknownOutcomeError: it cannot be said whether it was done; all that was staged is left.
-            JQueueError: it was not done; what was staged is removed.
+            UnknownOutcomeError: the jobs may have been added or not; the staged objects stay.
+            JQueueError: the jobs were not added; the staged objects are removed.
         """
         told = [report for report in reports if isinstance(report, TaskReport)]
         names = [report.name for report in told if report.name is not None]
@@ -195,7 +195,7 @@ class BulkEnqueue:
             return receipt
 
     async def abort(self, reports: Reports, write_id: str, transaction: Transaction) -> None:
-        """Remove what was staged, if the write has not been committed and never will be. It raises nothing."""
+        """Remove the staged objects, if the write has not been committed and never will be. Log jqueue errors."""
         told = [report for report in reports if isinstance(report, TaskReport)]
         names = [report.name for report in told if report.name is not None]
         async with self._opened() as (queue, staged):
@@ -256,10 +256,10 @@ class BulkEnqueue:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[tuple[DirectQueue, StagedObjects]]:
-        """The queue and what is staged, with one client of the store if that is beside the queue."""
+        """Open the queue and the staged objects. They share one client of the store if they are beside each other."""
         storage = self.open_storage(self.url)
         staged = self.staging.opened(storage if self.staging.url == self.url else None)
-        own = min(self.limits.blob_bytes, Limits().blob_bytes)  # what is larger stands in the queue, for every writer
+        own = min(self.limits.blob_bytes, Limits().blob_bytes)  # larger ones stand in the queue
         limits = replace(self.limits, blob_bytes=own)
         settings: dict[str, Any] = {"limits": limits, "deadline": self.deadline, "call_timeout": CALL_TIMEOUT}
         async with DirectQueue(storage, **settings) as queue, staged:
@@ -267,34 +267,34 @@ class BulkEnqueue:
 
 
 async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
-    """Whether a commit that may have been tried has had no effect, and cannot have any in the future."""
+    """Return True if a commit that may have been tried has had no effect, and cannot have any in the future."""
     look = LastTransaction(transaction.app_id)
     [last] = await queue.apply(look)
     if last is None or last < transaction.version:
-        _, last = await queue.apply(Fence(), look)  # what was sent before has landed by then, or never will
+        _, last = await queue.apply(Fence(), look)  # a write sent before it has landed by then, or never will
     return last is None or last < transaction.version
 
 
 def left_out(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
-    """Return the number of rows that are not in the queue, as a later version of the application is.
+    """Return the number of rows left out because the queue has a later version of the application.
 
     A repeated version counts none: its rows were added when it was first written.
 
     Args:
         receipt: of the write.
         transaction: of the write.
-        rows: what the tasks were given.
+        rows: number of rows that the tasks were given.
     """
     return rows if receipt.version is not None and receipt.version > transaction.version else 0
 
 
 def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> None:
-    """Tell what became of a write.
+    """Log what became of a write.
 
     Args:
         receipt: of the write.
         transaction: of the write.
-        rows: what the tasks were given.
+        rows: number of rows that the tasks were given.
     """
     missing = left_out(receipt, transaction, rows)
     if missing:

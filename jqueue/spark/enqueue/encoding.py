@@ -1,8 +1,8 @@
-"""Rows into staged jobs: column by column where rows are plain, one by one where they are not.
+"""Rows become staged jobs: column by column if the rows are plain, and otherwise one by one.
 
-In JSON, objects keep the order of their fields; null stays; times are ISO 8601 in UTC (a timestamp without a time zone
-has none here, either); binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
-seconds. What JSON cannot hold, NaN and infinite numbers, is refused.
+In JSON, objects keep the order of their fields, and null stays. Times are ISO 8601 in UTC; a timestamp without a time
+zone stays without one. Binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
+seconds. NaN and infinite numbers are refused, as JSON cannot hold them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class RowEncoder:
     """Encodes the rows of one task.
 
     Args:
-        columns: what they are for.
-        limits: what the queue accepts.
+        columns: the use of each column.
+        limits: the limits of the queue.
         entropy: makes the ids of the jobs.
         partition: names the task in errors.
 
     Attributes:
-        staged: what has been encoded.
+        staged: the jobs encoded so far.
     """
 
     def __init__(self, columns: Columns, limits: Limits, entropy: Entropy, partition: int) -> None:
@@ -53,7 +53,7 @@ class RowEncoder:
         """Encode a batch of rows.
 
         Raises:
-            InvalidJobError: a row cannot be a job. The message says which row, and nothing of its payload.
+            InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
             QueueFullError: these rows alone are more than the queue takes.
         """
         for name, place in self._columns.unset:
@@ -93,7 +93,7 @@ class RowEncoder:
                 raise
 
     def _say_which_row(self, rows: range, entrypoint: str, payloads: list[bytes]) -> None:
-        """Find the row that makes many at once wrong."""
+        """Find the row that is wrong among many, and raise its error."""
         alone = StagedWriter(self.staged.limits)
         for row, payload in zip(rows, payloads, strict=True):
             try:
@@ -132,17 +132,17 @@ class RowEncoder:
         self._refuse_nulls("payload", column)
         kind = column.type
         if pa.types.is_struct(kind):
-            fields = column.flatten()  # what is null in a row as a whole is null in each of them
+            fields = column.flatten()  # a struct that is null is null in each of its fields
             return self._objects([kind.field(number).name for number in range(kind.num_fields)], fields, len(column))
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            column = column.cast(pa.large_binary())  # the bytes that it has are those of UTF-8
+            column = column.cast(pa.large_binary())  # its bytes are UTF-8
         values = self._pylist("payload", column)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             return values
         return self._as_json(map(_converter(kind) or _same, values))
 
     def _objects(self, names: list[str], columns: list[pa.Array], rows: int = 0) -> list[bytes]:
-        """Columns as one JSON object for each row."""
+        """Return one JSON object for each row of the columns."""
         if not columns:
             return [b"{}"] * rows
         values = []
@@ -164,7 +164,7 @@ class RowEncoder:
         raise self._wrong(number, "payload has a number that JSON cannot hold: NaN, or an infinite one")
 
     def _values(self, name: str, batch: pa.RecordBatch) -> Iterable[Any] | None:
-        """What a part of the jobs is in each row; None if it is in no row anything else than usual."""
+        """Return the values of a part of the jobs, row by row; None if all rows have the default."""
         place = self._columns.places.get(name)
         if place is None:
             constant = self._columns.constants.get(name)
@@ -220,7 +220,7 @@ def _is_readable(value: pa.Scalar) -> bool:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """Makes objects of maps, which Arrow hands over as lists of pairs; None where there is no map."""
+    """Return a function that makes objects of maps, which Arrow passes as lists of pairs; None if there is no map."""
     if pa.types.is_map(kind):
         of_value = _converter(kind.item_type) or _same
         return _unless_null(lambda pairs: {key: of_value(value) for key, value in pairs})
@@ -241,7 +241,7 @@ def _unless_null(convert: Convert) -> Convert:
 
 
 def _written(value: object) -> Any:
-    """What has no form of its own in JSON."""
+    """Return the JSON form of a value for which the encoder has none."""
     if isinstance(value, datetime):
         return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
     if isinstance(value, date | time):

@@ -1,7 +1,7 @@
 """The streaming sink: `stream.writeStream.format("jqueue").option("checkpointLocation", ...).start(url)`.
 
-Each micro-batch is added once, through restarts: the transaction is the query and the number of the batch. Spark makes
-the sink anew for every commit and tells only the tasks which query they belong to, so their reports bring it along.
+Each micro-batch is added once, even after restarts: its transaction is the query and the number of the batch. Spark
+creates the sink anew for every commit, and tells only the tasks which query they belong to. So their reports carry it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 logger = logger_of("jqueue")
 
 STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
-"""The version of a micro-batch is its number, and a query has many commits."""
+"""Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query into a queue.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         schema: of the stream.
-        overwrite: whether the output mode is `complete`, which is refused.
+        overwrite: True if the output mode is `complete`, which is refused.
 
     Raises:
         InvalidJobError: an option or a column is wrong. The message says which.
-        InvalidURLError: the URL is.
+        InvalidURLError: the URL is wrong.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -59,15 +59,15 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self.stage(iterator, TaskAttempt.running())
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: TaskAttempt) -> TaskReport:
-        """The same, as this attempt of a task."""
+        """Stage the rows as this attempt of a task."""
         app_id = self.app_id or _of_query(task)
         return self.enqueue.stage(batches, task, _write_id(app_id, task.properties.get(BATCH_ID, "")), app_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Add what the tasks of this batch have staged, in one commit of the queue."""
+        """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""
         report = _first(messages)
         if report is None or not any(isinstance(found, TaskReport) and found.jobs for found in messages):
-            return  # a batch without rows stays one when it is repeated
+            return  # if it is repeated, it has no rows either
         transaction = Transaction(report.app_id, batchId, self.keep)
         receipt = asyncio.run(self.enqueue.commit(messages, report.write_id, transaction))
         rows = sum(found.jobs for found in messages if isinstance(found, TaskReport))
@@ -84,10 +84,10 @@ class StreamSink(DataSourceStreamArrowWriter):
             log_receipt(receipt, transaction, rows)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged, unless the commit had succeeded in spite of all."""
+        """Remove the staged objects, unless the commit has succeeded after all."""
         report = _first(messages)
         app_id = self.app_id if report is None else report.app_id
-        if app_id is not None:  # otherwise nobody knows which query it was, and what is left goes by age
+        if app_id is not None:  # otherwise the query is unknown, and the objects go by age
             write_id = _write_id(app_id, str(batchId)) if report is None else report.write_id
             asyncio.run(self.enqueue.abort(messages, write_id, Transaction(app_id, batchId, self.keep)))
 
@@ -100,7 +100,7 @@ def _of_query(task: TaskAttempt) -> str:
 
 
 def _write_id(app_id: str, batch: str) -> str:
-    """What the names of all begin with that a batch stages, however often it is tried: no longer than a name may be."""
+    """Return the start of the names of all objects that a batch stages, the same in every try. It fits into a name."""
     return f"{hashlib.sha256(app_id.encode()).hexdigest()[:16]}.{batch}"
 
 

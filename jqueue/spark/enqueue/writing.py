@@ -1,7 +1,7 @@
 """Bulk enqueue: `df.write.format("jqueue").mode("append").option("entrypoint", "resize").save(url)`.
 
-A write adds its jobs once, whatever tasks are repeated. With the options `txnAppId` and `txnVersion` that holds for a
-program that is run again, too. What is wrong with options and columns is said before a task starts.
+A write adds its jobs once, even if tasks are repeated. With the options `txnAppId` and `txnVersion`, that holds even if
+the program is run again. Errors in options and columns are raised before a task starts.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 logger = logger_of("jqueue")
 
 RETENTION = 7 * 86400.0
-"""Seconds after which a staged object is removed, whoever has left it."""
+"""Seconds after which a staged object of any write is removed."""
 
 DEADLINE = 120.0
-"""Seconds that a call of the queue may take: a job of Spark's that has run for long can wait for a store."""
+"""Seconds that a call of the queue may take: a Spark job that has run for long can wait for a store."""
 
 OWN_TRANSACTION_KEPT = 86400.0
-"""Seconds for which a write without a name is remembered: until its abort has looked, by any clock."""
+"""Seconds to remember a write without `txnAppId`: its abort has looked by then, even if clocks differ."""
 
 CONSTANTS = {
     "entrypoint": "entrypoint",
@@ -51,7 +51,7 @@ CONSTANTS = {
     "maxAttempts": "max_attempts",
     "keepResult": "keep_result",
 }
-"""Options that say of all jobs what a column says of each."""
+"""Options that set a value for all jobs, and the column that sets it for each."""
 
 OPTIONS: Mapping[str, Kind] = {
     "entrypoint": TEXT,
@@ -73,17 +73,17 @@ OPTIONS: Mapping[str, Kind] = {
 
 
 class BulkWriter(DataSourceArrowWriter):
-    """Writes a DataFrame into a queue. Spark makes it on the driver and pickles it to the tasks, commit and abort.
+    """Writes a DataFrame into a queue. Spark creates it on the driver, and pickles it for the tasks, commit and abort.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         schema: of the DataFrame.
-        overwrite: whether the mode is `overwrite`, which is refused.
+        overwrite: True if the mode is `overwrite`, which is refused.
 
     Raises:
         InvalidJobError: an option or a column is wrong. The message says which.
-        InvalidURLError: the URL is.
-        StorageError: the queue could not be read, which tells its size limit and its last transaction.
+        InvalidURLError: the URL is wrong.
+        StorageError: the queue could not be read for its size limit and its last transaction.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -108,20 +108,20 @@ class BulkWriter(DataSourceArrowWriter):
         self.repeated = self.last is not None and self.last >= self.transaction.version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Stage the rows of a task; none of a write that was done before."""
+        """Stage the rows of a task, or nothing if the write was done before."""
         return self.stage(iterator, TaskAttempt.running())
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: TaskAttempt) -> TaskReport:
-        """The same, as this attempt of a task."""
+        """Stage the rows as this attempt of a task."""
         app_id = self.transaction.app_id
         if self.repeated:
             is_late = self.last != self.transaction.version
-            rows = sum(batch.num_rows for batch in batches) if is_late else 0  # that are not in the queue
+            rows = sum(batch.num_rows for batch in batches) if is_late else 0  # rows to be left out
             return TaskReport(None, rows, 0, self.write_id, app_id)
         return self.enqueue.stage(batches, task, self.write_id, app_id, summing=True)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Add what the tasks have staged, in one commit of the queue."""
+        """Add the jobs that the tasks have staged, in one commit of the queue."""
         named = self.transaction.app_id != f"spark-write:{self.write_id}"
         rows = sum(report.jobs for report in messages if isinstance(report, TaskReport))
         if self.repeated:
@@ -135,12 +135,12 @@ class BulkWriter(DataSourceArrowWriter):
             leave_receipt(self.receipt_path, receipt, left_out(receipt, self.transaction, rows))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, unless the commit had succeeded in spite of all."""
+        """Remove the staged objects, unless the commit has succeeded after all."""
         asyncio.run(self.enqueue.abort(messages, self.write_id, self.transaction))
 
 
 def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0) -> None:
-    """Tell the program that writes what became of it: its commit runs in a process that gives nothing back.
+    """Write the receipt to a file for the program: the commit runs in a process that returns nothing to it.
 
     Args:
         path: of the file.
@@ -149,21 +149,21 @@ def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0) -> None:
     """
     try:
         Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing}), encoding="utf-8")
-    except OSError as error:  # the jobs are in the queue, and it must not look as if they were not
+    except OSError as error:  # no failure of the write: the jobs are in the queue
         logger.warning("The receipt of a write could not be left: %s", type(error).__name__)
 
 
 def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
-    """What all writes onto a queue are told.
+    """Return the settings of all writes onto a queue.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         taken: the same, checked and converted.
         schema: of the DataFrame.
 
     Raises:
         InvalidJobError: a column is wrong. The message says which.
-        InvalidURLError: a URL is.
+        InvalidURLError: a URL is wrong.
     """
     url = absolute(url_of(options))
     folder = taken.get("stagingPath")
@@ -182,7 +182,7 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
             beside,
             taken.get("stagingRetention", RETENTION),
             deadline,
-            open_storage=partial(open_store, create=folder is not None),  # a folder for passing things is made
+            open_storage=partial(open_store, create=folder is not None),  # a staging folder is created
         ),
         limits,
         taken.get("onConflict", "return"),

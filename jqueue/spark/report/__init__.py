@@ -1,11 +1,11 @@
-"""What is in the queues, how old it is, and how it went: as DataFrames, in the terminal, as a page.
+"""A report on queues, their jobs, ages and outcomes: as DataFrames, in the terminal, as a page.
 
     found = report(spark, "s3://bucket/queues/*.json")
     found.frame                   # one row for each queue and entrypoint
     found.print()                 # tables of 80 columns
     found.to_html("report.html")  # one file, with plots
 
-Payloads, headers, results and the texts of errors are in none of them. Tables and page need `pip install
+Payloads, headers, results and the texts of errors appear in none of them. Tables and page need `pip install
 "jqueue[report]"`.
 """
 

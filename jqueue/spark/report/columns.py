@@ -1,4 +1,4 @@
-"""The columns of a report, and its rows as Python has them."""
+"""The columns of a report, and its rows as Python values."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 
 class Standing(NamedTuple):
-    """The jobs of one entrypoint in one queue, in figures; or those of a queue, or all.
+    """Figures of the jobs of one entrypoint in one queue, of one queue, or of all queues.
 
     Ages and times are in seconds. A job is due at its `run_at`, or when it was enqueued if it has none.
 
     Attributes:
-        queue: its name; None for all queues.
-        entrypoint: None for all of them.
-        jobs: how many there are.
-        ready: of them, to be claimed now.
-        scheduled: not to be claimed yet.
-        in_progress: claimed.
-        dead: out of attempts.
-        completed: finished, with a result that is kept.
-        expired: outlived their time in the queue, and removed with the next commit.
-        oldest_age: since the first of the ready jobs was due; None if none is ready.
+        queue: the name of the queue; None for all queues.
+        entrypoint: the entrypoint; None for all of them.
+        jobs: number of jobs.
+        ready: jobs that can be claimed now.
+        scheduled: jobs that cannot be claimed yet.
+        in_progress: claimed jobs.
+        dead: jobs that are out of attempts.
+        completed: finished jobs whose result is kept.
+        expired: jobs that outlived their time in the queue, and will be removed with the next commit.
+        oldest_age: time since the first of the ready jobs was due; None if no job is ready.
         median_age: half of the ready jobs have been due for longer.
-        p95_age: one in twenty has been due for longer.
-        next_at: when the first scheduled job is due.
-        stale: claims without a heartbeat for longer than they last, by the clock of who asks.
+        p95_age: one in twenty ready jobs has been due for longer.
+        next_at: time at which the first scheduled job is due.
+        stale: claims without a heartbeat for longer than they last, by the clock of the report.
         tried: jobs that were claimed at least once.
-        mean_attempts: of those, how often on the average.
-        most_attempts: how often at most.
-        failing: jobs whose last failure was recorded, whatever became of them since.
-        median_turnaround: half of the completed jobs took longer, from when they were due until they were acked.
-        p95_turnaround: one in twenty took longer.
-        longest_turnaround: none took longer.
+        mean_attempts: mean number of claims of the tried jobs.
+        most_attempts: largest number of claims of a job.
+        failing: jobs whose last failure was recorded, even if they have finished since.
+        median_turnaround: half of the completed jobs took longer, from the time they were due to their ack.
+        p95_turnaround: one in twenty completed jobs took longer.
+        longest_turnaround: no completed job took longer.
     """
 
     queue: str | None
@@ -62,18 +62,18 @@ class Standing(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Jobs whose last failure was of one class.
+    """Number of jobs whose last failure was of one class.
 
     Attributes:
-        queue: where they are.
+        queue: the queue of the jobs.
         entrypoint: of the jobs.
-        error: the class of the exception; "timeout" if their handler ran for longer than
-            it may; "stale claim" if their worker was not heard of any more; "other" if the
-            text does not tell a class.
-        jobs: how many.
-        dead: of them, given up.
-        waiting: queued or claimed again.
-        completed: finished all the same.
+        error: the class of the exception; "timeout" if the handler ran for longer than it
+            may; "stale claim" if the worker sent no more heartbeats; "other" if the text
+            does not tell a class.
+        jobs: number of jobs.
+        dead: jobs among them that were given up.
+        waiting: jobs that are queued or claimed again.
+        completed: jobs that finished all the same.
     """
 
     queue: str
@@ -89,11 +89,11 @@ class Share(NamedTuple):
     """One column of a histogram: jobs with a value from one bound up to the next.
 
     Attributes:
-        queue: where they are.
+        queue: the queue of the jobs.
         entrypoint: of the jobs.
-        at_least: the lower bound, which belongs to it: seconds, or attempts.
-        below: the upper one, which does not; None if there is none.
-        jobs: how many.
+        at_least: the lower bound, inclusive: seconds, or attempts.
+        below: the upper bound, exclusive; None if there is none.
+        jobs: number of jobs.
     """
 
     queue: str
@@ -108,13 +108,13 @@ class Figures:
     """All figures of a report, as its tables and its page show them.
 
     Attributes:
-        now: what ages are measured from.
-        queues: the names of all queues that were read, those without jobs too.
-        standings: the figures of each entrypoint in each queue, in their order.
-        totals: those of each queue, by its name, and of all queues, by None.
+        now: the time from which ages are measured.
+        queues: the names of all queues that were read, with or without jobs.
+        standings: the figures of each entrypoint in each queue, in order of these names.
+        totals: the figures of each queue, by its name, and of all queues, by None.
         failures: the classes of errors, the most frequent first.
-        ages: how long ready jobs have been due, as a histogram; `turnarounds`: how long finished jobs took;
-            `attempts`: how often jobs were claimed.
+        ages: histogram of the seconds for which ready jobs have been due; `turnarounds`: of the seconds that finished
+            jobs took; `attempts`: of the numbers of claims of jobs.
     """
 
     now: datetime
@@ -150,6 +150,6 @@ AGES = (0.0, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
 AGE_NAMES = ("< 1 s", "1–10 s", "10–60 s", "1–10 min", "10–60 min", "1–6 h", "6–24 h", "1–7 d", "≥ 7 d")  # noqa: RUF001
 
 ATTEMPTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
-"""The lower bounds of the histogram of attempts. None is a job that nobody has claimed yet."""
+"""The lower bounds of the histogram of attempts. "none" counts jobs that no worker has claimed yet."""
 
 ATTEMPT_NAMES = ("none", "1", "2", "3", "4", "5–9", "10–19", "≥ 20")  # noqa: RUF001

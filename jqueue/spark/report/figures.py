@@ -1,7 +1,7 @@
-"""What a snapshot comes to, by Spark SQL: pure functions from DataFrames to DataFrames.
+"""The figures of a snapshot, computed by Spark SQL: pure functions from DataFrames to DataFrames.
 
-None of them runs a job or asks for a schema, so that they also serve in a declarative pipeline, which allows neither
-where it defines its tables.
+None of them runs a Spark job or asks for a schema. So they also work in a declarative pipeline, which allows neither in
+the definitions of its tables.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ READ = (
     "entrypoint string, status string, attempt long, attempts_before long, created_at timestamp, run_at timestamp, "
     "expires_at timestamp, heartbeat_at timestamp, finished_at timestamp, claim_timeout double, error string"
 )
-"""The columns of a snapshot that are looked at, besides `queue`."""
+"""The columns of a snapshot that are read, besides `queue`."""
 
 STALE_CLAIM, TIMEOUT, OTHER = "stale claim", "timeout", "other"
 
 TIMED_OUT = r"^timed out after \d"
-"""How the error begins that a worker stores for a handler that ran for longer than it may."""
+"""Beginning of the error that a worker stores for a handler that ran for longer than it may."""
 
 ERROR_CLASS = r"^(\p{Lu}[\p{L}\p{N}_]{0,99}|[\p{Ll}_][\p{L}\p{N}_]{0,94}[Ee]rror): "
-"""How a stored error begins that is a class and its message. A lower-case word is one only if it ends as errors do:
-"password: …" is a text of somebody's own."""
+"""Beginning of a stored error that consists of a class and its message. A lower-case word is a class only if it ends as
+errors do: "password: …" is a user's own text."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -43,10 +43,10 @@ class Frames(NamedTuple):
     """The figures of a snapshot.
 
     Attributes:
-        standings: one row for each queue and entrypoint, each queue, and all; see `Standing`. The column `level` is 0
-            for the first, 1 for the second and 3 for the last.
-        counts: how many jobs of an entrypoint are in which part of which histogram, or failed with which error:
-            `queue, entrypoint, state, kind, part, jobs`.
+        standings: one row for each queue and entrypoint, for each queue, and for all; see `Standing`. The column
+            `level` is 0 for the first, 1 for the second and 3 for the last.
+        counts: number of jobs of an entrypoint in each part of each histogram, and with each class of errors, in the
+            columns `queue, entrypoint, state, kind, part, jobs`.
     """
 
     standings: DataFrame
@@ -54,7 +54,7 @@ class Frames(NamedTuple):
 
 
 def figures_of(facts: DataFrame) -> Frames:
-    """The figures of all jobs; they are gone through twice, so keep them at hand."""
+    """Return the figures of all jobs. The facts are read twice, so the caller should persist them."""
     return Frames(
         facts.rollup("queue", "entrypoint").agg(F.grouping_id().alias("level"), *standing_columns()),
         counts_of(facts),
@@ -62,11 +62,11 @@ def figures_of(facts: DataFrame) -> Frames:
 
 
 def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
-    """What the figures are made of, one row for each job: small, and without anything that is nobody's business.
+    """Return the facts for the figures, one row for each job: small, and without private data.
 
     Args:
         snapshot: with the columns `READ` and `queue`.
-        now: what ages are measured from.
+        now: the time from which ages are measured.
     """
     at = F.lit((now - EPOCH) // _MICROSECOND)
     due = _micros(F.coalesce("run_at", "created_at"))
@@ -95,7 +95,7 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
 
 
 def standing_columns() -> list[Column]:
-    """How facts become the figures of a `Standing`."""
+    """Return the columns that compute the figures of a `Standing` from facts."""
     ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
     tried = F.when(F.col("tries") > 0, F.col("tries"))
     return [
@@ -117,7 +117,7 @@ def standing_columns() -> list[Column]:
 
 
 def counts_of(facts: DataFrame) -> DataFrame:
-    """How many jobs are in which part of which histogram, and which errors there are, in one pass."""
+    """Return the number of jobs in each part of each histogram, and with each class of errors, in one pass."""
     parts = [
         _part("age", _bucket(F.col("age"), AGES)),
         _part("turnaround", _bucket(F.col("turnaround"), AGES)),
@@ -134,7 +134,7 @@ def _part(kind: str, part: Column) -> Column:
 
 
 def _bucket(value: Column, bounds: Sequence[float]) -> Column:
-    """The number of the part that a value belongs to, as text; null if there is no value."""
+    """Return the number of the part that a value belongs to, as text; null if there is no value."""
     passed = (F.when(value >= bound, 1).otherwise(0) for bound in bounds[1:])
     return F.when(value.isNotNull(), reduce(Column.__add__, passed).cast("string"))
 
@@ -151,7 +151,7 @@ def _micros(moment: Column) -> Column:
 
 
 def _from_zero(seconds: Column) -> Column:
-    """Clocks disagree: nothing takes less than no time. What is null stays so."""
+    """Return zero for negative seconds, which come from clocks that disagree. Null stays null."""
     return F.when(seconds < 0, 0.0).otherwise(seconds)
 
 

@@ -1,7 +1,7 @@
-"""The page: how it begins, and how it is put together. How it looks is in `templates/`.
+"""The page of a report: its head, and its assembly. Its looks are in `templates/`.
 
-It needs nothing else: no script, no font, no file from anywhere, and its own policy forbids them. Names and classes of
-errors come from whoever enqueues jobs; the template escapes everything.
+It needs nothing else: no script, no font, no file from anywhere, and its own policy forbids them. The names and the
+classes of errors come from programs that enqueue jobs, so the template escapes everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError as error:
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure at the top."""
+    """One figure at the top of the page."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ class Tile:
 
 
 def page_of(report: Figures) -> str:
-    """The page, as HTML."""
+    """Return the page, as HTML."""
     environment = Environment(
         loader=PackageLoader("jqueue.spark.report"),
         autoescape=True,
@@ -68,7 +68,7 @@ def _tiles(report: Figures) -> list[Tile]:
 
 
 def _notes(report: Figures) -> list[str]:
-    """What somebody should know who reads nothing else."""
+    """Return notes for a user who reads nothing else."""
     total = report.totals[None]
     notes = []
     if not total.jobs:
@@ -92,7 +92,7 @@ def _notes(report: Figures) -> list[str]:
 
 
 def _most_often(failures: Sequence[Failure], what: Literal["dead", "waiting"]) -> str:
-    """Return which class of errors most of the dead or waiting jobs have."""
+    """Return, in words, the class of errors that most of the dead or waiting jobs have."""
     worst = max(plots.by_class(failures), key=lambda each: getattr(each, what), default=None)
     if worst is None or not getattr(worst, what):
         return ""

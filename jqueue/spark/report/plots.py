@@ -1,6 +1,6 @@
-"""The plots of the page, as numbers: how long each bar is, and where each mark stands. The template draws them.
+"""The plots of the page, as numbers: the length of each bar, and the place of each mark. The template draws them.
 
-Lengths and places are shares of a hundred, so that a plot fits any screen, and its words keep their size.
+Lengths and places are percentages, so that a plot fits any screen, and its words keep their size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from jqueue.spark.report.columns import Failure, Share, Standing
 from jqueue.spark.report.words import duration, number
 
 MOST_BARS = 15
-"""So many entrypoints are in a plot: those that have most to show."""
+"""Largest number of entrypoints in a plot; the largest ones are shown."""
 
 UNEVEN = 10
-"""Bars are logarithmic if the longest stands for more than so many times the jobs of the shortest."""
+"""Bars are logarithmic if the largest count is more than this many times the smallest."""
 
 STATES = (
     ("ready", "ready"),
@@ -26,10 +26,10 @@ STATES = (
     ("completed", "finished"),
     ("expired", "expired"),
 )
-"""The states of jobs, and what the report calls them."""
+"""The states of jobs, and their names in the report."""
 
 MOST_RANGES = 8
-"""A plot of ranges has fewer, as it stands beside a histogram."""
+"""Largest number of entrypoints in a plot of ranges, which stands beside a histogram."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
@@ -38,14 +38,14 @@ MARKS = {
     **{_MINUTE: "1 min", 10 * _MINUTE: "10 min", _HOUR: "1 h", 6 * _HOUR: "6 h"},
     **{_DAY: "1 d", 7 * _DAY: "7 d", 70 * _DAY: "70 d", 700 * _DAY: "700 d"},
 }
-"""Where an axis of durations may have a mark, in seconds, and what it says."""
+"""Places in seconds at which an axis of durations may have a mark, and its words."""
 
 MARKS_APART = 20
-"""So far apart are the marks of an axis at least, in hundredths of it: their words have to fit between."""
+"""Least distance between the marks of an axis, in percent of it: their words must fit between."""
 
 
 class Piece(NamedTuple):
-    """A part of a bar: from where, how long, and of which kind."""
+    """A part of a bar: its start, its length and its kind."""
 
     start: float
     length: float
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One line of a plot: its name, its parts, and what it comes to."""
+    """One line of a plot: its name, its parts, and its sum."""
 
     name: str
     pieces: tuple[Piece, ...]
@@ -61,7 +61,7 @@ class Bar(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column of a histogram: its name, how high it is, and how many jobs that are."""
+    """One column of a histogram: its name, its height, and its number of jobs."""
 
     name: str
     height: float
@@ -78,7 +78,7 @@ class Times(NamedTuple):
 
 
 class Range(NamedTuple):
-    """From the median over the 95th percentile to the most, on a logarithmic axis; and the same in words."""
+    """Median, 95th percentile and longest duration, on a logarithmic axis; and the same in words."""
 
     name: str
     middle: float
@@ -88,19 +88,19 @@ class Range(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """Ranges, and the marks of their axis: where, and what they say."""
+    """Ranges, and the marks of their axis: the place and the words of each."""
 
     rows: tuple[Range, ...]
     marks: tuple[tuple[float, str], ...]
 
 
 def label(each: Standing, short: Mapping[str, str]) -> str:
-    """The name of a line: entrypoints of several queues are told apart by their queue."""
+    """Return the name of a line: the entrypoint, with its queue if there are several."""
     return f"{each.entrypoint} · {short[each.queue or '']}" if len(short) > 1 else str(each.entrypoint)
 
 
 def standing_bars(standings: Iterable[Standing], short: Mapping[str, str]) -> tuple[Bar, ...]:
-    """The jobs of each entrypoint, by state; the largest first."""
+    """Return a bar for each entrypoint, with its jobs by state; the largest first."""
     rows = sorted(standings, key=lambda each: each.jobs, reverse=True)[:MOST_BARS]
     place = scale_of(each.jobs for each in rows)
     return tuple(
@@ -114,7 +114,7 @@ def standing_bars(standings: Iterable[Standing], short: Mapping[str, str]) -> tu
 
 
 def scale_of(counts: Iterable[int]) -> Callable[[int], float]:
-    """Return the length of the bar of a count, as a share of a hundred.
+    """Return a function from a count to the length of its bar, in percent.
 
     It is linear, unless the smallest count is less than a tenth of the largest: then it is logarithmic, from half a job
     on, so that a queue of five jobs is seen beside one of a million.
@@ -132,7 +132,7 @@ def is_uneven(counts: Iterable[int]) -> bool:
 
 
 def _pieces(counts: Iterable[tuple[int, str]], length: float) -> tuple[Piece, ...]:
-    """The parts of a bar of this length, each in proportion to its count."""
+    """Return the parts of a bar of this length, each in proportion to its count."""
     kept = [(count, kind) for count, kind in counts if count]
     whole, start, pieces = sum(count for count, _ in kept), 0.0, []
     for count, kind in kept:
@@ -143,7 +143,7 @@ def _pieces(counts: Iterable[tuple[int, str]], length: float) -> tuple[Piece, ..
 
 
 def failure_bars(failures: Iterable[Failure]) -> tuple[Bar, ...]:
-    """The classes of errors, each over all entrypoints, and what became of the jobs; the most frequent first."""
+    """Return a bar for each class of errors over all entrypoints, with its jobs by state; the most frequent first."""
     rows = by_class(failures)[:MOST_BARS]
     place = scale_of(each.jobs for each in rows)
     bars = []
@@ -154,7 +154,7 @@ def failure_bars(failures: Iterable[Failure]) -> tuple[Bar, ...]:
 
 
 def by_class(failures: Iterable[Failure]) -> list[Failure]:
-    """The failures of each class, with the queue and the entrypoint that have most of them."""
+    """Return the sums of each class, with the queue and the entrypoint that have most of its failures."""
     found: dict[str, Failure] = {}
     for each in failures:  # the most frequent first
         seen = found.get(each.error)
@@ -167,7 +167,7 @@ def by_class(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def columns(shares: Iterable[Share], bounds: Sequence[float], names: Sequence[str]) -> tuple[Column, ...]:
-    """A histogram over all entrypoints; none if there is nothing in it."""
+    """Return the columns of a histogram over all entrypoints; none if it has no jobs."""
     counts = dict.fromkeys(bounds, 0)
     for share in shares:
         counts[share.at_least] += share.jobs
@@ -181,7 +181,7 @@ def columns(shares: Iterable[Share], bounds: Sequence[float], names: Sequence[st
 
 
 def ranges(times: Sequence[Times]) -> Ranges | None:
-    """Durations of entrypoints, those with the longest first; None if there are none."""
+    """Return the ranges of entrypoints, the longest first; None if there are none."""
     kept = sorted(times, key=lambda each: (-each.longest, each.name))[:MOST_RANGES]
     if not kept:
         return None

@@ -1,7 +1,7 @@
 """`report(spark, urls)`: one version of each queue, read once, and all figures from it.
 
-The figures of a queue are few, however many jobs it has. So they are brought to the driver where the report is made,
-and tables, page and DataFrames show the same ones, however the queues go on.
+The figures of a queue are few, even if it has many jobs. So they are collected on the driver when the report is made,
+and tables, page and DataFrames show the same figures, even if the queues change meanwhile.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EACH, QUEUES, ALL = 0, 1, 3
-"""What a row of the figures is of, as Spark numbers it."""
+"""Levels of a row of figures, as Spark numbers them: one entrypoint, one queue, or all queues."""
 
 
 @dataclass(frozen=True)
 class Report(Figures):
-    """What was in the queues: its figures, as DataFrames, tables and a page."""
+    """A report on queues: its figures as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
 
@@ -61,7 +61,7 @@ class Report(Figures):
 
     @property
     def histogram_frame(self) -> DataFrame:
-        """The histograms, told apart by the column `histogram`: ages, turnarounds, attempts; see `Share`."""
+        """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `Share`."""
         kinds = {"ages": self.ages, "turnarounds": self.turnarounds, "attempts": self.attempts}
         frames = [
             self.spark.createDataFrame(list(shares), SHARE_SCHEMA).withColumn("histogram", F.lit(kind))
@@ -80,7 +80,7 @@ class Report(Figures):
         show(self, console)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write it as a page: one file, with plots, that needs nothing else. Returns where it is.
+        """Write it as a page: one file, with plots, that needs nothing else. Return its path.
 
         Raises:
             ImportError: Jinja is not installed. The message says how to get it.
@@ -93,17 +93,17 @@ class Report(Figures):
 
 
 def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | None = None) -> Report:
-    """What is in queues, how old it is, and how it went. It only reads, and each queue once.
+    """Report on the jobs of queues, their ages and outcomes. It only reads, and reads each queue once.
 
     Args:
         spark: runs the queries.
-        urls: a queue, or several: a URL, a list of them with commas between, a sequence, with wildcards or without.
-        now: what ages are measured from; aware. The machine's clock says it if nobody does.
+        urls: one URL, several with commas between them, or a sequence of URLs; with wildcards or without.
+        now: the time from which ages are measured, with a time zone. The default is the time of this machine.
 
     Raises:
         ImportError: Spark is too old.
-        InvalidURLError: there is no queue whose name fits, or a URL is wrong.
-        StorageError: a store could not tell which queues there are.
+        InvalidURLError: no queue matches, or a URL is wrong.
+        StorageError: a store could not list its queues.
     """
     require_spark(pyspark.__version__, spark.version)
     if now is not None and now.tzinfo is None:
@@ -119,18 +119,18 @@ def report(spark: SparkSession, urls: str | Sequence[str], *, now: datetime | No
 
 
 def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Report:
-    """The report of a snapshot, which is read once.
+    """Return the report of a snapshot, which is read once.
 
     Args:
         snapshot: the jobs; see `figures_of`.
-        queues: the names of the queues that it is of.
-        now: what ages are measured from.
+        queues: the names of its queues.
+        now: the time from which ages are measured.
     """
-    own = F.lit(SystemEntropy().new_id())  # Spark shares what is kept of equal queries, and two reports would be
+    own = F.lit(SystemEntropy().new_id())  # or Spark would share persisted data between two equal reports
     facts = facts_of(snapshot, now).withColumn("report", own).persist()
     try:
         frames = figures_of(facts)
-        next_at = F.unix_micros("next_at")  # a time that is collected has lost its zone
+        next_at = F.unix_micros("next_at")  # a collected time loses its zone
         standings = frames.standings.withColumn("next_at", next_at).collect()
         counts = frames.counts.collect()
     finally:
@@ -162,7 +162,7 @@ def _standing(row: Row) -> Standing:
 
 
 def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
-    """The classes of errors, the most frequent first."""
+    """Return the classes of errors, the most frequent first."""
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for row in counts:
         if row["kind"] == "error":
@@ -176,7 +176,7 @@ def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
 
 
 def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[Share, ...]:
-    """One histogram, its columns in order. Those without jobs are left out."""
+    """Return one histogram, its columns in order. Columns without jobs are left out."""
     found: Counter[tuple[str, str, int]] = Counter()
     for row in counts:
         if row["kind"] == kind:

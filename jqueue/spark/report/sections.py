@@ -1,4 +1,4 @@
-"""What the page says, section by section: one question each, with its plots and its table."""
+"""The sections of the page: one question each, with its plots and its table."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS
 from jqueue.spark.report.words import ahead, duration, mean, number
 
 MOST_ROWS = 1000
-"""So many rows a table of the page has; the DataFrame has all."""
+"""Largest number of rows in a table of the page; the DataFrame has all."""
 
 OPEN_ROWS = 30
-"""A table of more rows is folded up at first."""
+"""Largest number of rows in a table that is open at first; a longer one is folded up."""
 
 Cells = Callable[[Standing], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot, and the same in words for those who do not see it.
+    """A plot, and the same in words for readers who cannot see it.
 
     Attributes:
-        kind: what draws it: bars, columns or ranges.
-        title: what is in it.
-        data: of `jqueue.spark.report.plots`.
-        told: it, in words.
-        legend: kinds of pieces, and what they are called.
-        note: what it leaves out.
+        kind: the way to draw it: bars, columns or ranges.
+        title: its title.
+        data: its data, of `jqueue.spark.report.plots`.
+        told: the same in words.
+        legend: kinds of pieces, and their names.
+        note: remarks on its scale, and on entrypoints that it leaves out.
     """
 
     kind: str
@@ -45,12 +45,12 @@ class Table:
     """A table.
 
     Attributes:
-        title: of what.
-        names: the headings of the columns that are names.
-        numbers: and of those that are figures.
-        rows: their cells.
+        title: its title.
+        names: the headings of the columns with names.
+        numbers: the headings of the columns with figures.
+        rows: the cells of each row.
         total: the last row; empty if there is none.
-        more: so many rows are left out.
+        more: number of rows left out.
     """
 
     title: str
@@ -62,7 +62,7 @@ class Table:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is shown at first."""
+        """True if it is open at first."""
         return len(self.rows) <= OPEN_ROWS
 
 
@@ -77,10 +77,10 @@ class Section:
 
 
 def sections_of(report: Figures, short: Mapping[str, str]) -> list[Section]:
-    """The sections that have something to tell.
+    """Return the sections that have something to tell.
 
     Args:
-        report: what they are about.
+        report: the figures.
         short: a short name for each queue.
     """
     telling = _Telling(report, short)
@@ -90,7 +90,7 @@ def sections_of(report: Figures, short: Mapping[str, str]) -> list[Section]:
 
 @dataclass(frozen=True)
 class _Telling:
-    """A report, told."""
+    """The sections of a report, a method for each."""
 
     report: Figures
     short: Mapping[str, str]
@@ -216,7 +216,7 @@ class _Telling:
         return (Plot("ranges", title, made, _told(about, ((row.name, row.told) for row in made.rows))),)
 
     def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[Standing], cells: Cells) -> Table:
-        """A table of entrypoints, with their queue if there are several; those with most jobs if they are too many."""
+        """Return a table of entrypoints, with their queue if there are several. Too many are cut to the largest."""
         names = ("entrypoint", "queue") if len(self.short) > 1 else ("entrypoint",)
         kept = sorted(rows, key=lambda each: each.jobs, reverse=True)[:MOST_ROWS]
         kept.sort(key=lambda each: (each.entrypoint or "", each.queue or ""))
@@ -233,12 +233,12 @@ def _histogram(title: str, shares: Sequence[Share], bounds: Sequence[float], nam
 
 
 def _scale_note(counts: Sequence[int]) -> str:
-    """Return what a reader must know of the lengths of bars; nothing if they are linear."""
+    """Return a note on the lengths of bars; an empty one if they are linear."""
     if not plots.is_uneven(counts):
         return ""
     return "The lengths of the bars are logarithmic; within a bar, the parts are in proportion."
 
 
 def _told(what: str, values: Iterable[tuple[str, str]]) -> str:
-    """A plot in words."""
+    """Return a plot in words."""
     return f"{what}. {'; '.join(f'{name}: {value}' for name, value in values)}."

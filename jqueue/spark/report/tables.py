@@ -20,7 +20,7 @@ except ImportError as error:
     raise ImportError('the tables of a report need rich: pip install "jqueue[report]"') from error
 
 MOST_ROWS = 40
-"""So many rows a table has; the DataFrame and the page have all."""
+"""Largest number of rows in a table; the DataFrame has all."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class View:
     """One table.
 
     Attributes:
-        title: what it is of.
-        columns: besides the name.
-        cells: the figures of an entrypoint in these columns.
-        weight: what makes a row worth its place; 0 if it has nothing to tell.
+        title: the heading of its first column.
+        columns: the headings of the others.
+        cells: returns the figures of an entrypoint in these columns.
+        weight: returns the importance of a row; 0 if it has nothing to tell.
     """
 
     title: str
@@ -41,7 +41,7 @@ class View:
 
 
 def show(report: Figures, console: Console | None = None) -> None:
-    """Print it."""
+    """Print the report."""
     out = console or Console(highlight=False)
     total = report.totals[None]
     several = len(report.queues) > 1
@@ -109,14 +109,14 @@ ATTEMPTS = View("attempts", ("jobs", "mean", "most", "failed"), _attempts, lambd
 
 
 def _table(title: str, view: View, rows: Sequence[Standing], total: Standing, short: Mapping[str, str]) -> Table:
-    """The rows of one table: those that have most to tell if they are too many, in the order of their names.
+    """Return one table, its rows in order of their names; only the weightiest rows if they are too many.
 
     Args:
-        title: of the first column.
-        view: what is in the others.
+        title: the heading of the first column.
+        view: the other columns.
         rows: entrypoints, or queues.
         total: the figures of all.
-        short: the names of queues, under which their entrypoints stand; none if there is one queue.
+        short: short names of queues, under which their entrypoints stand; none if there is one queue.
     """
     made = _empty(title, view.columns)
     kept = sorted(rows, key=view.weight, reverse=True)[:MOST_ROWS]
@@ -134,7 +134,7 @@ def _table(title: str, view: View, rows: Sequence[Standing], total: Standing, sh
 
 
 def _failures(report: Figures) -> tuple[Table, int]:
-    """The classes of errors, each over all entrypoints; and how many there are."""
+    """Return the table of the classes of errors, each over all entrypoints; and their number."""
     made = _empty("error", ("jobs", "dead", "waiting", "finished"), "most of them in")
     classes = by_class(report.failures)
     for each in classes[:MOST_ROWS]:
@@ -163,5 +163,5 @@ def _durations(*seconds: float | None) -> tuple[str, ...]:
 
 
 def _count(count: int, style: str = "") -> Text:
-    """A number that stands back if there is nothing to see."""
+    """Return a count in this style, or dimmed if it is zero."""
     return Text(number(count), style if count else "dim")

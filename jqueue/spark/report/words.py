@@ -1,4 +1,4 @@
-"""Figures in words: the same ones in the terminal and on the page."""
+"""Figures in words, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jqueue.domain.printable import printable
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 LONGEST_NAME = 40
-"""So many characters of a name stand in a table of the terminal."""
+"""Largest number of characters of a name in a table of the terminal."""
 
 
 def duration(seconds: float | None) -> str:
-    """About how long it is, in two or three digits; nothing if nobody knows."""
+    """Return a rounded duration, in two or three digits; an empty text if it is unknown."""
     if seconds is None:
         return ""
     for name, unit in UNITS:
@@ -29,27 +29,27 @@ def _digits(number: float) -> str:
 
 
 def number(count: int) -> str:
-    """A number, its thousands apart."""
+    """Return a number, its thousands apart."""
     return f"{count:,}"
 
 
 def mean(value: float | None) -> str:
-    """A mean, to two places at most."""
+    """Return a mean, to two places at most."""
     return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def moment(time: datetime) -> str:
-    """A time in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def ahead(time: datetime | None, now: datetime) -> str:
-    """How far away a time is."""
+    """Return the time left until a time; an empty text if there is none."""
     return "" if time is None else f"in {duration(max(0.0, (time - now).total_seconds()))}"
 
 
 def name(text: str, longest: int = LONGEST_NAME) -> str:
-    """A name that does nothing to a terminal, without its middle if it is long."""
+    """Return a name that is safe to print on a terminal, without its middle if it is long."""
     shown = printable(text)
     if len(shown) <= longest:
         return shown
@@ -58,7 +58,7 @@ def name(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Each of several names by its last parts: by as many as tell it from all others."""
+    """Return a short form of each name: as many of its last parts as tell it from all others."""
     parts = {each: each.split("/") for each in names}
     found: dict[str, str] = {}
     for size in range(1, max(map(len, parts.values()), default=0) + 1):

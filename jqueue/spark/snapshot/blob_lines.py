@@ -1,9 +1,9 @@
-"""What a snapshot ships of a blob: one line for each job, of which every line can be read alone, anywhere.
+"""The lines of a blob that a snapshot ships: one for each job, and each can be read alone, anywhere.
 
-Some of what a blob says is a matter of the blob as a whole: an id that stands twice, a job that has no place yet, a
-layout that is not line by line. So whoever has the whole blob settles that, once. A blob as we write it needs no more
-than a look at how its lines begin, or, with headers and the like, a parse in one piece: its lines go out as they stand.
-Any other is read by the codec, and its jobs are written again, as our next commit would do it.
+Some facts concern the blob as a whole: an id that stands twice, a job that has no place yet, a layout that is not line
+by line. So the process that has the whole blob settles them, once. For a blob as we write it, it is enough to look at
+the beginnings of its lines, or, with headers and the like, to parse them in one piece. Its lines are shipped unchanged.
+The codec reads any other blob, and its jobs are written again, as our next commit would do it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OUR_LINE = re.compile(
     % (_TEXT, _TEXT),
     re.MULTILINE,
 )
-"""How the line of a job begins as we write it, if its names need no escapes. The place is one that it may keep."""
+"""Beginning of the line of a job as we write it, if its names need no escapes. The job may keep this place."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which jobs are asked for; None stands for any.
+    """The jobs that a reader asks for.
 
     Attributes:
-        entrypoints: of these.
-        statuses: in these.
+        entrypoints: the wanted entrypoints; None for any.
+        statuses: the wanted statuses; None for any.
     """
 
     entrypoints: Collection[str] | None = None
@@ -48,11 +48,11 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        """Whether all are."""
+        """True if all jobs are wanted."""
         return self.entrypoints is None and self.statuses is None
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Whether the job with these fields, as they stand in its line, is one of them if it is a job at all."""
+        """Return True if a job with these fields, as in its line, is wanted. They need not form a valid job."""
         if self.entrypoints is not None and fields.get("entrypoint") not in self.entrypoints:
             return False
         return self.statuses is None or fields.get("status", JobStatus.QUEUED) in self.statuses
@@ -64,7 +64,7 @@ class JobLines:
 
     Attributes:
         text: their lines, joined as in the blob.
-        set_aside: how many lines are known to be unreadable. There may be more in the text.
+        set_aside: number of lines known to be unreadable. There may be more in the text.
     """
 
     text: bytes
@@ -72,7 +72,7 @@ class JobLines:
 
 
 def job_lines(data: bytes, wanted: Wanted) -> JobLines:
-    """The lines of the jobs in a blob.
+    """Return the lines of the jobs in a blob.
 
     Raises:
         InvalidBlobError: the bytes are not a queue that this version can read.
@@ -87,13 +87,13 @@ def job_lines(data: bytes, wanted: Wanted) -> JobLines:
 
 
 def members(text: bytes) -> dict[str, Any]:
-    """The members that lines are, by key, parsed as one object, as `read_line` parses each.
+    """Return the members in the lines, by key. They are parsed as one object, as `read_line` parses each.
 
     Raises:
-        ValueError: together, they are no JSON.
+        ValueError: the lines together are not valid JSON.
     """
     collecting = gc.isenabled()
-    gc.disable()  # it would go through all the objects that are made here, again and again
+    gc.disable()  # or it would scan all the new objects again and again
     try:
         found: dict[str, Any] = from_json(b"{" + text + b"}", allow_inf_nan=False)
         return found
@@ -103,14 +103,14 @@ def members(text: bytes) -> dict[str, Any]:
 
 
 def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
-    """The lines of a blob in our own layout; None if it is another, or the lines depend on each other."""
+    """Return the lines of a blob in our own layout; None if the layout differs, or the lines depend on each other."""
     text = parsed.data[parsed.first : parsed.end]
     if not parsed.data or not text:
         return text if parsed.data else None
     count = text.count(b"\n") + 1
     if not (text.startswith(b'"') and text.endswith(b"}") and text.count(BETWEEN_LINES) == count - 1):
         return None
-    if text.count(b"{") == text.count(b"}") == count:  # one object in each line: with our beginning, it is the job
+    if text.count(b"{") == text.count(b"}") == count:  # one object a line: the job, by its beginning
         found = _OUR_LINE.findall(text)
         if len(found) == count == len({job_id for job_id, _, _ in found}):
             return text if wanted.everything else _some_of(text, found, wanted)
@@ -137,17 +137,17 @@ def _some_of(text: bytes, beginnings: Iterable[tuple[bytes, bytes, bytes]], want
 
 
 def _placed(entries: list[dict[str, Any]]) -> bool:
-    """Whether all jobs have places that they may keep."""
+    """Return True if all jobs have places that they may keep."""
     places: list[Any] = [fields.get("sequence") for fields in entries]
     return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= PLACES
 
 
 def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:
-    """Whether each line is a member of the object that they are together: JSON by itself, and one job.
+    """Return True if each line is one member of the common object: valid JSON by itself, and one job.
 
     There are as many lines as members, the lines begin with a quote and end with a brace, and JSON has no line breaks
-    within a text. So that brace closes something, and what it closes is a member if there are no other objects, or if
-    each line closes what it has opened.
+    within a text. So the last brace closes an object. That object is a member if there are no other objects, or if each
+    line closes every object that it opens.
     """
     opened = text.count(b"{")
     if opened == len(entries):
@@ -160,7 +160,7 @@ def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:
 
 
 def _objects(value: Any) -> int:
-    """How many objects there are in a value."""
+    """Return the number of objects in a value."""
     if isinstance(value, dict):
         return 1 + sum(map(_objects, value.values()))
     return sum(map(_objects, value)) if isinstance(value, list) else 0

@@ -1,6 +1,6 @@
-"""One version of each queue, as bytes: those of a fleet are read side by side, and a store that fails is asked again.
+"""One version of each queue, as bytes. The queues of a fleet are read concurrently, and failed requests are repeated.
 
-It goes past the queue's engine, which would make a model of every job.
+It bypasses the engine of the queue, which would make a model of every job.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import Member, find_all, release_all
 
 DEADLINE = 30.0
-"""Seconds within which a queue has to be read, as for any call of a queue."""
+"""Seconds to read a queue, as for any call of a queue."""
 
 AT_ONCE = 16
-"""So many queues are read at a time."""
+"""Number of queues to read at a time."""
 
 
 async def read_all(addresses: Sequence[str]) -> list[tuple[str, bytes]]:
-    """The queues that the addresses stand for: the name of each, and what is in its blob now.
+    """Return the queues that the addresses stand for: the name of each, and the content of its blob.
 
     Raises:
-        InvalidURLError: an address is wrong, or there is no queue whose name fits.
-        BlobMissingError: there is no queue by one of the names.
-        StorageError: one could not be read. The message says which.
+        InvalidURLError: an address is wrong, or no queue matches.
+        BlobMissingError: one of the queues does not exist.
+        StorageError: a queue could not be read. The message names it.
     """
     members = await find_all(addresses)
     room = asyncio.Semaphore(AT_ONCE)
@@ -59,7 +59,7 @@ async def _read(member: Member) -> bytes:
 
 
 async def _patiently(member: Member) -> tuple[bytes, str | None]:
-    """Read, and again if the store fails, until the deadline."""
+    """Read the queue. If the store fails, repeat it until the deadline."""
     backoff = Backoff(SystemEntropy())
     last: BaseException | None = None
     try:

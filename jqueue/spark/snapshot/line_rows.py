@@ -1,7 +1,7 @@
 """Lines of a blob as rows, many at a time: columns are read and checked as a whole, by the rules of a job's fields.
 
-It is a short cut and no second reading of the format. Where anything about some lines is not as usual (a field that
-this version does not know, a value of another type, a name that stands twice), the codec reads them one by one.
+It is a shortcut, not a second definition of the format. If anything about some lines is unusual (a field that this
+version does not know, a value of another type, a name that stands twice), the codec reads them one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jqueue.spark.rows import QUEUE, SNAPSHOT_SCHEMA, arrow_of, batch_of, json_t
 from jqueue.spark.snapshot.blob_lines import members
 
 BATCH_BYTES = 1 << 21
-"""So many bytes of lines go into one batch: some ten thousand jobs with small payloads."""
+"""Bytes of lines in one batch: about ten thousand jobs with small payloads."""
 
 Row = dict[str, Any]
 
@@ -38,20 +38,20 @@ _SPACED_NAME = re.compile(rb'"\s+:')
 
 
 class UnusualError(ValueError):
-    """Something about these lines is not as usual: they have to be read one by one."""
+    """Something about these lines is unusual: they must be read one by one."""
 
 
 _UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError)
-"""What reading in bulk can end in. Whatever it was, the codec knows what it means."""
+"""Errors of reading in bulk. In each case the codec reads the lines, and decides."""
 
 
 @dataclass
 class Readings:
-    """What was read.
+    """Counts of unusual lines.
 
     Attributes:
-        one_by_one: lines that were not as usual.
-        set_aside: of these, such as are no jobs.
+        one_by_one: number of lines that were read one by one.
+        set_aside: number of these that are not jobs.
     """
 
     one_by_one: int = 0
@@ -59,13 +59,13 @@ class Readings:
 
 
 def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Readings) -> Iterator[pa.RecordBatch]:
-    """Lines, of which each can be read alone, as batches. What is no job is no row.
+    """Return lines as batches. Each line must be readable alone; a line that is not a job becomes no row.
 
     Args:
         text: the lines, joined as in a blob.
         schema: of the batches.
-        queue: what stands in the column `queue`.
-        readings: how it went.
+        queue: the value of the column `queue`.
+        readings: counts unusual lines.
     """
     arrow = to_arrow_schema(schema, timezone="UTC")
     for some in _pieces(text):
@@ -84,7 +84,7 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Rea
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """The lines in pieces of about the size of a batch."""
+    """Cut the lines into pieces of about the size of a batch."""
     begin = 0
     while begin < len(text):
         end = text.find(SEPARATOR, begin + BATCH_BYTES)
@@ -94,14 +94,14 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 
 
 def _cells(text: bytes) -> tuple[dict[str, Sequence[Any]], int]:
-    """What stands in the columns, and how many rows there are.
+    """Return the values of the columns, and the number of rows.
 
     Raises:
-        UnusualError: the lines have to be read one by one; any other of `_UNUSUAL` means the same.
+        UnusualError: the lines must be read one by one. Any other error in `_UNUSUAL` means the same.
     """
     entries: dict[str, Row] = members(text)
     rows = list(entries.values())
-    present: set[str] = set().union(*rows)  # a row that is no dict is not seen here, and has no fields below
+    present: set[str] = set().union(*rows)  # a row that is not a dict fails below
     _require(len(rows) == text.count(SEPARATOR) + 1 and present <= _FIELDS.keys())
     columns = {name: _column(name, rows) for name in present | {"entrypoint", "payload", "created_at"}}
     columns["id"] = _validated("id", list(entries))
@@ -124,19 +124,19 @@ def _require(usual: bool) -> None:
 
 
 def _names_written(text: bytes) -> int:
-    """How many names stand in the lines, or more."""
+    """Return the number of names in the lines, or a larger one."""
     return text.count(b'":') + len(_SPACED_NAME.findall(text))
 
 
 def _names(value: Any) -> int:
-    """How many names there are in a value."""
+    """Return the number of names in a value."""
     if isinstance(value, dict):
         return len(value) + sum(map(_names, value.values()))
     return sum(map(_names, value)) if isinstance(value, list) else 0
 
 
 def _column(name: str, rows: list[Row]) -> Sequence[Any]:
-    """The values of a field, checked, with what stands for those that are not there."""
+    """Return the values of a field, checked, with the default for missing ones."""
     if _FIELDS[name].is_required() or name == "created_at":
         raw = [row[name] for row in rows]
     else:
@@ -158,7 +158,7 @@ def _default(name: str) -> Any:
 
 
 def _moments(name: str, texts: list[Any]) -> dict[Any, datetime | None]:
-    """The different times, each read once: jobs of one commit share theirs."""
+    """Return the distinct times by their texts. Each is parsed once, as jobs of one commit share their times."""
     distinct = list(set(texts))
     return dict(zip(distinct, _validated(name, distinct), strict=True))
 
@@ -170,14 +170,14 @@ def _validated(name: str, values: list[Any]) -> Sequence[Any]:
 
 @cache
 def _validator(name: str) -> Callable[[list[Any]], Any]:
-    """What checks the values of a field, many at a time, as a job does it."""
+    """Return a function that validates many values of a field at once, as a job validates one."""
     field = Job.model_fields[name]
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(list[kind]).validate_python
 
 
 def _check(columns: dict[str, Sequence[Any]], rows: int) -> None:
-    """What is required of a job besides the types of its fields."""
+    """Check the rules of a job besides the types of its fields."""
     for name in ("attempt", "failures"):
         _require(max(columns.get(name, (0,))) <= LARGEST)
     statuses = columns.get("status", ())

@@ -1,7 +1,7 @@
 """`spark.read.format("jqueue")`: one version of a queue, or of each queue of a fleet, as a table.
 
-A blob is read once for each action, where the action is planned, and its lines travel with the partitions. If every
-task read it for itself, each would see another version, and a job that moved between them twice or not at all.
+A blob is read once for each action, by the process that plans it, and its lines travel with the partitions. If every
+task read the blob by itself, each would see another version, and a job that moved would appear twice or not at all.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ logger = logger_of("jqueue")
 
 MOST_PARTITIONS = 100_000
 PARTITIONS = 4
-"""So many there are by default, if none becomes too small or too large by it."""
+"""Default number of partitions, unless that makes them too small or too large."""
 
 SMALLEST, LARGEST = 1 << 18, 1 << 24
-"""The bytes of a partition by default. Spark sends each with its task, and refuses a message of 128 MiB."""
+"""Least and most bytes of a partition by default. Spark sends it with its task, and refuses messages of 128 MiB."""
 
 
 def _statuses(text: str) -> tuple[str, ...]:
@@ -64,11 +64,11 @@ class SnapshotReader(DataSourceReader):
     """Reads one version of each queue.
 
     Args:
-        options: as Spark hands them over.
+        options: as Spark passes them.
         schema: the columns to make.
 
     Raises:
-        InvalidJobError: an option is not known, or wrong; or there is no such column.
+        InvalidJobError: an option is unknown or wrong, or a column does not exist.
         InvalidURLError: no queue is named.
     """
 
@@ -81,15 +81,15 @@ class SnapshotReader(DataSourceReader):
         check_schema(schema, fleet=names_several(self.addresses))
 
     def partitions(self) -> list[InputPartition]:
-        """One version of each queue, cut into runs of lines.
+        """Read one version of each queue, and cut it into runs of lines.
 
         Raises:
-            StorageError: a queue could not be read, or is not there. The message says which.
+            StorageError: a queue could not be read, or does not exist. The message names it.
         """
         runs = []
         contents: list[tuple[str, bytes]] = []
 
-        async def read() -> None:  # what it returned, `asyncio.run` would write out for an error that nobody sees
+        async def read() -> None:  # `asyncio.run` would print a returned value with an error
             contents.extend(await read_all(self.addresses))
 
         asyncio.run(read())
@@ -103,7 +103,7 @@ class SnapshotReader(DataSourceReader):
         return [LinesPartition(part) for part in cut(runs, self.count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one run. What is no job is no row."""
+        """Return the rows of one partition. A line that is not a job becomes no row."""
         from jqueue.spark.snapshot.line_rows import Readings, batches_of
 
         for name, text in partition.value:
@@ -121,11 +121,11 @@ Run = tuple[str, bytes]
 
 
 def cut(runs: list[Run], count: int | None) -> list[tuple[Run, ...]]:
-    """Runs of lines, cut at the ends of lines and put together to parts of about the same size.
+    """Cut runs of lines at line ends, and combine them into parts of about the same size.
 
     Args:
         runs: the name of each queue, and its lines.
-        count: how many parts, if there are as many lines; by default, it goes by the size.
+        count: number of parts, if there are as many lines; None: chosen by the size.
     """
     runs = [(name, text) for name, text in runs if text]
     total = sum(len(text) + len(SEPARATOR) for _, text in runs)

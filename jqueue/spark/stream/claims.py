@@ -1,15 +1,15 @@
-"""What a streaming query has claimed: found again after a restart, kept alive while its batches run, and acked after.
+"""The claims of a streaming query: found again after a restart, kept alive while its batches run, and acked after.
 
 Each batch of the query is one claim, made under a name of its own. One commit acks the batch that is done and claims
-the next. What such a commit claimed and nobody heard of, because the driver died before it wrote its offset log, is
-found by the names of its holders, and is the next batch of the restarted query.
+the next. If the driver dies after that commit, before it writes its offset log, the claim is found by its holder's
+name. It becomes the next batch of the restarted query.
 
 * A claim is acked only if Spark begins the next batch at its offset: then all of its rows have gone through the query.
-* The jobs of a batch never become more: on a repetition, those that were lost meanwhile are left out, and no others
-  come in. So whoever remembers the numbers of the batches that it has finished may pass over a repeated one.
-* While one of the two talks to the store about its claims, the heartbeat or the query, the other waits.
+* The jobs of a batch never become more. A repeated batch leaves out jobs that were lost meanwhile, and adds no others.
+  So a sink that remembers the numbers of its finished batches may skip a repeated batch.
+* The heartbeat and the query take turns: while one talks to the store about the claims, the other waits.
 
-It lives on one event loop, and is called by one query.
+It lives on one event loop, and one query calls it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ID_LENGTH = 12
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return the message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -46,7 +46,7 @@ class ClaimsOfQuery:
     """The claims of one streaming query, as the process that runs its source knows them.
 
     Args:
-        queue: to be used by nobody else.
+        queue: a queue object for this query alone.
         options: of the query.
     """
 
@@ -54,7 +54,7 @@ class ClaimsOfQuery:
         self._queue = queue
         self._options = options
         self._turn = asyncio.Lock()
-        self._source: str | None = None  # whose claims are known
+        self._source: str | None = None  # the query whose claims are known
         self._held: dict[str, list[Job]] = {}  # by claim, in the order in which they become batches
         self._through: int | None = None  # the sequence number of the last job to take
         self._look_again = float("-inf")
@@ -62,16 +62,16 @@ class ClaimsOfQuery:
         self._pulse: asyncio.Task[None] | None = None
 
     def new_id(self) -> str:
-        """An id that is short, as it is kept with every job in progress, and nobody else's."""
+        """Return a fresh id. It is short, since it is kept with every job in progress."""
         return self._queue.options.entropy.new_id().replace("-", "")[:ID_LENGTH]
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look for jobs; until then the store is left alone."""
+        """True if it is time to look for jobs. Until then the store is left alone."""
         return self._through is not None or self._queue.options.clock.monotonic() >= self._look_again
 
     async def freeze(self) -> None:
-        """From now on, take only jobs that are there at this moment."""
+        """From now on, take only jobs that are in the queue at this moment."""
         [self._through] = await self._queue.apply(LastSequence())
 
     def begin(self, source: str) -> None:
@@ -82,27 +82,27 @@ class ClaimsOfQuery:
         """Finish the batch that ends at an offset, and claim the next.
 
         Args:
-            start: where the next batch begins.
-            most: how many jobs it may have.
+            start: the start of the next batch.
+            most: largest number of jobs in it.
 
         Returns:
-            Where it ends; `start` if there is nothing to do.
+            The end of the next batch; `start` if there is nothing to do.
 
         Raises:
-            JQueueError: the store failed. What was claimed is found again by the next call.
+            JQueueError: the store failed. The next call finds the claims again.
         """
         async with self._turn:
             try:
                 await self._know(start.source)
                 end = await self._next(start, most)
             except BaseException:
-                self._source = None  # perhaps it was done, perhaps not
+                self._source = None  # it may have been done: look again
                 raise
             self._keep_alive()
             return end
 
     async def jobs_of(self, end: Offset) -> Sequence[Job]:
-        """The jobs of the batch that ends at an offset: after a restart, those that are still ours."""
+        """Return the jobs of the batch that ends at an offset; after a restart, only jobs that are still ours."""
         async with self._turn:
             if end.claim not in self._held:
                 await self._know(end.source)
@@ -148,7 +148,7 @@ class ClaimsOfQuery:
         return start if waiting is None else start.followed_by(waiting)
 
     async def _know(self, source: str) -> None:
-        """Find what a query has claimed, if this process does not know, and have it confirmed that it is still so."""
+        """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
         if self._source == source:
             return
         [jobs] = await self._queue.apply(HeldBy(holder_prefix(source)))
@@ -168,13 +168,13 @@ class ClaimsOfQuery:
             self._pulse = asyncio.get_running_loop().create_task(self._beat_on(), name="jqueue-stream-heartbeat")
 
     async def _beat_on(self) -> None:
-        """Confirm all claims again and again, each time well before they could be stale."""
+        """Send heartbeats for all claims again and again, well before they could be stale."""
         loop, interval = asyncio.get_running_loop(), self._options.claim_timeout / BEATS_PER_TIMEOUT
         while True:
             await asyncio.sleep(max(0.0, self._confirmed + interval - loop.time()))
             try:
                 async with self._turn:
-                    if loop.time() >= self._confirmed + interval:  # nothing was claimed meanwhile
+                    if loop.time() >= self._confirmed + interval:  # no claim was made meanwhile
                         await self._beat()
             except Exception as error:
                 jobs = sum(len(jobs) for jobs in self._held.values())
@@ -182,7 +182,7 @@ class ClaimsOfQuery:
                 await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
 
     async def _beat(self) -> None:
-        """Have all claims confirmed, and forget those that are lost."""
+        """Send a heartbeat for all claims, and forget the lost ones."""
         jobs = [job for group in self._held.values() for job in group]
         began = asyncio.get_running_loop().time()
         if jobs:

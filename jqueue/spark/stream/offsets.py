@@ -1,7 +1,7 @@
-"""Offsets of the streaming source: which claim of which query a batch is, as Spark writes it into its offset log.
+"""Offsets of the streaming source: the query and the claim of a batch, as Spark writes them into its offset log.
 
-A queue has no positions to go on from: a batch is what one claim took. So an offset names that claim, and the jobs that
-are in progress under its name are the batch, for whoever reads the log after a restart.
+A queue has no positions to continue from: a batch is the jobs that one claim took. So an offset names that claim. After
+a restart, the jobs that are in progress under that name are the batch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Offset(NamedTuple):
 
     Attributes:
         source: the query's own id, drawn when it first starts, and kept by its checkpoint.
-        batch: how many batches there were until then; for people.
-        claim: the id of the claim that took the jobs of this batch; empty where there is none.
+        batch: number of batches until then; for people.
+        claim: the id of the claim that took the jobs of this batch; empty if there is none.
     """
 
     source: str
@@ -27,10 +27,10 @@ class Offset(NamedTuple):
 
     @classmethod
     def read(cls, told: object) -> Offset:
-        """An offset as Spark gives it back.
+        """Return the offset that Spark gives back.
 
         Raises:
-            InvalidJobError: it is none of ours.
+            InvalidJobError: it is not an offset of ours.
         """
         if isinstance(told, Mapping):
             source, batch, claim = (told.get(name) for name in cls._fields)
@@ -41,19 +41,19 @@ class Offset(NamedTuple):
         )
 
     def told(self) -> dict[str, Any]:
-        """The offset as Spark takes it."""
+        """Return the offset as Spark takes it."""
         return self._asdict()
 
     def followed_by(self, claim: str) -> Offset:
-        """The end of the batch that this claim took."""
+        """Return the end of the batch that this claim took."""
         return Offset(self.source, self.batch + 1, claim)
 
 
 def holder_prefix(source: str) -> str:
-    """How the holders of all claims of a query are named."""
+    """Return the start of the names of the holders of all claims of a query."""
     return f"spark/{source}/"
 
 
 def holder_of(source: str, claim: str) -> str:
-    """The holder of the jobs that one claim took."""
+    """Return the holder of the jobs that one claim took."""
     return holder_prefix(source) + claim

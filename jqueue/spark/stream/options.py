@@ -1,4 +1,4 @@
-"""What can be said of a streaming query on a queue, read from Spark's options."""
+"""The settings of a streaming query on a queue, read from Spark's options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.options import INTEGER, NAMES, SECONDS, Kind, take
 
 MOST_JOBS = 100_000
-"""The most jobs in one batch, whoever asks for more: their rows go through the driver."""
+"""Largest number of jobs in one batch, even if the query asks for more: their rows go through the driver."""
 
 MOST_PARTITIONS = 1000
 SHORTEST_TIMEOUT = 1.0
@@ -41,11 +41,11 @@ class SourceOptions:
 
     Attributes:
         url: of the queue.
-        entrypoints: whose jobs it takes; None for all.
-        most_jobs: how many in a batch.
-        poll_interval: seconds between two looks for jobs, unless the last one found as many as it may take.
-        claim_timeout: seconds without a heartbeat after which its jobs may go to others.
-        partitions: how many tasks work on a batch; None: as many as its size asks for.
+        entrypoints: the entrypoints whose jobs it takes; None for all.
+        most_jobs: largest number of jobs in a batch.
+        poll_interval: seconds between two looks for jobs, unless the last one found a full batch.
+        claim_timeout: seconds without a heartbeat after which its jobs may go to other workers.
+        partitions: number of tasks that work on a batch; None: chosen by its size.
     """
 
     url: str
@@ -57,10 +57,10 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From the options of `readStream`.
+        """Return the settings from the options of `readStream`.
 
         Raises:
-            InvalidJobError: there is one that nobody knows, or a value is wrong.
+            InvalidJobError: an option is unknown, or a value is wrong.
             InvalidURLError: the URL is missing, or there are several.
         """
         addresses = addresses_of(options)

@@ -1,6 +1,6 @@
-"""Rows on their way to the tasks: what was read once goes along with the partitions, and no task looks at the store.
+"""Rows on their way to the tasks. They are read once and sent with the partitions, so that no task reads the store.
 
-Two looks would see two versions of a queue, so that jobs would be missing, or there twice.
+Two reads would see two versions of a queue, so that jobs would be missing, or appear twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ShippedRows(InputPartition):
     """One partition, with its rows.
 
     Args:
-        content: as an Arrow stream.
+        content: the rows, as an Arrow stream.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -34,18 +34,18 @@ class ShippedRows(InputPartition):
         return f"ShippedRows(<{len(self.content)} bytes>)"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows."""
+        """Return the rows, in batches."""
         with pa.ipc.open_stream(self.content) as stream:
             yield from stream
 
 
 def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = None) -> list[ShippedRows]:
-    """Jobs as rows, in partitions of about the same number of rows.
+    """Return jobs as rows, in partitions of about the same number of rows.
 
     Args:
         jobs: in the order of their rows.
         schema: of the rows.
-        partitions: how many; there are fewer if there are fewer jobs. None: as many as the size asks for.
+        partitions: number of partitions, fewer if there are fewer jobs. None: chosen by the size.
     """
     from jqueue.spark.rows import arrow_of
 

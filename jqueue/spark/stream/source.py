@@ -2,17 +2,17 @@
 
     spark.readStream.format("jqueue").option("maxJobsPerTrigger", 10_000).load("s3://bucket/queue.json")
 
-Spark keeps one `ClaimReader` as long as the query runs, in a process of its own beside the driver. It claims a batch of
+Spark keeps one `ClaimReader` while the query runs, in a process of its own beside the driver. It claims a batch of
 jobs, keeps the claims alive from a thread in the background while the batch runs, and acks them in the very commit that
-claims the next batch: by then Spark has noted that the batch is done. It cannot be sooner: Spark does not tell when the
-last batch has ended, and may not tell that the query has.
+claims the next batch: by then Spark has noted that the batch is done. It cannot ack sooner: Spark does not tell when
+the last batch has ended, and may not tell that the query has.
 
-Every job reaches the query at least once. A batch that is repeated after a restart has the same number, and no job that
-it did not have before, so that a sink which passes over the batches that it has finished sees every job once, as long
-as the restart comes within `claimTimeout`; later, others may have the jobs.
+Every job reaches the query at least once. A batch that is repeated after a restart has the same number, and no new
+jobs. So a sink that skips the batches that it has finished sees every job once, if the restart comes within
+`claimTimeout`. Later, other workers may have the jobs.
 
 A query draws an id when it first starts, and its first batch is empty: its end, written into the checkpoint, holds the
-id. All claims are made under it, so that none is left behind when the driver dies between a claim and its own log.
+id. All claims are made under it, so that none is left behind if the driver dies between a claim and its own log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Answer = TypeVar("Answer")
 
 
 def open_queue(options: SourceOptions) -> DirectQueue:
-    """A queue for one query: one call acks a batch, and claims another.
+    """Return a queue object for one query. It takes a call that acks a batch and claims another.
 
     Raises:
         InvalidURLError: the URL is wrong.
@@ -63,13 +63,13 @@ def open_queue(options: SourceOptions) -> DirectQueue:
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks of a streaming source, one call at a time.
+    """The streaming source, as Spark calls it: one call at a time.
 
     It is also pickled into the tasks, which only unpack the rows that come with their partition.
 
     Args:
-        options: as given to `readStream`. What is wrong with them is said by the first call that needs them, as Spark
-            does not pass on what is raised here.
+        options: as given to `readStream`. The first call that needs them raises if they are wrong, as Spark does not
+            pass on errors that are raised here.
         schema: of the rows.
         opened: makes the queue.
     """
@@ -85,40 +85,40 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._opened = opened
         self._new_source: str | None = None
-        self._unlogged = False  # whether Spark has not noted the new id yet
+        self._unlogged = False  # True until Spark has noted the new id
         self._planned: tuple[Offset | None, list[ShippedRows]] = None, []
         self._stopped = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClaimReader, (self._given, self._schema)
 
-    # What Spark calls, in the order in which it does
+    # Methods that Spark calls, in the order of its calls
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take the jobs that are there now, and no later ones."""
+        """Take the jobs that are in the queue now, and no later ones."""
         self._have(self._claims.freeze)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How many jobs in a batch."""
+        """Return the largest number of jobs in a batch."""
         return ReadMaxRows(self._options.most_jobs)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks twice, and gets the same answer."""
+        """Return the start of a new query. Spark asks twice, and gets the same answer."""
         if self._new_source is None:
             self._new_source = self._claims.new_id()
             self._unlogged = True
         return Offset(self._new_source, 0, "").told()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Finish the batch that ends at `start`, claim the next, and say where it ends.
+        """Finish the batch that ends at `start`, claim the next, and return its end.
 
-        Called again and again, about 80 times a second while there is nothing to do.
+        Spark calls it again and again, about 80 times a second while there is nothing to do.
         """
         since = Offset.read(start)
         if since.source == self._new_source and self._unlogged:
             self._unlogged = False
             self._claims.begin(since.source)
-            if not isinstance(limit, ReadAllAvailable):  # which asks only once
+            if not isinstance(limit, ReadAllAvailable):  # with that limit, Spark asks only once
                 return start
         if not self._claims.is_due:
             return start
@@ -126,7 +126,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == since else end.told()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The jobs between two offsets, as rows. Spark asks for each action on a batch, and they shall see the same."""
+        """Return the jobs between two offsets, as rows. Each action on a batch asks, and must get the same."""
         until = Offset.read(end)
         if start == end or not until.claim:
             return []
@@ -136,15 +136,15 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(self._planned[1])
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The rows of one partition, in a task."""
+        """Return the rows of one partition, in a task."""
         assert isinstance(partition, ShippedRows)
         return partition.batches()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark says so of all batches but the last: they are acked with the next claim instead."""
+        """Do nothing: Spark does not call it for the last batch, so batches are acked with the next claim instead."""
 
     def stop(self) -> None:
-        """Send no more heartbeats. Spark does not always call it; what is claimed stays claimed either way."""
+        """Send no more heartbeats. Spark does not always call it; the claims stay either way."""
         tenant = self.__dict__.get("_tenant")
         if tenant is not None and not self._stopped:
             self._stopped = True
@@ -152,7 +152,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 tenant.run(lambda _: self._claims.stop())
             tenant.close(None)
 
-    # What they have in common
+    # Helpers of these methods
 
     @cached_property
     def _options(self) -> SourceOptions:
@@ -170,7 +170,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ClaimsOfQuery(queue, self._options)
 
     def _have(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Have something done by the thread in the background.
+        """Run a coroutine in the thread in the background.
 
         Raises:
             JQueueError: it failed. The message is one line.
@@ -192,9 +192,9 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Have Python look for no cycles meanwhile: it would go through ten thousand new jobs again and again.
+    """Pause Python's garbage collection, which would scan ten thousand new jobs again and again.
 
-    The process is Spark's, for this one source, and waits for what is done.
+    The process is Spark's, for this one source, and waits for the result.
     """
     collecting = gc.isenabled()
     gc.disable()
