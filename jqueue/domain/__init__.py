@@ -1,1 +1,1 @@
-"""What a queue is and how it may change: models, operations, errors. No I/O, no clock, no asyncio."""
+"""The model of a queue and the rules for changing it: jobs, operations, errors. No I/O, no clock, no asyncio."""

@@ -1,4 +1,4 @@
-"""Retry arithmetic: how long to wait at the most before the next try. The draw within that bound is the caller's."""
+"""Retry arithmetic: the longest time to wait before the next try. The caller draws a random time within it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ LARGEST_EXPONENT = 32
 
 
 def exponential_bound(failures: int, base: float, cap: float) -> float:
-    """The upper bound of a full-jitter backoff, in seconds.
+    """Return the upper bound of a full-jitter backoff, in seconds.
 
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
     Args:
-        failures: how often it has failed so far, from 1.
+        failures: number of failures so far, from 1.
         base: the bound after the first failure, in seconds.
         cap: the largest bound, in seconds.
     """

@@ -1,7 +1,7 @@
-"""The commit table: how a writer finds out whether a write that it got no clean answer to has landed.
+"""The commit table: it tells a writer whether a write without a clean answer has landed.
 
-Each write carries (writer id, sequence, version) in the blob. Whoever reads a later version and finds the sequence
-there knows that the write landed. Its absence is certain only while no record that young has been evicted.
+Each write carries (writer id, sequence, version) in the blob. If a later version has this sequence, the write landed.
+A missing sequence proves the opposite only while no record that young has been evicted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jqueue.domain.rates import is_long_over
 from jqueue.domain.rules import Usage
 
 FINISHED_SLACK = FINISHED_KEPT // 4
-"""So many ids more are kept before the oldest are dropped together."""
+"""Number of finished ids kept beyond `FINISHED_KEPT` before the oldest are dropped together."""
 
 
 class Verdict(Enum):
-    """What became of a write."""
+    """The fate of a write."""
 
     LANDED = "landed"
     NOT_DONE = "not done"
@@ -33,12 +33,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitId:
-    """What a write carries to be recognised by.
+    """The id of a write, by which it is recognised later.
 
     Attributes:
-        writer: the writer's id; one writer has one commit outstanding.
-        sequence: the number of this write among the writer's.
-        base_version: the version that the write was to replace.
+        writer: the writer's id. A writer has at most one commit outstanding.
+        sequence: the number of the write, counted by the writer.
+        base_version: the version that the write replaces.
     """
 
     writer: str
@@ -49,7 +49,7 @@ class CommitId:
 def next_header(
     draft: Draft, commit: CommitId, queue: str, now: datetime, cycle: float, versions_kept: int = VERSIONS_KEPT
 ) -> QueueState:
-    """The header of the version that a commit makes: its record in the table, and what is too old dropped.
+    """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
     Args:
         draft: the draft to be committed; it is not changed.
@@ -57,10 +57,10 @@ def next_header(
         queue: the queue's id.
         now: the time of the commit.
         cycle: seconds that the writer takes to read and write the blob once.
-        versions_kept: who is among so many versions is not forgotten for its age.
+        versions_kept: number of latest versions whose writers are not forgotten for their age.
 
     Raises:
-        InvalidBlobError: the version cannot grow any more.
+        InvalidBlobError: the version can no longer grow.
     """
     if commit.base_version >= LARGEST:
         raise InvalidBlobError(
@@ -104,7 +104,7 @@ def next_header(
 
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
-    """The claims that count against a rate, without those that count by nobody's clock any more."""
+    """Return the claims counted for rate limits, without the entrypoints whose claims no longer count by any clock."""
     if not header.recent:
         return header.recent
     recent = {}
@@ -116,7 +116,7 @@ def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
 
 
 def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:
-    """The transactions that may still be repeated. If they are too many, those that would go first go."""
+    """Return the transactions that are still remembered. If they are too many, the first to expire are dropped."""
     if not header.transactions:
         return header.transactions
     kept = {app_id: record for app_id, record in header.transactions.items() if record.until > now}
@@ -127,10 +127,15 @@ def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]
 
 
 def recognise(header: QueueState, commit: CommitId) -> Verdict:
-    """What became of a write, by a version read after the object's etag had moved from the one that it named."""
+    """Return the fate of a write.
+
+    Args:
+        header: a version read after the object's etag had changed from the etag that the write named.
+        commit: the id of the write.
+    """
     record = header.commits.get(commit.writer)
     if header.version < commit.base_version:
-        return Verdict.UNKNOWABLE  # an older version was put back: the write may have landed before that
+        return Verdict.UNKNOWABLE  # an older version was restored: the write may have landed before that
     if record is not None and record.sequence == commit.sequence:
         return Verdict.LANDED
     return Verdict.UNKNOWABLE if header.evicted_through > commit.base_version else Verdict.NOT_DONE

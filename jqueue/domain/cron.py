@@ -1,8 +1,7 @@
-"""When cron entries are due. The library cronsim reads the expressions; what is missed and what clocks skip is ours.
+"""The times of cron entries. The library cronsim reads expressions; this module handles missed and repeated times.
 
-Daylight saving time is dealt with as in Debian's cron: an entry for a certain time of the day that the clocks skip is
-due at the moment of the change, and one for an hour that comes twice is due once. An entry with `*` for its hour or
-minute goes by the time that passes.
+Daylight saving time is handled as in Debian's cron. If the clocks skip an entry's time of day, it is due at the moment
+of the change. If its hour comes twice, it is due once. An entry with `*` for its hour or minute follows elapsed time.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from jqueue.domain.errors import InvalidJobError, shown
 
 
 def check_cron(expression: object, timezone: object) -> None:
-    """Refuse what no clock will ever meet.
+    """Check a cron expression and its time zone.
 
     Raises:
-        InvalidJobError: the expression or the name of the time zone is wrong.
+        InvalidJobError: the expression or the name of the time zone is wrong, or no time matches the expression.
     """
     if not isinstance(expression, str) or not isinstance(timezone, str):
         raise InvalidJobError("a cron expression and the name of its time zone must be str")
@@ -39,10 +38,10 @@ def check_cron(expression: object, timezone: object) -> None:
 
 @lru_cache(maxsize=4096)
 def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
-    """The first time after a moment at which an entry is due, in UTC. Cheap if it was asked before.
+    """Return the first time after `moment` at which an entry is due, in UTC. Repeated calls are answered from a cache.
 
     Raises:
-        InvalidJobError: the entry cannot be understood here.
+        InvalidJobError: this machine cannot read the expression or the time zone, or the entry is never due.
     """
     check_cron(expression, timezone)
     for found in _times_after(expression, timezone, moment):
@@ -51,19 +50,19 @@ def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
 
 
 def last_until(expression: str, timezone: str, due: datetime, moment: datetime) -> datetime:
-    """The last time until a moment at which an entry was due, in UTC.
+    """Return the last time, not after `moment`, at which an entry was due, in UTC.
 
     Args:
-        expression: of the entry.
-        timezone: in which it is meant.
-        due: a time at which it was due, not after the moment.
-        moment: until when.
+        expression: the cron expression of the entry.
+        timezone: IANA name of the expression's time zone.
+        due: a time at which the entry was due, not after `moment`.
+        moment: the latest time to return.
 
     Raises:
-        InvalidJobError: the entry cannot be understood here.
+        InvalidJobError: this machine cannot read the expression or the time zone.
     """
     check_cron(expression, timezone)
-    last, until = due, moment  # it is not after `until`
+    last, until = due, moment  # the result is in [last, until]
     while until - last > timedelta(seconds=1):
         middle = last + (until - last) / 2
         found = next(_times_after(expression, timezone, middle), None)
@@ -76,9 +75,9 @@ def last_until(expression: str, timezone: str, due: datetime, moment: datetime) 
 
 
 def _times_after(expression: str, timezone: str, moment: datetime) -> Iterator[datetime]:
-    """The times after a moment at which an entry is due, in UTC.
+    """Yield the times after `moment` at which an entry is due, in UTC.
 
-    In the hour that comes twice, the library may answer with times of the first one while it is the second.
+    In an hour that comes twice, the library may return times of the first pass during the second. They are left out.
     """
     last = moment
     try:

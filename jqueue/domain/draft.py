@@ -1,8 +1,8 @@
-"""The working copy of a state: what operations change, with an undo for everything.
+"""The working copy of a state, which operations change and which can undo every change.
 
-A `QueueState` is a value; making a new one for each of a thousand operations would cost a thousand copies. A `Draft`
-is one state opened for change: jobs by id, the orders in which they are served, and a journal that can take back
-any change since a savepoint. To its user it is as good as a value: what is rolled back was never there.
+A `QueueState` is a value. A new one for each of a thousand operations would cost a thousand copies. A `Draft` is one
+state opened for change: jobs by id, the orders in which they are served, and a journal that can undo any change since a
+savepoint. A rollback leaves no trace.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ UNNAMED_CLAIM = "this queue object did not hand it out, or several, or has ended
 
 
 class Draft:
-    """A state opened for change: its header, its jobs, and the journal of what was changed.
+    """A state opened for change: its header, its jobs, and the journal of its changes.
 
-    Reading is by attribute; changing is by `move` (a job), `note` and `forget` (an entry of a table of the header) and
-    by the methods for its other fields. All of it can be undone.
+    Read its attributes. Change a job by `move`, an entry of a table in the header by `note` and `forget`, and the other
+    fields by their methods. All these changes can be undone.
 
     Attributes:
         header: everything but the jobs and the lines set aside.
-        jobs: every job by id, and what finds them.
-        base_bytes: what jobs, and keys held after their acks, take of the blob that the draft was opened from. What
-            is finished and who has committed does not count: no call could make room there.
-        added_bytes: an estimate of what the jobs enqueued since then will add.
-        placed: jobs that were encoded before, and are in the draft as nothing but their lines. Once they are committed,
-            a draft that knows them is opened from the blob.
+        jobs: every job by id, with the indexes.
+        base_bytes: bytes that jobs, keys held after acks, and cron entries take in the blob that the draft was opened
+            from. Finished ids and the writers' commits do not count, because no call could make room there.
+        added_bytes: estimate of the bytes that the changes since then add.
+        placed: jobs that were encoded elsewhere; the draft has only their lines. Once they are committed, a draft that
+            has the jobs is opened from the blob.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
@@ -62,10 +62,10 @@ class Draft:
         self._set_aside = lines
         self.aside_keys = frozenset(line.key for line in lines)
 
-    # What operations read
+    # Reading, for operations
 
     def get(self, job_id: str) -> Job:
-        """The job with this id.
+        """Return the job with this id.
 
         Raises:
             JobNotFoundError: there is none.
@@ -76,11 +76,11 @@ class Draft:
         return job
 
     def held(self, claim: Claim) -> Job:
-        """The job, if this claim on it is the current one. Attempt 0 stands for a claim that the caller cannot name.
+        """Return the job of a claim that is current. Attempt 0 stands for a bare id for which no claim was found.
 
         Raises:
-            ClaimLostError: it is not.
-            JobNotFoundError: there is no such job, and the caller could not name a claim either.
+            ClaimLostError: the claim is not current.
+            JobNotFoundError: the attempt is 0, and there is no such job.
         """
         if claim.attempt == 0:
             self.get(claim.job_id)
@@ -97,42 +97,48 @@ class Draft:
         return job
 
     def next_sequence(self) -> int:
-        """A place behind every job there is."""
+        """Return the sequence number of a place behind all jobs."""
         self.jobs.last_sequence += 1
         return self.jobs.last_sequence
 
     def key_holder(self, key: str, now: datetime) -> str | None:
-        """The id of the job that holds a unique key: a live one, or one acked while its key is kept; else None."""
+        """Return the id of the job that holds a unique key, live or acked within `unique_for`; None if none does."""
         if key in self.jobs.keys_held:
             return self.jobs.keys_held[key]
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
     def take_ready(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
-        """The next job to claim, by priority, then by sequence; None if there is none. O(log n). Move it at once."""
+        """Return the next job to claim, by priority, then by sequence; None if there is none.
+
+        It costs O(log n). The caller must move the job at once.
+        """
         return self.jobs.order.take(entrypoints, now)
 
     def next_due(self) -> datetime | None:
-        """When something becomes ready that was not when jobs were last looked for; None if nothing is scheduled."""
+        """Return the next time after the last `take_ready` at which something is due; None if nothing is scheduled."""
         return self.jobs.order.next_due()
 
     def outlived(self, now: datetime) -> Job | None:
-        """A job that has expired, or was kept for long enough; None if there is none. Move it before asking again."""
+        """Return a job that has expired or was kept for long enough; None if there is none.
+
+        The caller must move it before it asks for the next.
+        """
         return self.jobs.order.outlived(now)
 
-    # What operations do
+    # Changing, for operations
 
     def move(self, job: Job | None, verb: Verb, after: Job | None, status: JobStatus | None) -> None:
         """Change one job, along the transition table.
 
         Args:
-            job: the job as it is; None if it is new.
-            verb: what is being done to it.
-            after: the job as it shall be; None if it leaves the queue.
-            status: where the table says that it goes; None and COMPLETED leave the queue.
+            job: the current value of the job; None if it is new.
+            verb: the action.
+            after: its new value; None if it leaves the queue.
+            status: its new status in the transition table: None if it leaves the queue, COMPLETED if it was acked.
 
         Raises:
-            AssertionError: the table does not have this change: an operation is wrong, not its caller.
+            AssertionError: the table does not have this change. This is a bug of the operation, not of its caller.
         """
         before = None if job is None else job.status
         if status not in TRANSITIONS.get((before, verb), ()):
@@ -149,15 +155,15 @@ class Draft:
                 self.note_floor(job.attempt)
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
-        """Set an entry of a table of the header."""
+        """Set an entry of a table in the header."""
         self._journal.set(table, key, value)
 
     def forget(self, table: MutableMapping[str, Any], key: str) -> None:
-        """Drop an entry of a table."""
+        """Drop an entry of a table in the header."""
         self._journal.drop(table, key)
 
     def note_floor(self, attempt: int) -> None:
-        """Raise the attempt from which a reused id goes on."""
+        """Set the attempt above which a reused id starts."""
         self._journal.assign(self.header, "attempt_floor", attempt)
 
     @property
@@ -166,17 +172,17 @@ class Draft:
         return self.base_bytes + self.added_bytes
 
     def note_added(self, size: int) -> None:
-        """Count the size of what was added."""
+        """Add bytes to `added_bytes`; below 0 they are taken off."""
         self._journal.assign(self, "added_bytes", self.added_bytes + size)
 
     def place(self, jobs: EncodedJobs, now: datetime) -> None:
-        """Add jobs that were encoded before, with places behind every job there is."""
+        """Add jobs that were encoded elsewhere, with places behind all other jobs."""
         placed = PlacedJobs(jobs, self.jobs.last_sequence + 1, now)
         self.jobs.last_sequence += jobs.jobs
         self._journal.assign(self, "placed", (*self.placed, placed))
 
     def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
-        """Set what holds the jobs of an entrypoint back. From then on, older versions of jqueue must not touch it."""
+        """Set the limits and the pause of an entrypoint. Versions that do not know limits then refuse the blob."""
         header = self.header
         if rules == header.entrypoints.get(entrypoint, EntrypointRules()):
             return
@@ -190,13 +196,13 @@ class Draft:
         self.jobs.order.rules_changed()
 
     def set_settings(self, settings: QueueSettings) -> None:
-        """Set what holds for the queue as a whole."""
+        """Set the settings of the queue as a whole."""
         if settings != self.header.settings:
             self._journal.assign(self.header, "settings", settings)
             self._share_settings()
 
     def require(self, feature: str) -> None:
-        """Have the blob refused by versions of jqueue that do not know a feature."""
+        """Make versions of jqueue that do not know a feature refuse the blob."""
         if feature not in self.header.critical:
             self._journal.assign(self.header, "critical", (*self.header.critical, feature))
 
@@ -204,15 +210,15 @@ class Draft:
         """Ask for a commit although nothing changed."""
         self._journal.changed = True
 
-    # What holds several operations together
+    # Savepoints, undo and commit
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to commit."""
+        """True if there is anything to commit."""
         return self._journal.changed
 
     def moved_jobs(self) -> dict[str, list[Job | None]]:
-        """What each job that changed since the last `settle` has been, from before to now; None: not there."""
+        """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
         stages: dict[str, list[Job | None]] = {}
         for place, job_id, old in self._journal.entries:
             if place is self.jobs:
@@ -222,32 +228,32 @@ class Draft:
         return stages
 
     def savepoint(self) -> tuple[int, bool, int]:
-        """A mark to come back to."""
+        """Return a mark for `rollback`."""
         return len(self._journal.entries), self._journal.changed, self.jobs.last_sequence
 
     def rollback(self, savepoint: tuple[int, bool, int] | None = None) -> None:
-        """Take back every change since the savepoint, or since the last `settle`."""
+        """Undo every change since the savepoint, or since the last `settle`."""
         mark, changed, last_sequence = savepoint or (0, False, self._settled_sequence)
         header, settings = self.header, False
         for place, key in self._journal.undo(mark):
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
         self._journal.changed = changed
-        self.jobs.last_sequence = last_sequence  # in the end: putting a job back may raise it
+        self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
             self._share_settings()
             self.jobs.order.rules_changed()
 
     def restore(self, name: str, old: Any) -> None:
-        """Put an attribute back: see `Journal`."""
+        """Restore the old value of an attribute: see `Journal`."""
         setattr(self, name, old)
 
     def measure(self, job_bytes: int) -> None:
-        """Count anew what the blob holds, of which the lines take so many bytes."""
+        """Compute `base_bytes` again, given the bytes that the lines of jobs take, and set `added_bytes` to 0."""
         self.base_bytes = bytes_taken(job_bytes, self.header.holds, self.header.schedules)
         self.added_bytes = 0
 
     def settle(self) -> None:
-        """Make every change since the last `settle` permanent: it was committed."""
+        """Make every change since the last `settle` permanent, because it was committed."""
         self._journal.settle()
         self._settled_sequence = self.jobs.last_sequence
         self.jobs.pack()
@@ -255,7 +261,7 @@ class Draft:
     # Opening and closing
 
     def take_header(self, header: QueueState) -> None:
-        """Take over everything but the jobs and the lines set aside, tables and all. Cannot be undone."""
+        """Take over another header. Its tables become the draft's. Cannot be undone."""
         self.header = Header(header)
         if self.jobs.last_sequence < header.last_sequence <= PLACES:
             self.jobs.last_sequence = header.last_sequence
@@ -266,7 +272,7 @@ class Draft:
         self.jobs.order.take_settings(header.settings, header.entrypoints, header.recent, header.schedules)
 
     def load(self, changed: Iterable[Job], removed: Iterable[str] = ()) -> None:
-        """Take over jobs as another writer left them. Cannot be undone."""
+        """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""
         for job_id in removed:
             self.jobs.remove(job_id)
         for job in changed:
@@ -274,7 +280,7 @@ class Draft:
         self.settle()
 
     def renumber(self) -> list[Job]:
-        """Give all sequence numbers anew if one has become too large; returns those jobs. Cannot be undone."""
+        """Renumber all jobs if a sequence number has become too large, and return them. Cannot be undone."""
         if self.jobs.last_sequence <= PLACES:
             return []
         jobs = renumbered(self.jobs.values())
@@ -283,7 +289,7 @@ class Draft:
         return jobs
 
     def freeze(self) -> QueueState:
-        """The draft as a value."""
+        """Return the draft as a value."""
         return QueueState.model_construct(
             jobs=tuple(self.jobs.values()),
             last_sequence=self.jobs.last_sequence if self.changed else self.header.told_sequence,

@@ -1,4 +1,4 @@
-"""Durations are `timedelta` or seconds, everywhere; inside, they are seconds."""
+"""Durations: callers give a `timedelta` or seconds; inside, all are seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST = 100 * 366 * 86400.0
 
 
 def to_seconds(what: str, value: object) -> float:
-    """A duration in seconds.
+    """Return a duration in seconds.
 
     Raises:
-        InvalidJobError: it is negative, endless, or not a duration.
+        InvalidJobError: the value is negative, longer than a century, or not a duration.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
@@ -32,10 +32,10 @@ def to_seconds(what: str, value: object) -> float:
 
 
 def check_time(what: str, value: object) -> datetime:
-    """A time that says its zone.
+    """Return a time that has a time zone.
 
     Raises:
-        InvalidJobError: it does not, or it is not a datetime.
+        InvalidJobError: the value is not a datetime, has no time zone, or is out of range.
     """
     if not isinstance(value, datetime):
         raise InvalidJobError(f"{what} must be a datetime, got {type(value).__name__}")

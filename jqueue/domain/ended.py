@@ -1,4 +1,4 @@
-"""The jobs that wait for nothing more, dead or completed: found without looking at the others, and kept for a time."""
+"""An index of the dead and completed jobs: it finds them without looking at the others, and says when each may go."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class EndedJobs:
 
     Args:
         jobs: the table.
-        settings: say how long dead jobs are kept.
+        settings: the queue's settings, which say how long dead jobs are kept.
 
     Attributes:
-        retained: those that are kept for a time only, by its end.
+        retained: heap of the jobs that are kept for a limited time, the first to go first.
     """
 
     def __init__(self, jobs: JobTable, settings: QueueSettings) -> None:
@@ -28,27 +28,27 @@ class EndedJobs:
         self.keep_by(settings)
 
     def keep_by(self, settings: QueueSettings) -> None:
-        """Find out anew until when each is kept."""
+        """Apply new settings: compute again until when each job is kept."""
         self._settings = settings
         self.retained = LazyHeap(self._is_retained)
         for job_id in itertools.chain(*self._ids.values()):
             self._retain(self._jobs[job_id])
 
     def enter(self, job: Job) -> None:
-        """Take a job in."""
+        """Add a job."""
         self._ids[job.status][job.id] = None
         self._retain(job)
 
     def leave(self, job: Job) -> None:
-        """Forget a job."""
+        """Remove a job."""
         del self._ids[job.status][job.id]
 
     def having(self, status: JobStatus) -> list[Job]:
-        """The jobs of a status."""
+        """Return the jobs of a status, dead or completed."""
         return [self._jobs[job_id] for job_id in self._ids[status]]
 
     def kept_until(self, job: Job) -> datetime | None:
-        """When a job that waits for nothing more may go; None if never."""
+        """Return the time from which a dead or completed job may be removed; None if never."""
         if job.status is JobStatus.COMPLETED:
             return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
         if job.status is JobStatus.DEAD and self._settings.dead_retention is not None:
@@ -67,5 +67,5 @@ class EndedJobs:
 def _later(moment: datetime, seconds: float) -> datetime:
     try:
         return moment + timedelta(seconds=seconds)
-    except OverflowError:  # by hand
+    except OverflowError:  # a blob edited by hand
         return datetime.max.replace(tzinfo=UTC)

@@ -1,11 +1,11 @@
 """Every error that jqueue raises, under one base class.
 
-What matters to a caller is what happened to the operation, so that is what the classes say:
+The class tells the caller the fate of the operation:
 
 * certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `QueueFullError`,
   `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
-* a result that is not to be had: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
-* perhaps done, at most once: `UnknownOutcomeError`, which can be asked later;
+* no result to return: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
+* perhaps done, at most once: `UnknownOutcomeError`, whose `resolve` finds out later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
 
 No message carries a payload.
@@ -18,14 +18,14 @@ from datetime import timedelta
 from typing import Any
 
 SHOWN = 80
-"""So much of a value is shown in an error."""
+"""Number of characters of a value that an error shows."""
 
 
 def shown(value: object) -> str:
-    """A value as an error may show it: printable, and not long."""
+    """Return a value as an error may show it: printable, and at most about `SHOWN` characters long."""
     try:
         text = repr(value)
-    except Exception:  # a number of more than 4300 digits, or somebody's own class
+    except Exception:  # a number of more than 4300 digits, or a class of the caller's
         return f"<{type(value).__name__}>"
     text = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
     return text if text.isprintable() else ascii(text)
@@ -40,11 +40,11 @@ class InvalidJobError(JQueueError, ValueError):
 
 
 class InvalidURLError(JQueueError, ValueError):
-    """The URL of a queue is wrong. The message says what about it, and shows a right one, but nothing of it."""
+    """The URL of a queue is wrong. The message says why and shows a correct one, but quotes nothing of the URL."""
 
 
 class MissingFolderError(InvalidURLError):
-    """The URL or path names a file in a folder that does not exist. The message names the folder, and what to do.
+    """The URL or path names a file in a folder that does not exist. The message names the folder and a remedy.
 
     Attributes:
         folder: its path.
@@ -63,7 +63,7 @@ class QueueFullError(JQueueError):
 
 
 class QueueClosedError(JQueueError):
-    """The queue is not open: not entered yet, or left already. Nothing changed."""
+    """The queue is not open: its `async with` has not begun, or has ended. Nothing changed."""
 
 
 class DuplicateJobError(JQueueError):
@@ -71,7 +71,7 @@ class DuplicateJobError(JQueueError):
 
     Attributes:
         unique_key: the key that is taken.
-        job_id: the id of the job that holds it. If the very call that failed enqueued it, it is undone.
+        job_id: the id of the job that holds it. If the failed call itself enqueued that job, it was undone.
     """
 
     def __init__(self, unique_key: str, job_id: str, reason: str = "a live job holds it") -> None:
@@ -81,10 +81,10 @@ class DuplicateJobError(JQueueError):
 
 
 class JobNotFoundError(JQueueError):
-    """No such job in the queue.
+    """No job in the queue has this id.
 
     Attributes:
-        job_id: the id that was asked for.
+        job_id: the requested id.
     """
 
     def __init__(self, job_id: str, message: str | None = None) -> None:
@@ -93,11 +93,11 @@ class JobNotFoundError(JQueueError):
 
 
 class JobStateError(JQueueError):
-    """The job is there, but not in a state in which this can be done to it. Nothing changed.
+    """The job is in the queue, but its status does not allow the operation. Nothing changed.
 
     Attributes:
-        job_id: the job that was meant.
-        status: the status that it has.
+        job_id: the id of the job.
+        status: its current status.
     """
 
     def __init__(self, job_id: str, status: str, reason: str) -> None:
@@ -110,9 +110,9 @@ class ClaimLostError(JobNotFoundError):
     """The caller does not hold the job's current claim. Nothing changed.
 
     Attributes:
-        job_id: the job that was meant.
-        attempt: the attempt of the claim that was presented; None when a bare id matched no claim.
-        ended_here: True when this very claim was ended through the same queue object, by an ack or a nack.
+        job_id: the id of the job.
+        attempt: the attempt of the caller's claim; None if the caller gave a bare id that matched no claim.
+        ended_here: True if the same queue object ended this claim before, by an ack or a nack.
     """
 
     def __init__(self, job_id: str, attempt: int | None = None, reason: str = "", *, ended_here: bool = False) -> None:
@@ -134,11 +134,11 @@ class JobCancelledError(ClaimLostError):
 
 
 class JobFailedError(JQueueError):
-    """A result was waited for, and the job is dead.
+    """The job whose result the caller awaited is dead.
 
     Attributes:
-        job_id: the job.
-        error: the last error that was recorded with it, if any.
+        job_id: the id of the job.
+        error: the last error recorded with it, if any.
     """
 
     def __init__(self, job_id: str, error: str | None, dropped: int = 0) -> None:
@@ -149,11 +149,11 @@ class JobFailedError(JQueueError):
 
 
 class ResultNotKeptError(JQueueError):
-    """A result was asked for, of a job that has finished and left none. `enqueue(keep_result=...)` keeps it.
+    """The job has finished, but its result is not in the queue. `enqueue(keep_result=...)` keeps results.
 
     Attributes:
-        job_id: the job.
-        dropped: bytes of a result for which the queue had no room; 0 if it was not to be kept, or not any more.
+        job_id: the id of the job.
+        dropped: bytes of a result that the queue had no room for; 0 if it was not to be kept, or is no longer.
     """
 
     def __init__(self, job_id: str, dropped: int = 0) -> None:
@@ -169,10 +169,10 @@ class ResultNotKeptError(JQueueError):
 
 
 class ResultTimeoutError(JQueueError, TimeoutError):
-    """A result was waited for, and the job has not finished in time. It goes on.
+    """The caller stopped waiting for a result: the job has not finished in time. The job goes on.
 
     Attributes:
-        job_id: the job.
+        job_id: the id of the job.
     """
 
     def __init__(self, job_id: str, seconds: float) -> None:
@@ -181,21 +181,21 @@ class ResultTimeoutError(JQueueError, TimeoutError):
 
 
 class CASConflictError(JQueueError):
-    """A conditional write was refused: the object is not what the caller last read.
+    """A conditional write was refused: the object has changed since the caller read it.
 
-    Storage adapters raise it; the queues retry it, and let it out only when `max_retries` was set and used up.
+    Storage adapters raise it. The queues retry, and raise it only if `max_retries` was set and is used up.
     """
 
 
 class StorageError(JQueueError):
-    """The store failed, or what it holds cannot be used.
+    """The store failed, or its content cannot be used.
 
-    An adapter that raises this class itself says no more than "it failed": the queues retry it until the deadline.
+    If an adapter raises this class itself, not a subclass, the queues retry until the deadline.
 
     Attributes:
-        cause: the exception underneath, if there was one.
-        nothing_written: True if an adapter is certain that the write it was asked for did not happen and cannot happen
-            later. The operation is then not done, and its outcome is never unknown.
+        cause: the original exception, if there was one.
+        nothing_written: True if an adapter is certain that its write did not happen and cannot happen later. The
+            operation is then not done, and its outcome is never unknown.
     """
 
     nothing_written = False
@@ -218,7 +218,7 @@ class InvalidBlobError(StorageFatalError):
 
 
 class BlobMissingError(StorageFatalError):
-    """The object was there and is gone. That is never taken for an empty queue."""
+    """The object existed and is gone. This is never treated as an empty queue."""
 
 
 class DeadlineExceededError(StorageError, TimeoutError):
@@ -226,10 +226,10 @@ class DeadlineExceededError(StorageError, TimeoutError):
 
 
 class UnknownOutcomeError(StorageError):
-    """The operation was sent, and it cannot be said yet whether it took effect: at most once, in any case.
+    """The operation was sent, and its outcome is not known yet. It takes effect at most once.
 
     Attributes:
-        job_ids: the jobs that the operation was about (for an enqueue, the ids that the jobs have if it landed).
+        job_ids: the ids of the operation's jobs (for an enqueue, the ids that the new jobs have if it landed).
     """
 
     def __init__(
@@ -246,17 +246,17 @@ class UnknownOutcomeError(StorageError):
         self._convert: Callable[[Any], Any] = lambda results: results
 
     async def resolve(self, timeout: timedelta | float | None = None) -> Any:
-        """Find out what became of the operation, and return its result if it took effect.
+        """Find out the outcome of the operation, and return its result if it took effect.
 
         Args:
-            timeout: how long to try, in seconds or as a timedelta; the queue's deadline by default.
+            timeout: seconds or timedelta to keep trying; the queue's deadline by default.
 
         Returns:
-            What the operation would have returned. A dequeue's claims were handed back meanwhile: an empty list.
+            The operation's own result. A dequeue returns an empty list: its claims have been handed back.
 
         Raises:
             DeadlineExceededError: it certainly did not take effect, and never will.
-            UnknownOutcomeError: it still cannot be said (this error again).
+            UnknownOutcomeError: the outcome is still not known. This is the same error again.
         """
         if self._resolver is None:
             raise self
@@ -267,6 +267,6 @@ class UnknownOutcomeError(StorageError):
             raise self from error.__cause__
 
     def returning(self, convert: Callable[[Any], Any]) -> UnknownOutcomeError:
-        """The same error, whose resolution is turned by a function into what the call returns."""
+        """Set the function that turns the operation's results into the call's result, and return this error."""
         self._convert = convert
         return self

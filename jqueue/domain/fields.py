@@ -1,4 +1,4 @@
-"""What the fields of a queue's values are made of: how each is read, checked and written, and how large numbers get."""
+"""The field types of a queue's values: rules to read, check and write each, and the largest numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COUNT_MAX = 2**63 - 1
 """The largest whole number that a blob may hold."""
 
 LARGEST = 2**53
-"""The largest version, attempt and number of failures. None grows beyond: what could not be read is not written."""
+"""The largest version, attempt and number of failures. None grows beyond, so that all can be read back."""
 
 
 class FrozenHeaders(dict[str, str]):
-    """A job's headers: a mapping that can be read, compared and hashed, and not changed."""
+    """A job's headers: an immutable, hashable mapping."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a job's headers cannot be changed; pass new ones to enqueue")
@@ -40,7 +40,7 @@ NO_HEADERS = FrozenHeaders()
 
 
 def _to_payload(value: object) -> object:
-    """Bytes-like stays as it is; text is base64, as in the blob."""
+    """Return a payload as bytes. Text is base64, as in the blob."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
@@ -54,11 +54,11 @@ def _to_payload(value: object) -> object:
 
 
 def _to_utc(value: object) -> object:
-    """A time without a zone, as foreign blobs have them, is UTC."""
+    """Return a time in UTC. A time without a zone, as in foreign blobs, is taken as UTC."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
-        except ValueError:  # its text shows the value
+        except ValueError:  # not passed on: its message shows the value
             raise ValueError("a time must be an ISO 8601 text") from None
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

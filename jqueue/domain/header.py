@@ -1,4 +1,4 @@
-"""What a queue's object says besides its jobs, opened for change."""
+"""The header of a queue's object (everything but its jobs), opened for change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jqueue.domain.models import CommitRecord, KeyHold, QueueState, TransactionR
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 
 TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "transactions")
-"""The tables of a state that are changed in place."""
+"""Names of the tables of a state that are changed in place."""
 
 
 class Header:
-    """The fields of a `QueueState` but the jobs, under their names there. The tables are the draft's own.
+    """The fields of a `QueueState` except jobs and lines set aside. `last_sequence` is `told_sequence` here.
 
     Args:
-        state: where they are taken from; its tables become the draft's.
+        state: the state that it takes them from. Its tables become the draft's, and are changed in place.
     """
 
     __slots__ = (
@@ -55,11 +55,11 @@ class Header:
         self.extra = state.extra
 
     def restore(self, name: str, old: Any) -> None:
-        """Put a field back: see `Journal`."""
+        """Restore the old value of a field: see `Journal`."""
         setattr(self, name, old)
 
     def values(self) -> dict[str, Any]:
-        """The fields of a state, but for its jobs and its last sequence number, with tables of its own."""
+        """Return the fields for a state, with copies of the tables; jobs and the last sequence number are left out."""
         tables = {name: dict(getattr(self, name)) for name in TABLES}
         return {
             "version": self.version,

@@ -1,4 +1,4 @@
-"""The jobs of a draft with what finds them: the next one, those in progress, the holders of unique keys."""
+"""The jobs of a draft and their indexes: the next job, the jobs in progress, the holders of unique keys."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.order import Order
 
 KEY_HOLDERS = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
-"""Only these hold their unique key."""
+"""The statuses in which a job holds its unique key."""
 
 
 class IndexedJobs(JobTable):
-    """Every job by id. `put` and `remove` keep the indexes in step.
+    """Every job by id. `put` and `remove` keep the indexes up to date.
 
     Attributes:
-        order: the orders in which they are served, and what holds them back.
-        claimed: the ids of the jobs in progress.
-        keys_held: who holds each unique key, by the key.
-        dirty: ids whose line in the blob may differ from the job; whoever encodes clears it.
-        claims_moved: ids whose claim may have begun, moved or ended; whoever watches claims clears it.
-        last_sequence: the highest sequence number that any job was given, by anybody.
+        order: the orders in which jobs are served, and the limits that hold them back.
+        claimed: ids of the jobs in progress.
+        keys_held: id of the job that holds each unique key, by the key.
+        dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
+        claims_moved: ids of jobs whose claim may have begun, moved or ended. The code that watches claims clears it.
+        last_sequence: the highest sequence number given to any job, by any writer.
     """
 
     __slots__ = ("claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order")
@@ -37,11 +37,11 @@ class IndexedJobs(JobTable):
         self.last_sequence = 0
 
     def put(self, job: Job, before: Job | None = None) -> None:
-        """Put a job in its places, out of the ones that it had. Heaps find out by themselves.
+        """Add a job or replace it, in the table and in the indexes. Heaps drop its old entries by themselves.
 
         Args:
-            job: as it shall be.
-            before: as it is, if the caller knows it.
+            job: the new value of the job.
+            before: its value until now, if the caller knows it.
         """
         job_id = job.id
         before = self._leave(job_id, before)
@@ -56,23 +56,23 @@ class IndexedJobs(JobTable):
         self.order.changed(before, job)
 
     def remove(self, job_id: str, before: Job | None = None) -> None:
-        """Take a job out of all its places, if it is there."""
+        """Remove a job from the table and the indexes, if it is there."""
         before = self._leave(job_id, before)
         self.entries.pop(job_id, None)
         self.order.changed(before, None)
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Put a job back as it was: see `Journal`."""
+        """Restore the old value of a job: see `Journal`."""
         if old is ABSENT:
             self.remove(job_id)
         else:
             self.put(old)
 
     def put_waiting(self, job_id: str, entry: Packed) -> bool:
-        """Take over a packed job that nobody here knows, and that waits for nothing but its turn: `put`, much faster.
+        """Add a packed job that is not in the table and waits only for its turn: like `put`, much faster.
 
         Returns:
-            Whether it is one, and has been taken over.
+            True if it is such a job, and was added.
         """
         place = place_of(entry)
         if place is None or not place[1] or job_id in self.entries:
@@ -84,7 +84,7 @@ class IndexedJobs(JobTable):
         return True
 
     def _leave(self, job_id: str, before: Job | None) -> Job | None:
-        """Take a job out of the indexes that name it. Returns it as it was."""
+        """Remove a job from the indexes that name it, and return its value until now."""
         self.dirty[job_id] = None
         if before is None and job_id in self.entries:
             before = unpacked(job_id, self.entries[job_id])

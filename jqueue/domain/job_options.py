@@ -1,9 +1,9 @@
-"""The options of a job, each said once: name, type, default, check, size, field, capability, and a line of words.
+"""The options of a job, each defined once: name, type, default, check, size, field, capability and description.
 
-Each option is one line of a `TypedDict`, so that type checkers and editors know it wherever options are passed on as
-`**options: Unpack[EnqueueOptions]`. The `Option` in its `Annotated` says the rest. The verbs, `Enqueue`, cron entries,
-staged jobs, Spark's columns, the fields that older formats lack and the tables in the docs are made of this list, or
-a test holds them against it.
+Each option is one entry of a `TypedDict`, so that type checkers and editors know it wherever options are passed on as
+`**options: Unpack[EnqueueOptions]`. The `Option` in its `Annotated` has the rest. The verbs, `Enqueue`, cron entries,
+staged jobs, Spark's columns, the fields that older formats lack and the tables in the docs are made from this list,
+or a test compares them with it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Check = Callable[[str, Any, Limits], Any]
-"""Takes the name of an option, the value given and the queue's limits. Returns the value to store, or raises."""
+"""A check takes the name of an option, the value given and the queue's limits. It returns the value to store."""
 
 OnConflict = Literal["return", "raise", "replace"]
-"""What an enqueue does when its unique key is taken."""
+"""The answer of an enqueue whose unique key is taken."""
 
 CONFLICTS = get_args(OnConflict)
 
@@ -60,7 +60,7 @@ def _conflict(name: str, value: object, limits: Limits) -> object:
 
 
 def check_conflict(value: object) -> object:
-    """One of the three things that an enqueue can do when its unique key is taken.
+    """Return the value if it is one of `CONFLICTS`.
 
     Raises:
         InvalidJobError: it is none of them.
@@ -83,21 +83,21 @@ SAME = "the field of the same name"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """All there is to say of one option.
+    """The definition of one option.
 
     Attributes:
-        words: what it does, in a line.
-        check: checks a value, and makes of it the value to store.
+        words: its description, one line.
+        check: checks a given value, and returns the value to store.
         default: the value if it is not given.
-        name: as it is given; filled in from the list that it stands in.
-        type: of the values that callers give; filled in as well.
+        name: its name as callers give it; taken from the `TypedDict` that defines it.
+        type: the type of the values that callers give; taken from there as well.
         field: the field of the job, and of its line in the blob, that holds it; None if the job does not keep it.
         unset: the value of that field if the option was not given.
-        size: number of bytes that the stored value takes in the blob, if that counts.
-        capability: what a queue must be able to do: see `Capabilities`. None: every queue takes it.
-        needs: another option, without which it means nothing.
-        excludes: another option, which must not be given as well.
-        in_bulk: True if jobs that are staged for a bulk enqueue may have it. It is a column of Spark's then.
+        size: returns the number of bytes that a stored value takes in the blob; None if it is not counted.
+        capability: the capability that a queue needs to take it: see `Capabilities`. None: every queue takes it.
+        needs: another option that must be given too.
+        excludes: another option that must not be given too.
+        in_bulk: True if jobs that are staged for a bulk enqueue may have it. Spark then has a column for it.
     """
 
     words: str
@@ -115,13 +115,13 @@ class Option:
 
     @property
     def kind(self) -> type:
-        """The type of its values, without None and without the other forms of a duration: `timedelta` stands for it."""
+        """The type of its values, without None. For a duration it is `timedelta`, without the numbers of seconds."""
         kinds = get_args(self.type) or (self.type,)
         return timedelta if timedelta in kinds else get_origin(kinds[0]) or kinds[0]
 
 
 class PriorityOption(TypedDict, total=False):
-    """The priority, where it is given by name."""
+    """The priority, for verbs that take it by name."""
 
     priority: Annotated[
         int,
@@ -130,7 +130,7 @@ class PriorityOption(TypedDict, total=False):
 
 
 class OnceOptions(TypedDict, total=False):
-    """What is said of one job alone."""
+    """Options for a single job, which a cron entry does not take."""
 
     job_id: Annotated[
         str | None,
@@ -179,7 +179,7 @@ class OnceOptions(TypedDict, total=False):
 
 
 class RepeatedOptions(TypedDict, total=False):
-    """What may be said of all jobs of a cron entry, too."""
+    """Options for a single job, and for all jobs of a cron entry."""
 
     unique_key: Annotated[
         str | None,
@@ -238,18 +238,18 @@ class RepeatedOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(OnceOptions, RepeatedOptions, total=False):
-    """What `enqueue` and `Enqueue` take by name besides entrypoint, payload and priority."""
+    """Keyword options of `enqueue` and `Enqueue` besides entrypoint, payload and priority."""
 
 
 class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
-    """What `schedule` and `SetSchedule` take by name of the jobs of a cron entry."""
+    """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 
 
 def options_of(kind: type) -> dict[str, Option]:
-    """The options in a list of them, by name.
+    """Return the options that a `TypedDict` defines, by name.
 
     Args:
-        kind: one of the `TypedDict`s here, or one made of them.
+        kind: one of the `TypedDict`s here, or a `TypedDict` that inherits from them.
     """
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -261,16 +261,16 @@ def options_of(kind: type) -> dict[str, Option]:
 
 
 OPTIONS: Mapping[str, Option] = options_of(EnqueueOptions)
-"""Every option of an enqueue that is given by name."""
+"""Every keyword option of an enqueue."""
 
 ALL_OPTIONS: Mapping[str, Option] = {**options_of(PriorityOption), **OPTIONS}
-"""The same, and the priority."""
+"""`OPTIONS` and the priority."""
 
 SCHEDULE_OPTIONS: Mapping[str, Option] = options_of(ScheduleOptions)
 """The options that the jobs of a cron entry may have."""
 
 STORED: Mapping[str, Option] = {each.field: each for each in ALL_OPTIONS.values() if each.field is not None}
-"""The options that a job keeps, by its field."""
+"""The options that a job keeps, by the field that holds them."""
 
 IN_BULK: Mapping[str, Option] = {name: each for name, each in ALL_OPTIONS.items() if each.in_bulk}
 """The options that jobs of a bulk enqueue may have."""
@@ -290,11 +290,11 @@ _BOUND = {
 
 
 def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The values to store of the options that say something, by name.
+    """Return the values to store, by name, of the options that differ from their defaults.
 
     Raises:
-        InvalidJobError: a value is wrong, or an option lacks another one, or excludes it.
-        TypeError: there is no such option; the message says which one was meant.
+        InvalidJobError: a value is wrong, an option needs another one, or two exclude each other.
+        TypeError: there is no such option; the message suggests the closest name.
     """
     checked = {}
     for name, value in options.items():
@@ -313,7 +313,7 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say something as JSON values, which `options_of_plain` reads. They must have been checked."""
+    """Return the checked options that differ from their defaults, as JSON values for `options_of_plain`."""
     return {name: _plain(value) for name, value in options.items() if value != OPTIONS[name].default}
 
 
@@ -326,12 +326,12 @@ def _plain(value: Any) -> Any:
 
 
 def options_of_plain(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from JSON values that `plain_options` made, and whatever stands beside them."""
+    """Return the options that `plain_options` turned into JSON values. Other values stay as they are."""
     return {name: datetime.fromisoformat(value) if name in _TIMES else value for name, value in said.items()}
 
 
 def options_bytes(values: Mapping[str, Any]) -> int:
-    """About how many bytes the options among the fields of a job take in the blob."""
+    """Return about how many bytes the options of a job take in the blob, given the job's fields."""
     size = 0
     for name, size_of in _SIZED:
         value = values[name]
@@ -341,20 +341,20 @@ def options_bytes(values: Mapping[str, Any]) -> int:
 
 
 def options_needed(values: Mapping[str, Any]) -> Iterator[str]:
-    """The capabilities without which a queue cannot keep the options among the fields of a new job, its id apart."""
+    """Yield the capabilities that a queue needs to keep a new job's options, given its fields. Its id is left out."""
     for name, unset, capability in _NEEDY:
         if values[name] != unset:
             yield capability
 
 
 def with_options(listed: type) -> Callable[[type[Made]], type[Made]]:
-    """Class decorator, below `@dataclass`: a field, by name only, for each option in a list, told in the docstring.
+    """Decorate a class, below `@dataclass`: add a keyword-only field and a line of documentation for each option.
 
-    A type checker cannot see these fields. The class tells it by an `__init__` and a `__getattr__` of its own, both
-    within `if TYPE_CHECKING`.
+    A type checker cannot see these fields. The class declares them to it by an `__init__` and a `__getattr__` of its
+    own, both within `if TYPE_CHECKING`.
 
     Args:
-        listed: the `TypedDict` that lists them.
+        listed: the `TypedDict` that lists the options.
     """
 
     def add(kind: type[Made]) -> type[Made]:
@@ -369,12 +369,12 @@ def with_options(listed: type) -> Callable[[type[Made]], type[Made]]:
 
 
 def takes_options(listed: type) -> Callable[[Function], Function]:
-    """Decorator of a function that ends in `**options`: its signature and its docstring show each option in a list.
+    """Decorate a function that ends in `**options`: show each option in its signature and its docstring.
 
-    The function itself is returned: this costs its calls nothing.
+    The function itself is returned, so its calls cost nothing more.
 
     Args:
-        listed: the `TypedDict` that lists them.
+        listed: the `TypedDict` that lists the options.
     """
 
     def show(function: Function) -> Function:
@@ -396,7 +396,7 @@ def takes_options(listed: type) -> Callable[[Function], Function]:
 
 
 def _told(text: str | None, section: str, options: Iterable[Option]) -> str | None:
-    """A docstring with a line for each option at the end of a section; as it is if it has no such section."""
+    """Return a docstring with a line for each option at the end of a section; unchanged if it has no such section."""
     if text is None or section not in text:  # python -OO drops docstrings
         return text
     before, head, rest = inspect.cleandoc(text).partition(section)

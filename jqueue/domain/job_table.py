@@ -1,7 +1,7 @@
-"""Jobs by id: those that were touched lately as they are, the many that only wait in a third of the memory.
+"""The table of jobs by id. Jobs that have not changed lately are packed, and take a third of the memory.
 
-A `Job` is a model with a dictionary of its own. A packed job is a tuple of nothing but texts, bytes, numbers and
-times: small, and passed over by Python's garbage collector, which would otherwise look at each of them again and again.
+A `Job` is a model with a dictionary of its own. A packed job is a tuple of texts, bytes, numbers and times only. It is
+small, and Python's garbage collector skips it; it would look at unpacked jobs again and again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from jqueue.domain.models import Job, JobStatus, trusted_job
 
 KEPT_WHOLE = 2048
-"""So many jobs are not packed: those that came, or changed, last."""
+"""Number of jobs that are not packed: the last to be added or changed."""
 
 NAMES_KEPT = 1024
-"""So many entrypoints are kept once, for all jobs that have them."""
+"""Number of entrypoint names that packed jobs share, instead of a text for each job."""
 
 Packed = tuple[Any, ...]
-"""Entrypoint, payload, status, priority, creation, sequence, attempt, failures, and a tuple of what else it says."""
+"""Entrypoint, payload, status, priority, creation, sequence, attempt, failures, other set fields, unknown fields."""
 
 _FIRST = ("entrypoint", "payload", "status", "priority", "created_at", "sequence", "attempt", "failures")
 _OTHERS = {name: field.get_default() for name, field in Job.model_fields.items() if name not in (*_FIRST, "id")}
@@ -28,11 +28,11 @@ _STATUSES = {str(status): status for status in JobStatus}
 
 
 def packed(job: Job, names: dict[str, str]) -> Packed:
-    """A job, small.
+    """Return a job in its packed form.
 
     Args:
-        job: the job; its id is not part of it.
-        names: entrypoints seen before; all jobs that have one share it.
+        job: the job. The packed form does not have its id.
+        names: entrypoints seen before. Packed jobs share these texts.
     """
     values = job.__dict__
     entrypoint = names.setdefault(job.entrypoint, job.entrypoint)
@@ -43,12 +43,12 @@ def packed(job: Job, names: dict[str, str]) -> Packed:
 
 
 def packed_waiting(entrypoint: str, payload: bytes, created_at: datetime, sequence: int) -> Packed:
-    """A queued job that says nothing else, packed without ever having been a `Job`."""
+    """Return the packed form of a queued job with no other fields set, without making a `Job`."""
     return (entrypoint, payload, "queued", 0, created_at, sequence, 0, 0, (), ())
 
 
 def unpacked(job_id: str, entry: Job | Packed) -> Job:
-    """The job that an entry of the table stands for."""
+    """Return the job of an entry of the table, packed or not."""
     if entry.__class__ is not tuple:
         return entry  # type: ignore[return-value]
     entrypoint, payload, status, priority, created_at, sequence, attempt, failures, others, extra = entry
@@ -70,30 +70,30 @@ def unpacked(job_id: str, entry: Job | Packed) -> Job:
 
 
 def place_of(packed: Packed) -> tuple[int, int, str] | None:
-    """The priority, the sequence and the entrypoint of a packed job that waits for nothing but its turn.
+    """Return the priority, the sequence and the entrypoint of a packed job that waits only for its turn.
 
-    None if it is not queued, or says more than most do: then it has to be unpacked.
+    None if it is not queued, or has other fields set: then it must be unpacked.
     """
     entrypoint, _, status, priority, _, sequence, _, _, others, _ = packed
     return None if others or status != JobStatus.QUEUED else (priority, sequence, entrypoint)
 
 
 def created_at_of(entry: Job | Packed) -> datetime:
-    """When a job was enqueued, packed or not."""
+    """Return the time at which a job, packed or not, was enqueued."""
     created_at: datetime = entry[4] if entry.__class__ is tuple else entry.created_at  # type: ignore[union-attr]
     return created_at
 
 
 def was_claimed(packed: Packed) -> bool:
-    """Whether a packed job has ever been claimed."""
+    """Return True if a packed job has ever been claimed."""
     return bool(packed[6] or packed[7])
 
 
 class JobTable(MutableMapping[str, Job]):
-    """Jobs by id, in the order in which they came.
+    """Jobs by id, in the order in which they were added.
 
     Attributes:
-        entries: the table, of jobs and packed jobs. To be read, with `unpacked`, by who must be quick.
+        entries: the underlying table of jobs and packed jobs. Fast code reads it directly, with `unpacked`.
     """
 
     __slots__ = ("_names", "_whole", "entries")
@@ -123,7 +123,7 @@ class JobTable(MutableMapping[str, Job]):
         return len(self.entries)
 
     def queued(self, entrypoint: str | None, before: datetime | None) -> list[Job]:
-        """The queued jobs of one entrypoint, or of all, created before a moment. Other packed jobs are not unpacked."""
+        """Return the queued jobs of one entrypoint, or of all, created before a time. Others are not unpacked."""
         found = []
         for job_id, entry in self.entries.items():
             if entry.__class__ is tuple:
@@ -135,7 +135,7 @@ class JobTable(MutableMapping[str, Job]):
         return found
 
     def pack(self) -> None:
-        """Pack jobs that nobody has touched for a while, if there are many. Those in progress are never packed."""
+        """Pack the jobs that have not changed for longest, if there are many. Jobs in progress are never packed."""
         whole, entries = self._whole, self.entries
         while len(whole) > KEPT_WHOLE:
             job_id = whole.popleft()

@@ -1,4 +1,4 @@
-"""The changes of a draft since its last commit, each with what was there before: what takes them back."""
+"""The journal of a draft: its changes since the last commit, each with the old value, so that it can be undone."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
 ABSENT: Any = object()
-"""Stands for what was not there."""
+"""Old value of an entry that did not exist."""
 
 
 class Restores(Protocol):
-    """Something that can put one of its values back."""
+    """An object that can restore one of its values."""
 
     def restore(self, key: str, old: Any) -> None:
-        """Put a value back, or take one away that was ABSENT."""
+        """Restore an old value, or remove the value if the old one is ABSENT."""
 
 
 class Journal:
-    """What was changed, in order.
+    """The changes of a draft, in order.
 
     Attributes:
-        changed: whether there is anything to commit.
-        entries: for each change where it was, under which key or name, and the value before.
+        changed: True if there is anything to commit.
+        entries: for each change, the changed object, the key or name in it, and the old value.
     """
 
     __slots__ = ("changed", "entries")
@@ -49,7 +49,7 @@ class Journal:
         setattr(owner, name, value)
 
     def undo(self, mark: int) -> Iterator[tuple[object, str]]:
-        """Take back the changes behind a mark, the last one first; yields where each was."""
+        """Undo the changes after a mark, the last one first. Yield the object and the key of each."""
         entries = self.entries
         while len(entries) > mark:
             place, key, old = entries.pop()
@@ -62,6 +62,6 @@ class Journal:
             yield place, key
 
     def settle(self) -> None:
-        """Make the changes permanent: they were committed."""
+        """Forget the changes, which makes them permanent: they were committed."""
         self.entries.clear()
         self.changed = False

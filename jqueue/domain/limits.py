@@ -1,4 +1,4 @@
-"""How large things may be, and the checks that keep what cannot be read back out of the blob."""
+"""The size limits of a queue, and the checks that refuse values that could not be read back from the blob."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
-"""A stored error is cut at so many bytes, as the blob writes it."""
+"""Number of bytes, as written in the blob, at which a stored error is cut."""
 
 SHORT_ERROR_BYTES = 120
-"""An error for which the blob has no room is cut at so many bytes, before it is dropped."""
+"""Number of bytes at which an error is cut if the blob has no room for it. If that does not fit, it is dropped."""
 
 FREE_SHARE = 0.1
-"""The share of the blob that enqueue leaves free, for what claims and errors add to the jobs that are there."""
+"""The share of the blob that enqueue leaves free. Claims, results and errors make the lines of jobs longer."""
 
 FINISHED_KEPT = 1000
-"""How many acked ids the blob remembers."""
+"""Number of acked ids that the blob remembers."""
 
 WRITERS_KEPT = 256
-"""How many writers' last commits the blob remembers, at the most."""
+"""Largest number of writers whose last commits the blob remembers."""
 
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 
 ENTRYPOINTS_KEPT = 1000
-"""How many entrypoints may have limits or pauses, at the most."""
+"""Largest number of entrypoints with limits or pauses."""
 
 TRANSACTIONS_KEPT = 256
-"""How many applications' last transactions the blob remembers, at the most."""
+"""Largest number of applications whose last transactions the blob remembers."""
 
 HOLD_BYTES = 40
-"""About what a key that is held takes in the blob besides its text and the id of its job."""
+"""About how many bytes a held key takes in the blob besides its text and the id of its job."""
 
 SCHEDULE_BYTES = 160
-"""About what a cron entry takes in the blob besides its texts and its payload."""
+"""About how many bytes a cron entry takes in the blob besides its texts and its payload."""
 
 SPAN_BYTES = 50
-"""About what each stretch of time takes whose occurrences a cron entry has fired."""
+"""About how many bytes each of a cron entry's fired spans takes in the blob."""
 
 VERSIONS_KEPT = 128
-"""A writer whose last commit is among so many versions is not forgotten for its age: clocks may be hours apart."""
+"""Number of latest versions whose writers are not forgotten for their age, because clocks may be hours apart."""
 
 
 _quote = json.encoder.encode_basestring
@@ -59,18 +59,18 @@ _quote_ascii = json.encoder.encode_basestring_ascii
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a queue accepts. Every figure can be set; each must be positive.
+    """The size limits of a queue. Each is a positive integer.
 
     Attributes:
-        payload_bytes: the largest payload.
-        blob_bytes: enqueue takes no job while the jobs, the keys held for jobs that are gone, and the cron entries
-            take more than 90% of it. Results and errors are kept up to 100% of it. No operation but enqueue is refused
-            for size: see `docs/decisions/0011-size-limit.md`. A limit that the queue itself has, by
-            `configure(blob_bytes=...)`, holds instead of this one.
-        batch_size: the most jobs in one dequeue, and operations in one call.
-        header_bytes: the most bytes that a job's headers may take together, names and texts, in UTF-8.
-        name_bytes: the longest entrypoint, id, key or header name, in UTF-8.
-        result_bytes: the largest result that is kept, as JSON.
+        payload_bytes: bytes of the largest payload.
+        blob_bytes: size limit of the blob. Enqueue stops when the jobs, the keys held for jobs that are gone, and the
+            cron entries would take more than 90% of it. Results and errors are kept up to 100% of it. No operation but
+            enqueue is refused for size: see `docs/decisions/0011-size-limit.md`. If the queue has a limit of its own,
+            by `configure(blob_bytes=...)`, that one holds.
+        batch_size: largest number of jobs in one dequeue, and of operations in one call.
+        header_bytes: largest number of bytes that a job's headers may take together, names and texts, in UTF-8.
+        name_bytes: bytes of the longest entrypoint, id, key or header name, in UTF-8.
+        result_bytes: bytes of the largest result that is kept, as JSON.
     """
 
     payload_bytes: int = 1 << 20
@@ -88,26 +88,26 @@ class Limits:
 
     @property
     def enqueue_bytes(self) -> int:
-        """The size up to which the blob takes new jobs."""
+        """Number of bytes up to which enqueue fills the blob."""
         return enqueue_share(self.blob_bytes)
 
 
 def enqueue_share(blob_bytes: int) -> int:
-    """The size up to which enqueue fills a blob of that size limit."""
+    """Return the number of bytes up to which enqueue fills a blob with this size limit."""
     return int(blob_bytes * (1 - FREE_SHARE))
 
 
 def written_bytes(text: str) -> int:
-    """How many bytes a text takes in the blob, with its quotes and its escapes."""
+    """Return the number of bytes that a text takes in the blob, with its quotes and its escapes."""
     quoted = _quote(text)
     return len(quoted) if quoted.isascii() else len(quoted.encode())
 
 
 def check_name(what: str, value: object, limits: Limits) -> str:
-    """A name that people can read: printable, not empty, not too long.
+    """Return a name that people can read: a printable text, not empty, and within the limit.
 
     Raises:
-        InvalidJobError: it is none of that.
+        InvalidJobError: the value is not such a name.
     """
     if not isinstance(value, str):
         raise InvalidJobError(f"{what} must be a str, got {type(value).__name__}")
@@ -119,10 +119,10 @@ def check_name(what: str, value: object, limits: Limits) -> str:
 
 
 def check_payload(value: object, limits: Limits) -> bytes:
-    """A payload is bytes-like, and within the limit. Text is refused: it would be taken for base64.
+    """Return a bytes-like payload as bytes. Text is refused, because it would be taken for base64.
 
     Raises:
-        InvalidJobError: it is not. The payload itself is not shown.
+        InvalidJobError: it is not bytes-like, or larger than the limit. The error does not show the payload.
     """
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_how_to_encode(value)}")
@@ -136,7 +136,7 @@ def check_payload(value: object, limits: Limits) -> bytes:
 
 
 def _how_to_encode(value: object) -> str:
-    """What to write for a payload that is not bytes."""
+    """Return advice on how to write a payload that is not bytes."""
     if value is None:
         return "leave the payload out if the job has none"
     plain = "text.encode()" if isinstance(value, str) else "json.dumps(value).encode()"
@@ -144,10 +144,10 @@ def _how_to_encode(value: object) -> str:
 
 
 def check_integer(what: str, value: object, low: int, high: int) -> int:
-    """A whole number within [low, high].
+    """Return a whole number within [low, high].
 
     Raises:
-        InvalidJobError: it is not.
+        InvalidJobError: the value is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJobError(f"{what} must be an int, got {type(value).__name__}")
@@ -157,19 +157,19 @@ def check_integer(what: str, value: object, low: int, high: int) -> int:
 
 
 def check_priority(value: object) -> int:
-    """A priority is a signed 32-bit integer.
+    """Return a priority: a signed 32-bit integer.
 
     Raises:
-        InvalidJobError: it is not.
+        InvalidJobError: the value is not such an integer.
     """
     return check_integer("priority", value, PRIORITY_MIN, PRIORITY_MAX)
 
 
 def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHeaders:
-    """Headers map printable names to texts that UTF-8 can write.
+    """Return headers: a mapping of printable names to texts that UTF-8 can write.
 
     Raises:
-        InvalidJobError: they do not, or they are too large. Their texts are not shown.
+        InvalidJobError: the value is no such mapping, or too large. The error does not show the texts.
     """
     if value is None:
         return FrozenHeaders()
@@ -190,10 +190,10 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
 
 
 def check_result(value: object, limits: Limits) -> tuple[Any, int]:
-    """A result as it will be read back (tuples as lists, names as texts), and its size in bytes as JSON.
+    """Return a result as it will be read back (tuples as lists, names as texts), and its size in bytes as JSON.
 
     Raises:
-        InvalidJobError: it is no JSON, or too large. It is not shown.
+        InvalidJobError: it cannot be written as JSON, or is too large. The error does not show it.
     """
     if value is None:
         return None, 0
@@ -214,10 +214,10 @@ def check_result(value: object, limits: Limits) -> tuple[Any, int]:
 
 
 def cut_error(error: object, size: int = ERROR_BYTES) -> str:
-    """An error as text, cut at so many bytes in the blob, with what UTF-8 cannot write replaced."""
+    """Return an error as text, cut at `size` bytes in the blob. Characters that UTF-8 cannot write are replaced."""
     try:
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    except Exception:  # a number of more than 4300 digits, or somebody's own class
+    except Exception:  # a number of more than 4300 digits, or a class of the caller's
         text = f"<{type(error).__name__}>"
     text = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
     most = size + len('""')
@@ -227,19 +227,19 @@ def cut_error(error: object, size: int = ERROR_BYTES) -> str:
 
 
 def schedule_bytes(schedule: Schedule) -> int:
-    """About how many bytes a cron entry takes in the blob."""
+    """Return about how many bytes a cron entry takes in the blob."""
     size = SCHEDULE_BYTES + len(schedule.payload) * 4 // 3 + SPAN_BYTES * len(schedule.fired)
     size += sum(written_bytes(text) for text in (schedule.name, schedule.entrypoint, schedule.cron))
     return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
 
 
 def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
-    """What counts against the limit of enqueue: the lines of jobs, keys held for jobs that are gone, cron entries."""
+    """Return the bytes that count against enqueue's limit: lines of jobs, keys held for gone jobs, cron entries."""
     entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
     keys = sum(_header_bytes(key) + _header_bytes(hold.job_id) for key, hold in holds.items())
     return job_bytes + keys + HOLD_BYTES * len(holds) + entries
 
 
 def _header_bytes(text: str) -> int:
-    """Number of bytes of a text in the header, where letters beyond ASCII are escapes."""
+    """Return the number of bytes of a text in the header, where letters beyond ASCII are escapes."""
     return len(text) if text.isascii() else len(_quote_ascii(text))

@@ -1,7 +1,7 @@
-"""What a queue is made of: jobs, claims, and the state that holds them. Values only; nothing here changes.
+"""The values that make up a queue: jobs, claims, and the state that holds them. All are immutable.
 
-`Job` and `QueueState` are frozen pydantic models. A change makes a new value; the operations in
-`jqueue.domain.operations` are where the rules of change live.
+`Job` and `QueueState` are frozen pydantic models. A change makes a new value. The rules of change are in
+`jqueue.domain.operations`.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)
-"""How long a claim lasts without a heartbeat when nobody says otherwise."""
+"""Default time that a claim lasts without a heartbeat."""
 
 
 class JobStatus(StrEnum):
-    """Where a job stands. A queued job whose `run_at` lies ahead is called scheduled; it is not a status.
+    """Status of a job. A queued job whose `run_at` lies ahead is called scheduled; that is not a status of its own.
 
-    A completed job stays in the queue only as long as its result is kept. `COMPLETED` also marks the answer to an
-    idempotent enqueue whose job was finished already.
+    A completed job stays in the queue only while its result is kept. `COMPLETED` also marks the answer to an
+    idempotent enqueue whose job has already finished.
     """
 
     QUEUED = "queued"
@@ -72,7 +72,7 @@ class JobStatus(StrEnum):
     DEAD = "dead"
     COMPLETED = "completed"
 
-    __hash__ = str.__hash__  # that of Enum is written in Python, and the transition table is asked for every change
+    __hash__ = str.__hash__  # Enum's own is in Python, and slow: every change looks up the transition table
 
 
 class Claim(NamedTuple):
@@ -95,39 +95,40 @@ def _utc_now() -> datetime:
 
 
 class Job(BaseModel):
-    """One piece of work, as it stands in one version of the queue. Frozen; times are aware and in UTC.
+    """One piece of work, as one version of the queue has it. Frozen; times are aware and in UTC.
 
     Attributes:
         id: unique in its queue.
-        entrypoint: the name of what handles it.
+        entrypoint: the name by which a worker finds its handler.
         payload: the bytes to handle. Not shown by `repr`.
         status: see `JobStatus`.
         priority: lower is served first.
-        created_at: when it was enqueued.
+        created_at: time of the enqueue.
         sequence: its place among jobs of the same priority.
-        attempt: the fencing token: one more at each claim. It never shrinks. See `tries`.
-        attempts_before: attempts that earlier jobs with its id may have had, and claims by a move; its own begin above.
-        failures: claims not (yet) handed back unharmed; what `max_attempts` is compared with.
-        max_attempts: after so many failures it is dead; None means never.
-        run_at: not to be claimed before; None means at once.
-        expires_at: from then on, it is removed when it is queued; None means never.
+        attempt: the fencing token: grows by one at each claim, and never shrinks. See `tries`.
+        attempts_before: the part of `attempt` that does not count as tries: earlier jobs with its id may have used it,
+            or moves between queues.
+        failures: number of its claims, the current one included, that were not handed back unharmed. Compared with
+            `max_attempts`.
+        max_attempts: number of failures after which it is dead; None means never.
+        run_at: time before which it is not claimed; None means at once.
+        expires_at: time from which it is removed if it is queued; None means never.
         headers: names and texts that travel with it.
         unique_key: no two live jobs have the same.
         unique_for: seconds for which the key stays taken after the ack.
-        heartbeat_at: when its claim was last confirmed; None unless in progress.
+        heartbeat_at: time of the claim's last heartbeat, or of the claim itself; None unless in progress.
         claim_timeout: seconds without a heartbeat after which the claim is stale; None unless in progress.
-        dead_at: when it died; None unless dead.
+        dead_at: time of its death; None unless dead.
         error: the last error that a nack or a sweep recorded, cut at 2 KiB.
-        error_dropped: bytes of that error that were not kept, as the queue had no room for them; 0 if it was kept.
-        concurrency_key: jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.
-        concurrency_limit: that ceiling, as this job sees it: it is claimed while fewer jobs with the key are in
-            progress. None means 1.
-        keep_result: seconds for which the result is kept after the ack; None means not at all.
-        result: what the ack said; any JSON value. Not to be changed: others see the same one.
-        result_dropped: bytes of a result that was not kept, as the queue had no room for it; 0 if it was kept.
-        finished_at: when it was acked; None unless completed and kept.
-        cancel_requested: whether its holder was told to stop.
-        holder: who holds the claim, if whoever claimed it said so; None unless in progress.
+        error_dropped: bytes of that error that the queue had no room for; 0 if it was kept.
+        concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
+        concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
+        keep_result: seconds for which the result is kept after the ack; None means that it is not kept.
+        result: the value given with the ack; any JSON value. Do not change it: all readers share one object.
+        result_dropped: bytes of a result that the queue had no room for; 0 if it was kept.
+        finished_at: time of the ack; None unless completed and kept.
+        cancel_requested: True if it was cancelled while in progress: its holder's next heartbeat says so.
+        holder: name of the claim's holder, if the claim gave one; None unless in progress.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -164,7 +165,7 @@ class Job(BaseModel):
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
-        """A queued job with an id of its own, created now."""
+        """Return a queued job with a new id, created now."""
         return cls(entrypoint=entrypoint, payload=payload, priority=priority)
 
     @property
@@ -174,19 +175,19 @@ class Job(BaseModel):
 
     @property
     def tries(self) -> int:
-        """How often this job has been claimed by those who work on it; the first claim is 1."""
+        """Number of times that this job was claimed to be worked on, the current claim included."""
         return max(0, self.attempt - self.attempts_before)
 
     def with_status(self, status: JobStatus) -> Job:
-        """The same job with another status."""
+        """Return the same job with another status."""
         return self.evolve(status=status)
 
     def with_heartbeat(self, ts: datetime | None) -> Job:
-        """The same job with another heartbeat."""
+        """Return the same job with another heartbeat."""
         return self.evolve(heartbeat_at=ts)
 
     def evolve(self, **changes: Any) -> Job:
-        """The same job with some fields replaced. The values are trusted: they come from the domain itself."""
+        """Return the same job with some fields replaced. The values are not checked: they come from the domain."""
         return trusted_job({**self.__dict__, **changes}, self.__pydantic_extra__)
 
     def __hash__(self) -> int:
@@ -201,7 +202,7 @@ _ALL_FIELDS = set(Job.model_fields)
 
 
 def _kind_of(hint: Any) -> Any:
-    """The plain type in a type hint: without None, and without what is said of it."""
+    """Return the plain type in a type hint, without None and without annotations."""
     if get_origin(hint) is Annotated:
         return _kind_of(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -210,16 +211,16 @@ def _kind_of(hint: Any) -> Any:
 
 
 JOB_KINDS: Mapping[str, Any] = {name: _kind_of(field.annotation) for name, field in Job.model_fields.items()}
-"""The plain type of each field of a job: what it can be besides None."""
+"""The plain type of each field of a job, without None."""
 
 _set = object.__setattr__
 
 
 def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None) -> Job:
-    """A job from the values of all its fields, which the domain has checked: like `model_construct`, much faster.
+    """Make a job from checked values of all its fields: like `model_construct`, much faster.
 
     Args:
-        values: one for each field; it becomes the job's own.
+        values: one for each field. The job keeps this dictionary: do not change it afterwards.
         extra: fields that this version does not know.
     """
     job = Job.__new__(Job)
@@ -231,18 +232,18 @@ def trusted_job(values: dict[str, Any], extra: dict[str, Any] | None = None) -> 
 
 
 class CommitRecord(NamedTuple):
-    """The last commit of one writer, as the blob keeps it: how a writer recognises its own commit."""
+    """The last commit of one writer, as the blob keeps it. A writer recognises its own commit by it."""
 
     sequence: Count
-    """The number of the attempt that landed, counted by the writer."""
+    """The number of the write that landed, counted by the writer."""
     version: Count
-    """The version that it made."""
+    """The version that the commit made."""
     at: Finite
-    """When, in seconds since 1970 by the writer's clock."""
+    """Time of the commit, in seconds since 1970 by the writer's clock."""
     cycle: Finite
-    """How many seconds the writer takes to read and write the blob once."""
+    """Seconds that the writer takes to read and write the blob once."""
     more: tuple[Any, ...] = ()
-    """What a later version of jqueue has added, kept as it is."""
+    """Values that a later version of jqueue has added, kept as they are."""
 
 
 class KeyHold(NamedTuple):
@@ -254,15 +255,15 @@ class KeyHold(NamedTuple):
 
 
 class TransactionRecord(NamedTuple):
-    """The last version of an application's writes that is in the queue, by which a repeated one is known."""
+    """The version of an application's last write to the queue. A repeated write is recognised by it."""
 
     version: Count
     until: Finite
-    """Seconds since 1970: from then on it may be forgotten."""
+    """Time from which the record may be forgotten, in seconds since 1970."""
 
 
 class SetAside(NamedTuple):
-    """A line of the blob that could not be read as a job: kept as it is, and passed over."""
+    """A line of the blob that could not be read as a job. It is kept as it is, and never claimed."""
 
     key: str
     line: bytes
@@ -273,7 +274,7 @@ class SetAside(NamedTuple):
 
 
 class QueueState(BaseModel):
-    """One version of a queue, whole: a value that can be read, compared, encoded and shared.
+    """One version of a whole queue: a value that can be read, compared, encoded and shared.
 
     Attributes:
         jobs: every job, in the order of the blob.
@@ -285,14 +286,14 @@ class QueueState(BaseModel):
         finished: the ids of recently acked jobs, and the attempt that acked each.
         holds: unique keys kept after their job's ack.
         attempt_floor: the highest attempt of any job that is no longer known; a reused id starts above it.
-        last_sequence: the highest sequence number that any job was given, so that none is given twice.
-        settings: what holds for the queue as a whole.
-        entrypoints: what holds jobs of one entrypoint back, by its name.
-        recent: the claims of entrypoints with a rate limit, as long as they count.
+        last_sequence: the highest sequence number ever given to a job, so that none is given twice.
+        settings: the settings of the queue as a whole.
+        entrypoints: the limits and pauses of entrypoints, by name.
+        recent: the claims that still count against a rate limit, by entrypoint.
         schedules: the cron entries, by name.
         transactions: the last version of each application that enqueues in transactions, by its id.
         set_aside: lines that could not be read as jobs.
-        extra: fields that this version does not know, kept for those that do.
+        extra: fields that this version does not know, kept for the versions that do.
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -316,7 +317,7 @@ class QueueState(BaseModel):
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)
 
     def queued_jobs(self, entrypoint: str | None = None) -> tuple[Job, ...]:
-        """The queued jobs, scheduled ones included, in the order in which they are served."""
+        """Return the queued jobs, scheduled ones included, in the order in which they are served."""
         queued = (
             job
             for job in self.jobs
@@ -325,23 +326,23 @@ class QueueState(BaseModel):
         return tuple(sorted(queued, key=lambda job: (job.priority, job.sequence, job.created_at)))
 
     def in_progress_jobs(self) -> tuple[Job, ...]:
-        """The claimed jobs."""
+        """Return the claimed jobs."""
         return tuple(job for job in self.jobs if job.status is JobStatus.IN_PROGRESS)
 
     def dead_jobs(self) -> tuple[Job, ...]:
-        """The jobs that used up their attempts, kept until redriven or purged."""
+        """Return the jobs that used up their attempts and are kept until redriven or purged."""
         return tuple(job for job in self.jobs if job.status is JobStatus.DEAD)
 
     def find(self, job_id: str) -> Job | None:
-        """The job with this id, or None."""
+        """Return the job with this id, or None."""
         return next((job for job in self.jobs if job.id == job_id), None)
 
     def with_job_added(self, job: Job) -> QueueState:
-        """The next version, with one job more."""
+        """Return the next version, with one more job."""
         return self._next(jobs=(*self.jobs, job))
 
     def with_job_replaced(self, updated: Job) -> QueueState:
-        """The next version, with the job of that id replaced.
+        """Return the next version, with the job of that id replaced.
 
         Raises:
             JobNotFoundError: no job has that id.
@@ -350,7 +351,7 @@ class QueueState(BaseModel):
         return self._next(jobs=tuple(updated if job.id == updated.id else job for job in self.jobs))
 
     def with_job_removed(self, job_id: str) -> QueueState:
-        """The next version, without the job of that id.
+        """Return the next version, without the job of that id.
 
         Raises:
             JobNotFoundError: no job has that id.
@@ -359,7 +360,7 @@ class QueueState(BaseModel):
         return self._next(jobs=tuple(job for job in self.jobs if job.id != job_id))
 
     def requeue_stale(self, cutoff: datetime) -> QueueState:
-        """The next version, with claims that were not confirmed since `cutoff` revoked; itself if there are none."""
+        """Return the next version: claims with no heartbeat since `cutoff` are revoked. Itself if there are none."""
 
         def requeued(job: Job) -> Job:
             stale = job.status is JobStatus.IN_PROGRESS and (job.heartbeat_at is None or job.heartbeat_at < cutoff)

@@ -1,8 +1,8 @@
-"""Jobs on their way from one queue to another: how they are known, wherever they are kept.
+"""Recognises jobs on their way from one queue to another, by the length of their claims.
 
-While it is moved, a job is claimed in the queue that it leaves, and in the one that it comes to: no worker gets it.
-Such a claim is known by how long it lasts, which every format of a queue keeps, so that a move that was cut short is
-found and finished by the next. Where it ends otherwise, the job stands as it did before.
+While a job is moved, it is claimed in both queues, so that no worker gets it. Such a claim lasts exactly `HOLD`
+seconds. Every format of a queue keeps this length, so the next move finds and finishes an interrupted one. If such a
+claim ends in another way, the job is as it was before.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from jqueue.domain.models import Job, JobStatus
 
 HOLD = 86_413.0
-"""Seconds, about a day: claims of exactly this length are those of a move. Until then it can be taken up again."""
+"""Seconds that the claim of a move lasts, about a day: the time to resume a move. No other claim has this length."""
 
 MOVER = "jqueue migrate"
-"""How the holders of such claims are called, where a claim has one."""
+"""Name of the holder of such claims, in queues whose claims have a holder."""
 
 
 def is_moving(job: Job) -> bool:
-    """Whether a job is claimed in order to be moved."""
+    """Return True if the job is claimed by a move."""
     return job.claim_timeout == HOLD and job.status is JobStatus.IN_PROGRESS

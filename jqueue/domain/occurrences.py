@@ -1,8 +1,9 @@
-"""Which occurrences of a cron entry are dealt with, so that no clock stops an entry and none fires one twice.
+"""Records which occurrences of a cron entry are done, so that no clock blocks an entry and none fires one twice.
 
-Nobody can tell which of two clocks is right, so all are treated alike. An entry keeps the stretches of time whose
-occurrences were fired, or had passed when it was set. A clock goes by the last stretch that begins before it. So what a
-clock an hour ahead has fired is a stretch of its own, and the hour before it still belongs to the other clocks.
+It is impossible to tell which of two clocks is right, so all are treated alike. An entry keeps spans of time. All
+occurrences in a span were fired, or had passed when the entry was set. A clock goes by the last span that begins before
+its time. An occurrence fired by a clock that is an hour ahead is a span of its own, so the hour before it still belongs
+to the other clocks.
 """
 
 from __future__ import annotations
@@ -15,23 +16,26 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.rules import Schedule, Span
 
 SPANS_KEPT = 8
-"""The most stretches that an entry keeps. Beyond that the two earliest become one: what lies between is given up."""
+"""Largest number of spans that an entry keeps. If there are more, the two earliest become one.
+
+Occurrences between these two are given up.
+"""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 A_SECOND = timedelta(seconds=1)
 
 
 def passed_by(now: datetime) -> Span:
-    """The stretch for a clock that has not met an entry before: no occurrence until `now` is to be fired."""
+    """Return the span for a clock that sees an entry for the first time: no occurrence until `now` will be fired."""
     second = now.replace(microsecond=0)
     return Span(second, second)
 
 
 def next_time(schedule: Schedule, now: datetime) -> datetime:
-    """The next occurrence by a clock that shows `now`; if the entry is due by that clock, the first one missed.
+    """Return the next occurrence by a clock that shows `now`; if the entry is due by that clock, the first one missed.
 
     Raises:
-        InvalidJobError: the entry cannot be understood here.
+        InvalidJobError: this machine cannot read the entry's expression or time zone.
     """
     spans = schedule.fired
     if not spans or spans[-1].last <= now:
@@ -42,17 +46,20 @@ def next_time(schedule: Schedule, now: datetime) -> datetime:
 
 
 def is_behind(schedule: Schedule, now: datetime) -> bool:
-    """True if a clock shows a time before everything known of an entry, with an occurrence in between.
+    """Return True if `now` is before all spans of an entry, with an occurrence after `now` and not after their begin.
 
     Raises:
-        InvalidJobError: the entry cannot be understood here.
+        InvalidJobError: this machine cannot read the entry's expression or time zone.
     """
     spans = schedule.fired
     return bool(spans) and now < spans[0].first and _after(schedule, now) <= spans[0].first
 
 
 def is_pending(schedule: Schedule, now: datetime) -> bool:
-    """True if a dequeue at `now` must change an entry. It takes no computation while the clock has fired all before."""
+    """Return True if a dequeue at `now` must change an entry.
+
+    It computes no times in the common case: everything before `now` was fired, and the entry is not due.
+    """
     if schedule.fired and schedule.fired[-1].last <= now < schedule.next_at:
         return False
     try:
@@ -62,20 +69,20 @@ def is_pending(schedule: Schedule, now: datetime) -> bool:
 
 
 def with_clock(schedule: Schedule, now: datetime) -> Schedule:
-    """The entry for a clock that is behind all it knows: occurrences until `now` have passed, later ones have not."""
+    """Return the entry with a span for a clock behind all its spans: occurrences until `now` count as passed."""
     return schedule.model_copy(update={"fired": _merged([passed_by(now), *schedule.fired])})
 
 
 def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Schedule:
-    """The entry after an occurrence was fired by a clock that shows `now`.
+    """Return the entry after an occurrence was fired by a clock that shows `now`.
 
     Raises:
-        InvalidJobError: the entry cannot be understood here.
+        InvalidJobError: this machine cannot read the entry's expression or time zone.
     """
     spans = list(schedule.fired) or [Span(LONG_AGO, schedule.next_at - A_SECOND)]
     place = max(0, _place(spans, now))
     span, is_last = spans[place], place == len(spans) - 1
-    if is_last and schedule.next_at > _after(schedule, span.last):  # an older version has fired what is between
+    if is_last and schedule.next_at > _after(schedule, span.last):  # an older version has fired the occurrences between
         spans[place] = span = Span(span.first, schedule.next_at - A_SECOND)
     following = _after(schedule, occurrence)
     if _after(schedule, span.last) == occurrence or not schedule.fired:
@@ -90,7 +97,7 @@ def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Sched
 
 
 def time_shown(schedule: Schedule, now: datetime) -> datetime:
-    """`next_time`; where the entry cannot be understood, the time that others have written."""
+    """Return `next_time`; if this machine cannot read the entry, the time that another writer has stored."""
     try:
         return next_time(schedule, now)
     except InvalidJobError:
@@ -98,12 +105,12 @@ def time_shown(schedule: Schedule, now: datetime) -> datetime:
 
 
 def as_told(schedule: Schedule, now: datetime) -> Schedule:
-    """The entry as callers see it: due as a clock that shows `now` has it, without what others have fired."""
+    """Return the entry as callers see it: its next time by a clock that shows `now`, and no spans."""
     return schedule.model_copy(update={"next_at": time_shown(schedule, now), "fired": ()})
 
 
 def _place(spans: tuple[Span, ...] | list[Span], now: datetime) -> int:
-    """The place of the last stretch that begins before a moment, or at it; -1 if there is none."""
+    """Return the index of the last span that begins at `now` or before; -1 if there is none."""
     return bisect_right(spans, now, key=lambda span: span.first) - 1
 
 

@@ -1,6 +1,6 @@
-"""Misspelled options: the error names the option that was meant, and nothing of what is underneath.
+"""Errors about misspelled options: they suggest the closest option, and name the method that the user called.
 
-Python suggests a name from 3.13 on only, and names the function that refused, which may be one that no user knows.
+Python itself suggests a name only from 3.13 on. It names the function that refused, which may be an internal one.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Advice = Callable[[str, Collection[str]], str]
-"""Returns, for an unknown name and the known ones, what to write instead."""
+"""Takes an unknown name and the known ones. Returns the end of a sentence that suggests a name."""
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that was meant, if there is one."""
+    """Return the end of a sentence about an unknown name: the closest known one, or nothing if none is close."""
     close = difflib.get_close_matches(name, known, 1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 
 def unknown(verb: str, name: str, known: Collection[str], more: str = "", advice: Advice = closest) -> TypeError:
-    """The error about an unknown option: see `check_names`."""
+    """Return the error about an unknown option; the arguments are as in `check_names`."""
     return TypeError(f"{verb}: there is no option {name!r}{advice(name, known)} (there are {', '.join(known)}){more}")
 
 
 def check_names(
     verb: str, given: Collection[str], known: Collection[str], more: str = "", advice: Advice = closest
 ) -> None:
-    """Check that there are such options.
+    """Check that all given options exist.
 
     Args:
-        verb: what they were given to, for the error.
-        given: their names.
-        known: the names that there are.
+        verb: the name of the verb that they were given to, for the error.
+        given: the names of the given options.
+        known: the names of the existing options.
         more: text to add to the error.
         advice: makes the suggestion.
 
     Raises:
-        TypeError: there is no such option; the message says what to write.
+        TypeError: an option does not exist. The message suggests another name.
     """
     for name in given:
         if name not in known:
@@ -50,7 +50,7 @@ def check_names(
 
 
 def names_its_options(kind: type[Made]) -> type[Made]:
-    """Class decorator: a call with a misspelled option is answered with the right name, by each public method too."""
+    """Decorate a class: its constructor and its public methods answer a misspelled option with the right name."""
     for name, member in list(vars(kind).items()):
         if inspect.isfunction(member) and (name == "__init__" or _is_verb(name, member)) and not _takes_any(member):
             setattr(kind, name, plainly_refusing(member))
@@ -58,27 +58,30 @@ def names_its_options(kind: type[Made]) -> type[Made]:
 
 
 def _is_verb(name: str, function: Callable[..., Any]) -> bool:
-    """True for a public method with options; what the queue calls for each job has none, and is left as it is."""
+    """Return True for a public method with keyword-only options.
+
+    Methods that the queue calls for each job have none: they are not wrapped, so that they stay fast.
+    """
     kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     return not name.startswith("_") and inspect.Parameter.KEYWORD_ONLY in kinds
 
 
 def _takes_any(function: Callable[..., Any]) -> bool:
-    """True if a function takes any name, and checks the names itself."""
+    """Return True if a function takes any keyword, and checks the names itself."""
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _options(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names that may be given by keyword."""
+    """Return the names that a method takes by keyword, `self` excluded."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))[1:]
 
 
 def plainly_refusing(function: Function) -> Function:
-    """A method, with plain words where its arguments do not fit. It stays a coroutine function if it was one.
+    """Wrap a method so that arguments that do not fit raise a plainly worded error. It stays a coroutine function.
 
-    A method that ends in `**options` and lists them in its signature takes those, and no others.
+    A method that ends in `**options` and lists them in its signature takes the listed ones only.
     """
     lists = function.__code__.co_flags & inspect.CO_VARKEYWORDS and not _takes_any(function)
     known = frozenset(_options(function)) if lists else None
@@ -94,14 +97,14 @@ def plainly_refusing(function: Function) -> Function:
             return function(self, *given, **options)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise  # it arose in the function, whose arguments fit
+                raise  # the arguments fit: the error comes from inside the function
             raise _plain(error, function, type(self), options) from None
 
     async def awaited(self: Any, /, *given: Any, **options: Any) -> Any:
         if options:
             check(self, options)
         try:
-            under_way = function(self, *given, **options)  # runs nothing of it yet
+            under_way = function(self, *given, **options)  # makes the coroutine, and runs nothing of it yet
         except TypeError as error:
             raise _plain(error, function, type(self), options) from None
         return await under_way
@@ -110,7 +113,7 @@ def plainly_refusing(function: Function) -> Function:
 
 
 def _plain(error: TypeError, function: Callable[..., Any], kind: type, options: Collection[str]) -> TypeError:
-    """The error for arguments that do not fit."""
+    """Return the error for arguments that do not fit a method."""
     name = kind.__name__ if function.__name__ == "__init__" else function.__name__
     known = _options(function)
     for option in options:

@@ -1,8 +1,8 @@
-"""Which job is next: the orders of the jobs that wait, and the limits that hold some of them back.
+"""Finds the next job to claim: the orders of the waiting jobs, and the limits that hold some of them back.
 
-Jobs are looked for in heaps that find out by themselves what is out of date (`jqueue.domain.ready`). A job that comes
-up while its concurrency key is at its ceiling is parked beside; with every change of a job that has the key, one parked
-job of each kind comes back, so that a claim costs O(log n) however many are held back.
+Jobs are looked up in heaps that drop outdated entries by themselves (`jqueue.domain.ready`). A job whose concurrency
+key is at its limit is parked when it comes up. Each change of a job with that key brings back one parked job of each
+kind (limit and entrypoint). So a claim costs O(log n), whatever the number of jobs held back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 
 
 class Order:
-    """The queued jobs of a table in the order in which they are served, and those that leave by themselves.
+    """The queued jobs of a table in the order in which they are served, and the jobs whose time is over.
 
     Args:
-        jobs: the table; whoever changes it says so by `changed`.
+        jobs: the table. Each change of a job in it must be followed by a call of `changed`.
 
     Attributes:
-        settings, rules, recent, schedules: see `QueueState`. Whoever changes them in place says so by `rules_changed`.
-        running: how many jobs of each entrypoint are in progress.
-        running_keys: how many jobs with each concurrency key are in progress.
-        ended: the jobs that wait for nothing more, dead or completed.
+        settings, recent, schedules: see `QueueState`.
+        rules: the `entrypoints` of a `QueueState`. Each change in place must be followed by a call of `rules_changed`.
+        running: number of jobs in progress, by entrypoint.
+        running_keys: number of jobs in progress, by concurrency key.
+        ended: the dead and completed jobs.
     """
 
     def __init__(self, jobs: JobTable) -> None:
@@ -59,7 +60,7 @@ class Order:
         self._later: list[tuple[LazyHeap, Entry]] = []
         self.ended = EndedJobs(self.jobs, self.settings)
 
-    # What changes it
+    # Changes
 
     def take_settings(
         self,
@@ -68,7 +69,7 @@ class Order:
         recent: Mapping[str, tuple[Usage, ...]],
         schedules: Mapping[str, Schedule],
     ) -> None:
-        """What holds from now on."""
+        """Use these settings, rules and tables from now on."""
         before, other_rules = self.settings, rules is not self.rules and rules != self.rules
         self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
         if settings.aging != before.aging:
@@ -79,11 +80,11 @@ class Order:
             self.rules_changed()
 
     def rules_changed(self) -> None:
-        """The rules of an entrypoint are others."""
+        """Take note that the rules of an entrypoint have changed."""
         self._ready_all = None
 
     def _rebuild(self) -> None:
-        """Put all jobs in order anew."""
+        """Build all orders again from the table."""
         self._begin()
         self.running, self.running_keys = {}, {}
         for job_id, entry in self.jobs.entries.items():
@@ -93,8 +94,8 @@ class Order:
                 self._enter(unpacked(job_id, entry))
 
     def changed(self, before: Job | None, after: Job | None) -> None:
-        """A job is another than before, and the table has it already; None if it was, or is, not there."""
-        if self._parked_ids:  # whoever has changed is looked at again
+        """Take note of a job that has changed in the table. None stands for a job that was, or is, not there."""
+        if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
             self._parked_ids.discard(before.id if before is not None else after.id if after is not None else "")
         if before is not None:
             self._leave(before)
@@ -102,7 +103,7 @@ class Order:
             self._enter(after)
 
     def waits(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
-        """A packed job that nobody knew waits for nothing but its turn, at this place: as `changed`, much faster."""
+        """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
         if was_claimed(entry):
             self.changed(None, unpacked(job_id, entry))
             return
@@ -116,7 +117,7 @@ class Order:
     def _leave(self, job: Job) -> None:
         if job.status is JobStatus.QUEUED:
             _count(self._queued, job.entrypoint, -1)
-            if job.entrypoint not in self._queued:  # with the last one its heap goes, or names would pile up
+            if job.entrypoint not in self._queued:  # the heap goes with its last job, or old names would pile up
                 self._ready.pop(job.entrypoint, None)
         elif job.status is not JobStatus.IN_PROGRESS:
             self.ended.leave(job)
@@ -148,11 +149,11 @@ class Order:
             if status is JobStatus.IN_PROGRESS and not is_moving(job):
                 _count(self.running_keys, job.concurrency_key, 1)
 
-    # What is asked of it
+    # Queries
 
     @contextmanager
     def only_through(self, sequence: int) -> Iterator[None]:
-        """Meanwhile, jobs with a larger sequence number are passed over; they are put back in the end."""
+        """Pass over jobs with a larger sequence number inside the `with` block; put them back at its end."""
         self._through = sequence
         try:
             yield
@@ -163,13 +164,13 @@ class Order:
                 heap.push(entry)
 
     def queued(self) -> dict[str, int]:
-        """Number of queued jobs of each entrypoint that has some, those included whose time has not come."""
+        """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
         return dict(self._queued)
 
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Job | None:
-        """The next job to claim, by rank, then by sequence; None if there is none, or all are held back.
+        """Return the next job to claim, by rank, then by sequence; None if there is none, or all are held back.
 
-        It leaves its place in the order: whoever takes it moves it.
+        The job is removed from the order: the caller must move it.
         """
         self._now = now
         if self._scheduled.entries:
@@ -185,10 +186,10 @@ class Order:
         else:
             heaps = [self._ready[name] for name in entrypoints if name in self._ready and self.is_open(name, now)]
         tops = [(top, heap) for heap in heaps if (top := self._top(heap)) is not None]
-        return self._pop(min(tops)[1]) if tops else None  # no two tops are equal: they end in the id
+        return self._pop(min(tops)[1]) if tops else None  # no two entries are equal: they end in the id
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
-        """Whether the rules of an entrypoint let one more of its jobs be claimed."""
+        """Return True if the rules of an entrypoint allow one more of its jobs to be claimed."""
         rules = self.rules.get(entrypoint) if self.rules else None
         if rules is None:
             return True
@@ -199,7 +200,7 @@ class Order:
         return claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per) > 0
 
     def next_due(self) -> datetime | None:
-        """When something is due next, after the last `take`: a job, a cron entry, or a claim that its rate allows."""
+        """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""
         top = self._scheduled.top()
         due = None if top is None else top[0]
         times = [time_shown(schedule, self._now) for schedule in self.schedules.values()]
@@ -213,13 +214,13 @@ class Order:
         return min(others, default=due) if due is None else min([due, *others])
 
     def due_schedules(self, now: datetime) -> list[Schedule]:
-        """The cron entries that a dequeue must change: nearly always those that are due."""
+        """Return the cron entries that a dequeue must change: nearly always the entries that are due."""
         return [entry for entry in self.schedules.values() if is_pending(entry, now)] if self.schedules else []
 
     def outlived(self, now: datetime) -> Job | None:
-        """A job whose time is over: queued and expired, or kept for long enough. None if there is none.
+        """Return a job whose time is over: queued and expired, or ended and kept for long enough; None if none is.
 
-        It must be moved before the next is asked for.
+        The caller must move it before it asks for the next.
         """
         for heap in (self._expiring, self.ended.retained):
             if heap.entries and (top := heap.top()) is not None and top[0] <= now:
@@ -229,7 +230,7 @@ class Order:
     # Heaps
 
     def _pop(self, heap: LazyHeap) -> Job | None:
-        """The first job of a heap that its concurrency key does not hold back; those before it are parked."""
+        """Take from a heap the first job whose concurrency key allows a claim. The jobs before it are parked."""
         while (entry := heap.pop()) is not None or self._bring_back_for_those_put_off():
             if entry is None:
                 continue
@@ -243,7 +244,7 @@ class Order:
         return None
 
     def _top(self, heap: LazyHeap) -> Entry | None:
-        """The entry of the job that `_pop` would give."""
+        """Return the entry of the job that `_pop` would take."""
         while (entry := heap.top()) is not None or self._bring_back_for_those_put_off():
             if entry is None:
                 continue
@@ -258,7 +259,7 @@ class Order:
         return None
 
     def _pass_over(self, heap: LazyHeap, entry: Entry) -> None:
-        """A job came too late for whoever asks: one like it that is parked, and came before, is looked at instead."""
+        """Set aside an entry with too large a sequence number. A parked job of its kind gets a chance in its place."""
         self._later.append((heap, entry))
         if self._parked and (job := self.jobs[entry[-1]]).concurrency_key is not None:
             kinds = self._parked.get(job.concurrency_key, {})
@@ -281,7 +282,7 @@ class Order:
         kinds[kind].push(entry)
 
     def _bring_back(self, key: str) -> None:
-        """The next parked job of each kind that has the key may be looked at again."""
+        """Put the first parked job of each kind with this key back into the order."""
         kinds = self._parked.get(key)
         for kind, heap in list(kinds.items()) if kinds else ():
             entry = heap.pop()
@@ -294,14 +295,14 @@ class Order:
             del self._parked[key]
 
     def _bring_back_for_those_put_off(self) -> bool:
-        """Where a job came up before its time, another one with its key is looked at in its place."""
+        """Bring back parked jobs for jobs that came up before their time. Return True if there were such jobs."""
         put_off, self._put_off = self._put_off, []
         for key in put_off:
             self._bring_back(key)
         return bool(put_off)
 
     def _all_ready(self) -> LazyHeap:
-        """The order of all ready jobs without rules, kept from the first time that somebody asks for it."""
+        """Return the order of all ready jobs whose entrypoints have no rules. It is built at the first call."""
         if self._ready_all is None:
             heaps = [heap for name, heap in self._ready.items() if name not in self.rules]
             entries = (entry for heap in heaps for entry in heap.entries)
@@ -309,7 +310,7 @@ class Order:
         return self._ready_all
 
     def _push_ready(self, job: Job) -> None:
-        if job.attempt < LARGEST and job.failures < LARGEST:  # or one more claim could not be read back
+        if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
             self._push((self._rank(job), job.sequence, job.entrypoint, job.id))
 
     def _push(self, entry: Entry) -> None:
@@ -328,9 +329,9 @@ class Order:
             self._push_ready(self.jobs[top[-1]])
 
     def _rank(self, job: Job) -> float:
-        """What jobs are ordered by: the priority; with aging, the time at which it would have been served at once.
+        """Return the key that orders jobs: the priority; with aging, the time at which an equal job of priority 0 came.
 
-        Both move by the same step for all jobs as time goes by, so that the order of two jobs never changes.
+        With aging, all jobs gain the same weight as time goes by, so the order of two jobs never changes.
         """
         if self.settings.aging is None:
             return job.priority
@@ -352,7 +353,7 @@ class Order:
             return False
         if job.run_at is None or job.run_at <= self._now:
             return True
-        self._scheduled.push((job.run_at, job.id))  # handed back with a delay, or the clock went back
+        self._scheduled.push((job.run_at, job.id))  # it was handed back with a delay, or the clock was set back
         if job.concurrency_key is not None:
             self._put_off.append(job.concurrency_key)
         return False
@@ -390,5 +391,5 @@ def _count(counts: dict[str, int], name: str, change: int) -> None:
 def _moment_after(timestamp: float) -> datetime:
     try:
         return datetime.fromtimestamp(timestamp, UTC) + timedelta(microseconds=1)
-    except (OverflowError, ValueError, OSError):  # by hand
+    except (OverflowError, ValueError, OSError):  # a blob edited by hand
         return datetime.max.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The places of jobs among those of one priority: numbers that grow, given anew before they become too large."""
+"""Sequence numbers: the places of jobs of one priority. They grow, and are renumbered before they become too large."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Protocol
 from jqueue.domain.models import Job
 
 PLACES = 2**52
-"""Where a sequence number is larger than this, all are given anew: there is no end to their growth."""
+"""Sequence number above which all jobs are renumbered from 1, because the numbers grow without end."""
 
 
 def renumbered(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs with sequence numbers from 1 on, in the same order. Those that shared a number still do."""
+    """Return the jobs with sequence numbers from 1 on, in the same order. Jobs that shared a number still do."""
     jobs = list(jobs)
     places = {sequence: place for place, sequence in enumerate(sorted({job.sequence for job in jobs}), 1)}
     return [job.evolve(sequence=places[job.sequence]) for job in jobs]
 
 
 def place_unplaced(jobs: list[Job]) -> list[Job]:
-    """Give jobs that came without a sequence, added by hand or by 1.0.0, a place behind the others, in their order.
+    """Give jobs without a sequence number, added by hand or by 1.0.0, places behind the others, in their order.
 
-    Where places have become too large, all are given anew.
+    If a place has become too large, all jobs are renumbered.
     """
     if all(0 < job.sequence <= PLACES for job in jobs):
         return jobs
@@ -37,33 +37,33 @@ def place_unplaced(jobs: list[Job]) -> list[Job]:
 
 
 class EncodedJobs(Protocol):
-    """Jobs whose lines in the blob were written before it was known where and when they would be placed.
+    """Jobs encoded as lines of the blob before their sequence numbers and their time are known.
 
     Attributes:
-        jobs: how many.
+        jobs: number of jobs.
         size: about how many bytes they take in the blob.
     """
 
     @property
     def jobs(self) -> int:
-        """How many."""
+        """Number of jobs."""
 
     @property
     def size(self) -> int:
         """About how many bytes they take in the blob."""
 
     def text(self, first: int, now: datetime) -> bytes:
-        """Their lines, joined as they stand in the blob, with sequence numbers from `first` on, created now."""
+        """Return their lines, joined as in the blob: with sequence numbers from `first` on, and created at `now`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedJobs:
-    """Encoded jobs, and their place.
+    """Encoded jobs with their sequence numbers and their time.
 
     Attributes:
         encoded: the jobs.
-        first: the sequence number of the first; the others follow.
-        now: when they were enqueued.
+        first: the sequence number of the first job; the others follow.
+        now: the time of their enqueue.
     """
 
     encoded: EncodedJobs
@@ -72,5 +72,5 @@ class PlacedJobs:
 
     @property
     def text(self) -> bytes:
-        """Their lines, joined as they stand in the blob."""
+        """The lines of the jobs, joined as in the blob."""
         return self.encoded.text(self.first, self.now)

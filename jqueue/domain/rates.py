@@ -1,11 +1,11 @@
-"""Rate limits: at most so many claims within any so many seconds, whatever the window.
+"""Rate limits: at most `rate` claims within any `per` seconds (the window), wherever the window begins.
 
-The claims that still count are kept as spans: how many there were between two moments that lie close together. A span
-counts until its last moment is out of the window, so that never too many are allowed, and little has to be kept.
+Claims that still count are kept as spans: the number of claims between two moments that are close together. A span
+counts until its last moment has left the window. So never too many claims are allowed, and little has to be stored.
 
-Times come from the clocks of several writers. A span counts as long as it is within the window on either side: a clock
-that was ahead for a while holds claims back for no longer than two windows, and clocks that differ by less than a
-window, or two seconds, do not let more through.
+Times come from the clocks of several writers. A span counts while it is less than a window away, in the past or in the
+future. A clock that was ahead for a while holds claims back for no longer than two windows. Clocks that differ by less
+than a window, or by less than two seconds, do not let more claims through.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Sequence
 from jqueue.domain.rules import Usage
 
 SPANS = 64
-"""A window is divided into so many spans: a claim may count longer than it must by this part of the window."""
+"""Number of spans in a window. A claim may count longer than it must by one span: the window divided by this number."""
 
 MOST_SPANS = 3 * SPANS
-"""With more spans than that, what is over, but may count for somebody whose clock is behind, is put together."""
+"""Number of spans above which old ones are merged. They no longer count here, but may where a clock is behind."""
 
 OLD_SPANS = 16
-"""Into so many spans, about."""
+"""About how many spans are left of those after the merge."""
 
 FAR_AHEAD = 86400.0
-"""Seconds. No clock is ahead of another by more; what says so is forgotten."""
+"""Seconds by which one clock may be ahead of another, at the most. Spans further ahead are dropped."""
 
 CLOCKS_DIFFER = 2.0
-"""Seconds by which the clocks of writers may differ: the time of a store is told in whole seconds."""
+"""Seconds by which writers' clocks may differ, however short the window: stores tell the time in whole seconds."""
 
 
 def counting(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
-    """The spans that count now.
+    """Return the spans that count now.
 
     Args:
         usage: claims made before.
@@ -42,14 +42,14 @@ def counting(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
 
 
 def claims_left(usage: Sequence[Usage], now: float, rate: int, per: float) -> int:
-    """How many claims may be made now; see `counting`."""
+    """Return the number of claims that may be made now; the arguments are as in `counting`."""
     return max(0, rate - sum(span.claims for span in counting(usage, now, per)))
 
 
 def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, ...]:
-    """The spans with one claim more, without those that do not count any more for anybody.
+    """Return the spans with one more claim, without spans that no longer count by any writer's clock.
 
-    They are kept for longer than they count: a writer whose clock is behind still has to count what is over here.
+    Spans are kept for longer than they count here, because a writer whose clock is behind still has to count them.
     """
     spans = still_needed(usage, now, per)
     width = per / SPANS
@@ -62,10 +62,10 @@ def with_claim(usage: Sequence[Usage], now: float, per: float) -> tuple[Usage, .
 
 
 def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
-    """The spans without those that do not count any more for anybody; see `counting`.
+    """Return the spans that may still count by some writer's clock; the arguments are as in `counting`.
 
-    If there are many, what is over here is put together into few, which can only make others wait for longer. What lies
-    ahead, by the clock of somebody else, is kept for him.
+    If there are many, spans that are over by this clock are merged into few, which can only make other writers wait
+    longer. Spans that are ahead of this clock are kept for the writers whose clocks are ahead.
     """
     keep = per + max(per, CLOCKS_DIFFER)
     spans = [span for span in usage if span.last + keep > now and span.first - now <= FAR_AHEAD]
@@ -82,12 +82,12 @@ def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
 
 
 def is_long_over(usage: Sequence[Usage], now: float, per: float) -> bool:
-    """Whether none of the spans counts any more, by whatever clock."""
+    """Return True if no span counts any longer by any writer's clock."""
     return all(span.last + per + FAR_AHEAD <= now for span in usage)
 
 
 def opens_at(usage: Sequence[Usage], now: float, rate: int, per: float) -> float | None:
-    """When the next claim may be made, in seconds since 1970; None if it may be made now."""
+    """Return the time of the next allowed claim, in seconds since 1970; None if a claim is allowed now."""
     left = claims_left(usage, now, rate, per)
     if left:
         return None

@@ -1,7 +1,7 @@
-"""The orders in which jobs are looked for: heaps whose entries may be out of date, checked when they surface.
+"""Heaps that find jobs in order. Entries may be outdated; they are checked when they reach the top.
 
-A change of a job pushes a new entry and leaves the old one where it is. Entries that no longer say the truth are
-dropped when they reach the top, or all at once when they are more than half of the heap.
+A change of a job pushes a new entry and leaves the old one in the heap. Outdated entries are dropped when they reach
+the top, or all at once when they may be more than half of the heap.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 Entry = tuple[Any, ...]
-"""The sort key, ending in a job's id."""
+"""A sort key that ends in a job's id."""
 
 
 class LazyHeap:
-    """A heap of entries that end in a job id, each valid or not by the word of `is_valid`.
+    """A heap of entries that end in a job id. `is_valid` tells the valid ones from the outdated.
 
     Args:
-        is_valid: says whether an entry is up to date.
-        entries: those there are at first.
-        live: number of entries that may be valid, at the most. While they are half of all, no clean-up is tried.
+        is_valid: returns True if an entry is up to date.
+        entries: the first entries.
+        live: returns the largest possible number of valid entries. While that is half of all entries or more, no
+            clean-up is tried.
 
     Attributes:
-        entries: the heap, valid entries and others.
+        entries: the heap, with valid and outdated entries.
     """
 
     __slots__ = ("_floor", "_is_valid", "_live", "entries")
@@ -42,7 +43,7 @@ class LazyHeap:
         self._floor = max(64, 2 * len(self.entries))
 
     def push(self, entry: Entry) -> None:
-        """Add an entry; O(log n), and now and then a clean-up that the pushes before it have paid for."""
+        """Add an entry. This costs O(log n), averaged over many pushes: a clean-up is rare."""
         heapq.heappush(self.entries, entry)
         if len(self.entries) > self._floor:
             self._clean_up()
@@ -54,7 +55,7 @@ class LazyHeap:
         self._floor = max(64, 2 * len(self.entries))
 
     def top(self) -> Entry | None:
-        """The smallest valid entry, left where it is; None if there is none."""
+        """Return the smallest valid entry, and leave it in the heap; None if there is none."""
         entries, is_valid = self.entries, self._is_valid
         while entries:
             if is_valid(entries[0]):
@@ -63,7 +64,7 @@ class LazyHeap:
         return None
 
     def pop(self) -> Entry | None:
-        """The smallest valid entry, taken out; None if there is none."""
+        """Remove and return the smallest valid entry; None if there is none."""
         entries, is_valid = self.entries, self._is_valid
         while entries:
             entry = heapq.heappop(entries)

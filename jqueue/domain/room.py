@@ -1,7 +1,7 @@
-"""How full the blob may become: enqueue leaves a tenth of it free, and results and errors use that tenth.
+"""The size limit of the blob: enqueue leaves a tenth of it free, and results and errors use that tenth.
 
-The limit is that of the queue, in its settings; a queue without one goes by that of each writer. Claims, acks and nacks
-are never refused for size: what they bring along is shortened or dropped.
+The limit is in the queue's settings; if it is not, each writer uses its own. Claims, acks and nacks are never refused
+for size: their results and errors are shortened or dropped instead.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from jqueue.domain.limits import ENTRYPOINTS_KEPT, enqueue_share
 
 
 def room_for_jobs(draft: Draft, own: int) -> int:
-    """The size up to which enqueue fills the blob: as the queue says, or by a writer's own limit if it does not."""
+    """Return the number of bytes up to which enqueue fills the blob.
+
+    Args:
+        draft: the queue; its own limit holds if it has one.
+        own: the number by the writer's own limit.
+    """
     most = draft.header.settings.blob_bytes
     return own if most is None else enqueue_share(most)
 
 
 def make_room(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
-    """Count what enqueue is about to add.
+    """Count the bytes of a job or cron entry that is about to be added, if there is room for it.
 
     Args:
-        draft: where it is added.
+        draft: the draft that it is added to.
         size: about how many bytes it takes in the blob.
-        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
-        what: what it is, as the error says it.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
+        what: its description, for the error.
 
     Raises:
         QueueFullError: there is no room for it.
@@ -36,15 +41,15 @@ def make_room(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
             "use. Let workers catch up, purge dead jobs, enqueue fewer, or raise the queue's limit with "
             "configure(blob_bytes=...)"
         )
-    if size:  # counting is a change, and what adds nothing is not written
+    if size:  # counting is a change, and a change of 0 bytes must cause no write
         draft.note_added(size)
 
 
 def check_rules_fit(draft: Draft, entrypoint: str) -> None:
-    """Refuse limits or a pause of one more entrypoint, if too many have them.
+    """Check that one more entrypoint may have limits or a pause.
 
     Raises:
-        QueueFullError: they do.
+        QueueFullError: too many entrypoints have them.
     """
     if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
         raise QueueFullError(
@@ -54,15 +59,15 @@ def check_rules_fit(draft: Draft, entrypoint: str) -> None:
 
 
 def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
-    """Count what a result or an error adds, if there is room for it beyond what enqueue may fill.
+    """Count the bytes that a result or an error adds, if the whole size limit has room for them.
 
     Args:
-        draft: where it is added.
-        size: about how many bytes it adds to the blob; below 0 if it takes the place of more.
+        draft: the draft that it is added to.
+        size: about how many bytes it adds to the blob; below 0 if it replaces something larger.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
 
     Returns:
-        True if there is room. What adds nothing always has.
+        True if there is room, which is always the case if `size` is not above 0.
     """
     if size > 0 and draft.taken_bytes + size > (draft.header.settings.blob_bytes or blob_bytes):
         return False

@@ -1,4 +1,4 @@
-"""What is decided for a whole queue, not for one job: limits of entrypoints, settings, cron entries. Values only."""
+"""The rules of a queue, which hold for many jobs: limits of entrypoints, settings, cron entries. Values only."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from jqueue.domain.fields import (
 )
 
 LIMITS = "limits"
-"""The critical feature of a blob with limits: a program that does not know them would claim beyond them."""
+"""The critical feature of a blob with limits. A program that does not know it would claim beyond the limits."""
 
 
 class EntrypointRules(BaseModel):
-    """What holds the jobs of one entrypoint back.
+    """The limits and the pause of one entrypoint.
 
     Attributes:
-        paused: whether none is claimed.
-        max_running: so many may be in progress at once; None means any number.
-        rate: so many may be claimed within any `per` seconds; None means any number.
-        per: see `rate`.
+        paused: True if none of its jobs may be claimed.
+        max_running: number of its jobs that may be in progress at once; None means any number.
+        rate: number of its jobs that may be claimed within any `per` seconds; None means any number.
+        per: the window of `rate`, in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -58,12 +58,12 @@ class Usage(NamedTuple):
 
 
 class QueueSettings(BaseModel):
-    """What holds for a queue as a whole.
+    """The settings of a queue as a whole.
 
     Attributes:
-        aging: so many seconds of waiting are worth one step of priority; None: a priority stays as it is.
+        aging: seconds of waiting that are worth one step of priority; None: waiting does not change the order.
         dead_retention: seconds for which dead jobs are kept; None: until they are purged.
-        blob_bytes: the size limit of the blob, for every writer; None: each writer goes by its own `Limits`.
+        blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -74,7 +74,7 @@ class QueueSettings(BaseModel):
 
 
 class Span(NamedTuple):
-    """A stretch of time, both ends included, in which every occurrence of a cron entry is dealt with."""
+    """A span of time, both ends included, in which every occurrence of a cron entry is done: fired, or passed."""
 
     first: Timestamp
     last: Timestamp
@@ -85,17 +85,17 @@ def _in_order(spans: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 class Schedule(BaseModel):
-    """A cron entry: when to enqueue what. Frozen; times are aware and in UTC.
+    """A cron entry: a job to enqueue at regular times. Frozen; times are aware and in UTC.
 
     Attributes:
         name: unique in its queue.
-        cron: five fields (or six, the first for seconds), as cron has them.
-        timezone: in which they are meant, by its IANA name.
+        cron: the expression, of five fields (or six, the first for seconds), as in cron.
+        timezone: IANA name of the time zone of the expression.
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
-            keep_result: of the jobs. See `Job`.
-        next_at: its first occurrence after all that were fired: due by a clock that is not behind them.
-        fired: the stretches of time whose occurrences are dealt with, in order: see `jqueue.domain.occurrences`. Empty
-            if an older version wrote the entry; then nothing before `next_at` is fired.
+            keep_result: as in the jobs that it enqueues. See `Job`.
+        next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
+        fired: the spans whose occurrences are done, in order: see `jqueue.domain.occurrences`. Empty if an older
+            version wrote the entry; then nothing before `next_at` will be fired.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)

@@ -1,4 +1,4 @@
-"""A queue in figures."""
+"""Statistics of a queue: numbers of jobs, ages and sizes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from jqueue.domain.limits import Limits, enqueue_share
 from jqueue.domain.models import Job, JobStatus, QueueState, SetAside
 
 WARN_SHARE = 0.5
-"""From this share of the blob's limit on, the figures carry a warning."""
+"""Share of enqueue's limit above which the statistics carry a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntrypointStats:
-    """How many jobs stand where.
+    """Numbers of jobs by state, of one entrypoint or of a whole queue.
 
     Attributes:
-        depth: ready to be claimed.
-        scheduled: queued, and not to be claimed yet.
-        in_progress: claimed.
-        dead: out of attempts.
-        completed: finished, with a result that is kept.
-        paused: whether none of it is claimed.
-        results_dropped: completed ones whose result was not kept, as the queue had no room for it.
-        errors_dropped: ones whose last error was shortened or not kept, for the same reason.
-        oldest_ready_age: since the earliest `run_at` of the ready jobs, or `created_at` of those without one; None if
-            none is ready. A job that was given back or redriven is as old as before.
+        depth: number of jobs that are ready to be claimed.
+        scheduled: number of queued jobs whose time has not come.
+        in_progress: number of claimed jobs.
+        dead: number of jobs that are out of attempts.
+        completed: number of finished jobs that stay in the queue while their result is kept.
+        paused: True if none of its jobs is claimed until it is resumed.
+        results_dropped: number of completed jobs whose result was not kept, because the queue had no room for it.
+        errors_dropped: number of jobs whose last error was shortened or not kept, for the same reason.
+        oldest_ready_age: time since the earliest `run_at` of the ready jobs, or `created_at` of jobs without one; None
+            if none is ready. A job that was given back or redriven is as old as before.
     """
 
     depth: int = 0
@@ -44,15 +44,15 @@ class EntrypointStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats(EntrypointStats):
-    """The figures of a whole queue.
+    """The statistics of a whole queue.
 
     Attributes:
-        version: the version that they describe.
+        version: the version of the queue that they describe.
         size: bytes of the blob.
         size_limit: bytes that its jobs may take before enqueue refuses more.
-        unreadable: lines set aside because they cannot be read as jobs.
-        entrypoints: the figures of each entrypoint.
-        warnings: what an operator should know, in words.
+        unreadable: number of lines set aside because they cannot be read as jobs.
+        entrypoints: the statistics of each entrypoint, by name.
+        warnings: warnings for the operator, as sentences.
     """
 
     version: int = 0
@@ -64,10 +64,10 @@ class QueueStats(EntrypointStats):
 
 
 class Census:
-    """Jobs, counted one by one.
+    """Counts jobs one by one, and makes the statistics of their queue.
 
     Args:
-        now: what ages are measured from.
+        now: the time at which ages are measured.
     """
 
     def __init__(self, now: datetime) -> None:
@@ -75,7 +75,7 @@ class Census:
         self._tallies: dict[str, _Tally] = {}
 
     def count(self, job: Job) -> None:
-        """One more."""
+        """Count one job."""
         tally = self._tallies.get(job.entrypoint)
         if tally is None:
             tally = self._tallies[job.entrypoint] = _Tally()
@@ -84,14 +84,14 @@ class Census:
     def figures(
         self, header: QueueState, set_aside: Sequence[SetAside], size: int, taken: int, limits: Limits
     ) -> QueueStats:
-        """The figures of the queue whose jobs were counted.
+        """Return the statistics of the queue whose jobs were counted.
 
         Args:
-            header: its state; the jobs in it are not looked at.
+            header: the queue's state; the jobs in it are not looked at.
             set_aside: its lines that cannot be read as jobs.
             size: bytes that the state takes in the store.
             taken: bytes of it that count against the limit of enqueue.
-            limits: what its reader accepts, where the queue itself does not say.
+            limits: the reader's limits, for a queue without a size limit of its own.
         """
         now = self._now
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
@@ -135,7 +135,7 @@ class Census:
 
 @dataclass(slots=True)
 class _Tally:
-    """The jobs of one entrypoint, counted."""
+    """The counts of one entrypoint's jobs."""
 
     ready: int = 0
     scheduled: int = 0

@@ -1,4 +1,4 @@
-"""Which changes of status are legal, as a table. The operations consult it, and the docs draw it."""
+"""The table of legal changes of status. The operations consult it, and the docs draw it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = (
 
 
 class Verb(StrEnum):
-    """What moves a job from one status to another."""
+    """An action that moves a job from one status to another."""
 
     ENQUEUE = "enqueue"
     CLAIM = "dequeue"
@@ -60,15 +60,15 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (COMPLETED, Verb.PURGE): (None,),
     (COMPLETED, Verb.EXPIRE): (None,),
 }
-"""(from, verb) -> the statuses it may lead to. None is "not in the queue".
+"""(from, verb) -> the statuses that it may lead to. None is "not in the queue".
 
-A completed job is in it only as long as its result is kept. A job in progress that was cancelled leaves where another
-would be queued again, or dead.
+A completed job stays in the queue only while its result is kept. A job that was cancelled in progress leaves the queue
+at the point at which another job would be queued again, or dead.
 """
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Return the table as a Mermaid state diagram."""
     name: dict[JobStatus | None, str] = {None: "[*]"}
     name.update({status: str(status) for status in JobStatus})
     lines = ["stateDiagram-v2"]

@@ -1,6 +1,6 @@
-"""Everything that can be done to a queue, as values: each says what it wants, and how it changes a state.
+"""The operations on a queue, as values: each has its arguments and the rule by which it changes a state.
 
-Direct and broker differ only in how many of these go into one commit.
+Direct and broker queues differ only in the number of operations in one commit.
 """
 
 from jqueue.domain.job_options import OnConflict

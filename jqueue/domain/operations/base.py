@@ -1,4 +1,4 @@
-"""What every operation is: a value, checked once, then applied to a draft as often as a commit has to be tried."""
+"""The base of every operation: a value, checked once, then applied to a draft at each try of a commit."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, QueueState
 
 JobReference = Job | Claim | str
-"""How callers name a claim: the job as dequeued, its claim, or a bare id that the queue object handed out."""
+"""A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""
 
 
 class ClaimLog(Protocol):
-    """A registry of claims, as operations see it: they tell it what their results say of claims."""
+    """A registry of claims. Operations report to it the claims that their results hand out, confirm or end."""
 
     def remember(self, jobs: Iterable[Job]) -> None:
         """Note that claims on these jobs were handed out."""
 
     def confirm(self, claims: Iterable[Claim]) -> None:
-        """Note that the store confirmed these claims."""
+        """Note that the store has confirmed these claims."""
 
     def end(self, claim: Claim) -> None:
-        """Note that a claim was ended by its holder."""
+        """Note that the holder of a claim has ended it."""
 
     def lose(self, error: JQueueError) -> None:
-        """Note the claim that an error names as lost, if it names one."""
+        """Note as lost the claim that an error names, if it names one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What an operation needs to become complete: the queue's settings, ids, and the claims that it handed out.
+    """Values and functions of a queue object that complete an operation's arguments.
 
     Attributes:
-        limits: what the queue accepts.
-        claim_timeout: seconds that a claim lasts when the operation does not say.
-        new_id: makes a job id.
+        limits: the size limits of the queue object.
+        claim_timeout: seconds that a claim lasts if the operation does not say.
+        new_id: returns a new job id.
         find_claim: turns a job, a claim or a bare id into a claim; raises ClaimLostError.
     """
 
@@ -53,31 +53,31 @@ class Operation:
     """A change of the queue, as a value.
 
     `prepared` checks the arguments, once, before anything is sent. `change` is the transition: it may run several
-    times, on other drafts, before one of its results is committed. It reads no clock and draws no lots.
+    times, on different drafts, before one of its results is committed. It reads no clock and uses no randomness.
     """
 
     __slots__ = ()
 
     claims_jobs: ClassVar[bool] = False
-    """Whether it hands out claims: such operations come after all others of a commit, and after the sweep."""
+    """True if it hands out claims, or must come last for another reason: after the other operations and the sweep."""
 
     needs_room: ClassVar[bool] = True
-    """Whether it waits for room in a full buffer: what keeps or ends a claim does not."""
+    """True if it waits for room in a full buffer. Operations that keep or end a claim do not wait."""
 
     ends_claims: ClassVar[bool] = False
     """True if it ends the claims that it names."""
 
     arrives: ClassVar[bool] = False
-    """True if its job comes from another queue, and keeps its id and what has become of it."""
+    """True if its job comes from another queue, and keeps its id, its attempts and its failures."""
 
     surveys: ClassVar[bool] = False
-    """True if its result tells what there is, or what was done with all that there is."""
+    """True if its result tells which jobs are there, or how many of all jobs it has changed."""
 
     always_needs: ClassVar[tuple[str, ...]] = ()
-    """Names of the capabilities that it needs of a queue, whatever its arguments."""
+    """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
     def prepared(self, preparation: Preparation) -> Operation:
-        """The operation with its arguments checked and completed.
+        """Return the operation with its arguments checked and completed.
 
         Raises:
             InvalidJobError: an argument is wrong.
@@ -89,41 +89,41 @@ class Operation:
         """Return the names of the capabilities (see `jqueue.ports.queue`) that the prepared operation needs.
 
         Args:
-            claim_timeout: the queue's own in seconds, which needs no capability.
+            claim_timeout: the queue's own timeout in seconds, which needs no capability.
         """
         return self.always_needs
 
     def change(self, draft: Draft, now: datetime) -> Any:
-        """Change the draft and return the result. A raised JQueueError means: refused; the caller rolls back."""
+        """Change the draft and return the result. A raised JQueueError is a refusal: the caller rolls back."""
         raise NotImplementedError
 
     def search_key(self) -> Hashable | None:
-        """Return what the prepared operation searches for; None if it does anything but search and claim.
+        """Return the key of the prepared operation's search; None if it does anything but search and claim.
 
-        If an operation finds nothing, neither do those with an equal key that are applied after it in the same commit:
-        they are not applied any more. So a key says all that a job must be, and an operation that has one makes no job
-        ready. Its result is a list, empty if nothing was found.
+        If one operation finds nothing, later operations of the same commit with an equal key are not applied: they
+        would find nothing either. So the key must name every condition on a job, and an operation with a key must not
+        make a job ready. Its result is a list, empty if nothing was found.
         """
         return None
 
     def claims(self, result: Any) -> Sequence[Claim]:
-        """The claims that a result of this operation hands out."""
+        """Return the claims that a result of this operation hands out."""
         return ()
 
     def rest(self, claimed: int) -> Operation | None:
-        """Return the operation for the rest, once it has claimed some of its jobs; None if it is not done in parts.
+        """Return the operation that remains after it has claimed some jobs; None if it cannot be done in parts.
 
         Args:
-            claimed: how many it has claimed.
+            claimed: number of jobs that it has claimed.
         """
         return None
 
     def references(self) -> Sequence[JobReference]:
-        """Return the jobs that it is about, as its caller named them; a job that it adds is not among them."""
+        """Return the jobs or claims that its caller named. A job that it adds is not among them."""
         return ()
 
     def job_ids(self) -> Sequence[str]:
-        """The jobs that it is about, as far as they are known before it is done."""
+        """Return the ids of the jobs that it adds or names, as far as they are known before it is applied."""
         return [_id_of(reference) for reference in self.references()]
 
     @property
@@ -132,23 +132,23 @@ class Operation:
         return False
 
     def tell(self, claims: ClaimLog, result: Any) -> None:
-        """Tell a registry of claims what the result, which its caller gets now, says of claims.
+        """Report to a registry the claims in the result that the caller is about to get.
 
         Args:
             claims: the registry.
-            result: of this operation; no error.
+            result: the result of this operation, not an error.
         """
 
     def may_miss(self, result: Any) -> bool:
-        """Return True if the result may be another one where jobs, or claims, are there that the draft misses.
+        """Return True if the result might differ if the draft is incomplete: if jobs or claims are missing in it.
 
         Args:
-            result: of this operation; no error.
+            result: the result of this operation, not an error.
         """
         return self.surveys or (isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result))
 
     def apply(self, state: QueueState, now: datetime) -> tuple[QueueState, Any]:
-        """The transition on values: the next state, and the result. The version is the commit's business: it stays.
+        """Apply the transition to a value: return the next state and the result. Only a commit changes the version.
 
         Raises:
             JQueueError: the operation is refused.
@@ -165,14 +165,14 @@ def _id_of(reference: JobReference) -> str:
 
 
 def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
-    """Apply an operation to a draft: its result, or the error that refused it, with nothing changed."""
+    """Apply an operation to a draft. Return its result, or the error that refused it, with the draft unchanged."""
     savepoint = draft.savepoint()
     try:
         return operation.change(draft, now)
     except JQueueError as error:
         draft.rollback(savepoint)
         return error
-    except Exception as error:  # a mistake of ours must not fail the other operations of the commit
+    except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)
         refusal = JQueueError(f"{type(operation).__name__} failed inside jqueue: {type(error).__name__}")
         refusal.__cause__ = error

@@ -1,4 +1,4 @@
-"""What the holder of a claim may do: ack, nack, heartbeat. All of it is fenced: another claim is ClaimLostError."""
+"""Operations of a claim's holder: ack, nack, heartbeat. All are fenced: an outdated claim is ClaimLostError."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jqueue.domain.transitions import Verb
 SAME_MOMENT = timedelta(microseconds=1)
 
 NO_CLAIM: dict[str, Any] = {"heartbeat_at": None, "claim_timeout": None, "holder": None}
-"""What a job that nobody holds says of its claim."""
+"""The claim's fields in a job that is not in progress."""
 
 
 def _as_it_was(job: Job) -> Job:
-    """A job that was to be moved and was not: its claim was no try, and it is where it was."""
+    """Return a job queued again after a move that did not happen: with its old place, and no failure counted."""
     return job.evolve(status=JobStatus.QUEUED, **NO_CLAIM)
 
 
 def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str, Any]:
-    """The fields that keep an error with a job: whole, or short, or only its size, as there is room in the blob."""
+    """Return the fields that keep an error with a job: whole, cut, or only its size, as far as the blob has room."""
     before = 0 if job.error is None else written_bytes(job.error)
     whole = written_bytes(error)
     for text in (error, cut_error(error, SHORT_ERROR_BYTES)):
@@ -43,7 +43,8 @@ def kept_error(draft: Draft, job: Job, error: str, blob_bytes: int) -> dict[str,
 def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any) -> None:
     """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
 
-    A job that was cancelled leaves. Where jobs age, it is as old as this moment: those that fail must not overtake.
+    A cancelled job leaves the queue. With aging, the age of the job starts again at `now`, or after its delay, so that
+    failing jobs do not overtake others.
     """
     if job.cancel_requested:
         draft.move(job, verb, None, None)
@@ -64,9 +65,9 @@ def send_back(draft: Draft, job: Job, verb: Verb, now: datetime, **changes: Any)
 
 
 def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
-    """End a claim as if it had not been: the failure is given back and the place kept. The attempt stays used.
+    """End a claim without a failure: the failure count goes back and the place is kept. The attempt stays used.
 
-    A job that was cancelled leaves.
+    A cancelled job leaves the queue.
     """
     if job.cancel_requested:
         draft.move(job, Verb.HAND_BACK, None, None)
@@ -79,7 +80,7 @@ def hand_back(draft: Draft, job: Job, **changes: Any) -> None:
 
 
 class _EndsClaim(Operation):
-    """What ends the claim on a job."""
+    """Base of the operations that end the claim on a job."""
 
     __slots__ = ()
 
@@ -89,11 +90,11 @@ class _EndsClaim(Operation):
     job: JobReference
 
     def references(self) -> Sequence[JobReference]:
-        """The claim that it ends."""
+        """Return the claim that it ends."""
         return (self.job,)
 
     def tell(self, claims: ClaimLog, result: int | None) -> None:
-        """It is ended."""
+        """Report that the claim is ended."""
         if isinstance(self.job, Claim):
             claims.end(self.job)
 
@@ -101,16 +102,16 @@ class _EndsClaim(Operation):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Ack(_EndsClaim):
-    """Finish a job: it leaves the queue, or stays as long as its result is to be kept.
+    """Finish a job: it leaves the queue, or stays while its result is kept.
 
-    Repeating the ack soon after, with the same claim, changes nothing. Its result is the number of bytes of the job's
-    result for which the queue had no room; None if it was kept, or not asked for.
+    Repeating the ack soon after, with the same claim, changes nothing. The operation's result is the number of bytes of
+    the job's result that the queue had no room for; None if the job's result was kept, or was not to be kept.
 
     Attributes:
-        job: what was claimed.
+        job: the claimed job.
         result: a JSON value, kept if the job was enqueued with `keep_result` and there is room for it.
-        keep_result: how long to keep the result of a job that was enqueued without; None: not at all.
-        result_bytes: its size as JSON; known once it is prepared.
+        keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all.
+        result_bytes: size of the result as JSON; set when the operation is prepared.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
 
@@ -121,18 +122,18 @@ class Ack(_EndsClaim):
     blob_bytes: int = Limits().blob_bytes
 
     def prepared(self, preparation: Preparation) -> Ack:
-        """With the claim found, and the result as it will be read back."""
+        """Return the operation with the claim found, and with the result as it will be read back."""
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
         result, size = check_result(self.result, preparation.limits)
         return Ack(preparation.find_claim(self.job), result, keep_result, size, preparation.limits.blob_bytes)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """`results`, if a result is given or kept."""
+        """Yield `results` if a result is given, or is to be kept."""
         if self.result is not None or self.keep_result is not None:
             yield "results"
 
     def change(self, draft: Draft, now: datetime) -> int | None:
-        """Remove the job, or keep what is left of it, and remember that it was finished by this attempt."""
+        """Remove the job, or keep it without its payload, and remember that this attempt finished it."""
         claim = self.job
         assert isinstance(claim, Claim)
         if draft.header.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
@@ -172,14 +173,14 @@ class Ack(_EndsClaim):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Nack(_EndsClaim):
-    """Give a job back. Its result is the number of bytes of the error for which the queue had no room; None if it had.
+    """Give a job back. Its result is the number of bytes of the error that the queue had no room for, or None.
 
     Attributes:
-        job: what was claimed.
-        delay: not to be claimed again before so long from now.
+        job: the claimed job.
+        delay: time from now before which the job is not claimed again.
         error: an exception or a text to keep with the job, cut at 2 KiB.
-        dead: it shall not be tried again.
-        charge: whether the claim counts as a failure; if not, the job also keeps its place.
+        dead: True if the job must not be tried again: it goes to the dead jobs.
+        charge: True if the claim counts as a failure; if not, the job also keeps its place.
         blob_bytes: the size limit of its writer, for a blob that has none of its own.
     """
 
@@ -191,7 +192,7 @@ class Nack(_EndsClaim):
     blob_bytes: int = Limits().blob_bytes
 
     def prepared(self, preparation: Preparation) -> Nack:
-        """With the claim found, the delay in seconds, and the error as text that fits."""
+        """Return the operation with the claim found, the delay in seconds, and the error as a text, cut."""
         if self.dead and not self.charge:
             raise InvalidJobError("dead=True and charge=False contradict each other")
         return replace(
@@ -203,7 +204,7 @@ class Nack(_EndsClaim):
         )
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """One capability for each argument that is given."""
+        """Yield one capability for each given argument."""
         if self.delay:
             yield "delay"
         if self.error is not None:
@@ -219,7 +220,7 @@ class Nack(_EndsClaim):
         return not self.charge
 
     def change(self, draft: Draft, now: datetime) -> int | None:
-        """Queued again, or dead."""
+        """Queue the job again, or make it dead. A cancelled job leaves the queue."""
         assert isinstance(self.job, Claim)
         job = draft.held(self.job)
         changes: dict[str, Any] = {}
@@ -240,13 +241,13 @@ class Nack(_EndsClaim):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
-    """Say that claims are alive, many in one operation.
+    """Keep claims alive, many in one operation.
 
-    Its result is the errors of those that are lost, and of those whose job was cancelled.
+    Its result is a list of errors: one for each lost claim, and for each claim whose job was cancelled.
 
     Attributes:
-        jobs: what was claimed.
-        tolerant: whether a lost claim leaves the others their heartbeat; otherwise the first error is raised.
+        jobs: the claimed jobs.
+        tolerant: True if an error of one claim leaves the others their heartbeat; if not, the first error is raised.
     """
 
     needs_room: ClassVar[bool] = False
@@ -256,13 +257,13 @@ class Heartbeat(Operation):
     tolerant: bool = False
 
     def prepared(self, preparation: Preparation) -> Heartbeat:
-        """With the claims found."""
+        """Return the operation with the claims found."""
         if not isinstance(self.jobs, tuple | list):
             raise InvalidJobError(f"Heartbeat takes a tuple of jobs, got {type(self.jobs).__name__}")
         return replace(self, jobs=tuple(preparation.find_claim(job) for job in self.jobs))
 
     def change(self, draft: Draft, now: datetime) -> list[JobNotFoundError]:
-        """Move the heartbeat of each claim that is current. It moves even if the clock stands still."""
+        """Set the heartbeat of each current claim to `now`. It always changes, even if the clock stands still."""
         lost: list[JobNotFoundError] = []
         for claim in self.jobs:
             assert isinstance(claim, Claim)
@@ -283,11 +284,11 @@ class Heartbeat(Operation):
         return lost
 
     def references(self) -> Sequence[JobReference]:
-        """The claims kept alive."""
+        """Return the claims to keep alive."""
         return self.jobs
 
     def tell(self, claims: ClaimLog, result: list[JobNotFoundError]) -> None:
-        """Some are lost; the others are confirmed, also those whose job was cancelled."""
+        """Report the lost claims as lost and all others as confirmed, cancelled jobs included."""
         for error in result:
             claims.lose(error)
         lost = {error.job_id for error in result if not isinstance(error, JobCancelledError)}
@@ -296,12 +297,12 @@ class Heartbeat(Operation):
 
 @dataclass(frozen=True, slots=True)
 class HandBack(Operation):
-    """Return claims that nobody received. Those that are not current any more are passed over."""
+    """Hand back claims whose caller never received them. Claims that are no longer current are skipped."""
 
     claims_made: tuple[Claim, ...]
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Queued again, uncharged and in their place; returns how many."""
+        """Queue the jobs again, uncharged and in their places. Return their number."""
         returned = 0
         for claim in self.claims_made:
             job = draft.jobs.get(claim.job_id)

@@ -1,4 +1,4 @@
-"""Jobs out: dequeue, under the limits of the queue, with the cron entries that are due."""
+"""The operation that claims jobs: dequeue. It keeps the limits of the queue, and fires cron entries that are due."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from jqueue.domain.transitions import Verb
 
 
 def sought_names(names: object) -> tuple[str, ...]:
-    """One entrypoint, or several, each once. Any str will do: jobs of 1.0.0 may have names that enqueue refuses.
+    """Return one or several entrypoints as a tuple, each once.
+
+    Any str is accepted, because jobs of 1.0.0 may have names that enqueue refuses.
 
     Raises:
-        InvalidJobError: it is neither.
+        InvalidJobError: the value is neither a str nor several of them.
     """
     several = (names,) if isinstance(names, str) else names
     if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
@@ -35,7 +37,7 @@ def sought_names(names: object) -> tuple[str, ...]:
 
 
 class DequeueOptions(TypedDict, total=False):
-    """What `dequeue` takes by name of the jobs to claim, besides how long it may take."""
+    """Keyword options of `dequeue` for the jobs to claim, without the options for its own time."""
 
     batch_size: Annotated[int, Option("how many at the most.", default=1)]
     claim_timeout: Annotated[
@@ -49,12 +51,12 @@ class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
 
     Attributes:
-        entrypoints: whose jobs; one name, several, or None for all.
-        batch_size: how many at the most.
-        claim_timeout: how long a claim lasts without a heartbeat; None means the queue's own.
-        holder: kept with the jobs as long as the claim lasts, so that who lost its memory finds what it had claimed.
-        through: only jobs whose `sequence` is not larger: those that were there at some moment.
-        enqueue_bytes: cron entries enqueue nothing while the jobs take more than that.
+        entrypoints: the entrypoints of the jobs: one name, several, or None for all.
+        batch_size: largest number of jobs to claim.
+        claim_timeout: time that a claim lasts without a heartbeat; None means the queue's own.
+        holder: name kept with the jobs while the claim lasts. A restarted caller finds its claims by it.
+        through: claim only jobs whose `sequence` is not larger, which were enqueued before a certain moment.
+        enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
     """
 
     claims_jobs: ClassVar[bool] = True
@@ -68,7 +70,7 @@ class Dequeue(Operation):
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Dequeue:
-        """Checked, with the entrypoints as a tuple and the timeout in seconds."""
+        """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""
         timeout = preparation.claim_timeout if self.claim_timeout is None else self.claim_timeout
         return Dequeue(
             None if self.entrypoints is None else sought_names(self.entrypoints),
@@ -80,24 +82,24 @@ class Dequeue(Operation):
         )
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """`claim_timeout` for a timeout that is not the queue's own; `holders` for a holder or a bound."""
+        """Yield `claim_timeout` for a timeout other than the queue's own, and `holders` for `holder` or `through`."""
         if self.claim_timeout != claim_timeout:
             yield "claim_timeout"
         if self.holder is not None or self.through is not None:
             yield "holders"
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Remove what has expired, enqueue what cron entries say, then claim."""
+        """Remove expired jobs, enqueue the jobs of cron entries that are due, then claim."""
         self.tidy(draft, now)
         return self.claim(draft, now)
 
     def tidy(self, draft: Draft, now: datetime) -> None:
-        """Remove what has expired, and enqueue what cron entries say."""
+        """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
         drop_outlived(draft, now)
         fire_due(draft, now, self.enqueue_bytes)
 
     def claim(self, draft: Draft, now: datetime) -> list[Job]:
-        """Claim what is ready."""
+        """Claim ready jobs."""
         if self.through is None:
             return self._claim(draft, now)
         with draft.jobs.order.only_through(self.through):
@@ -122,24 +124,24 @@ class Dequeue(Operation):
         return claimed
 
     def search_key(self) -> Hashable | None:
-        """Every field but the number of jobs; None if it asks for no job, and so finds none."""
+        """Return every field but `batch_size`; None if that is 0, since such a dequeue always finds nothing."""
         return _SEARCHED(self) if self.batch_size else None
 
     def claims(self, result: list[Job]) -> Sequence[Claim]:
-        """One for each job."""
+        """Return the claims of the jobs."""
         return [job.claim for job in result]
 
     def rest(self, claimed: int) -> Dequeue:
-        """As many as are left."""
+        """Return the dequeue of the jobs that are left."""
         return replace(self, batch_size=self.batch_size - claimed)
 
     def tell(self, claims: ClaimLog, result: list[Job]) -> None:
-        """These are handed out."""
+        """Report that claims on these jobs were handed out."""
         if result:
             claims.remember(result)
 
     def may_miss(self, result: list[Job]) -> bool:
-        """True if they are fewer than were asked for."""
+        """Return True if there are fewer jobs than `batch_size`."""
         return len(result) < self.batch_size
 
 
@@ -147,7 +149,7 @@ _SEARCHED = attrgetter(*(field.name for field in fields(Dequeue) if field.name !
 
 
 def _count_claim(draft: Draft, entrypoint: str, now: datetime) -> None:
-    """Note a claim that counts against a rate limit."""
+    """Note a claim of a job whose entrypoint has a rate limit."""
     rules = draft.header.entrypoints.get(entrypoint)
     if rules is not None and rules.rate is not None and rules.per is not None:
         usage = with_claim(draft.header.recent.get(entrypoint, ()), now.timestamp(), rules.per)

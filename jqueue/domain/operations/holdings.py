@@ -1,7 +1,8 @@
-"""Looking, for who claims under a name of its own: what it holds, and how far what is there by now goes.
+"""Operations for callers that claim under a holder's name: the jobs that they hold, and the last sequence number.
 
-Whoever is restarted finds its claims by the name of their holder; whoever shall take what is there, and nothing that
-comes later, notes the last number that was given. Both change nothing, and are answered from a fresh read.
+A restarted caller finds its claims by their holder's name. A caller that is to take only jobs that are there now reads
+the last sequence number, and passes it to its dequeues as `through`. Both operations change nothing, and are answered
+from a fresh read.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from jqueue.domain.operations.base import Operation
 
 @dataclass(frozen=True, slots=True)
 class HeldBy(Operation):
-    """Look which jobs are in progress under holders whose names begin so. Its result is their list, by place.
+    """Look up the jobs in progress whose holder's name begins with a prefix. Its result is their list, in order.
 
     Attributes:
-        prefix: how the name begins.
+        prefix: the prefix of the name.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("holders",)
@@ -28,7 +29,7 @@ class HeldBy(Operation):
     prefix: str
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Nothing is changed."""
+        """Return the jobs, by priority and sequence, and change nothing."""
         claimed = (draft.jobs[job_id] for job_id in draft.jobs.claimed)
         held = [job for job in claimed if job.holder is not None and job.holder.startswith(self.prefix)]
         return sorted(held, key=lambda job: (job.priority, job.sequence))
@@ -36,10 +37,10 @@ class HeldBy(Operation):
 
 @dataclass(frozen=True, slots=True)
 class LastSequence(Operation):
-    """Look which sequence number was the last that was given. What comes later gets a higher one."""
+    """Look up the last sequence number that was given to a job. Jobs that come later get higher numbers."""
 
     always_needs: ClassVar[tuple[str, ...]] = ("holders",)
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Nothing is changed."""
+        """Return the number, and change nothing."""
         return draft.jobs.last_sequence

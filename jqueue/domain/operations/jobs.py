@@ -1,4 +1,4 @@
-"""Jobs in: enqueue."""
+"""The operation that adds a job: enqueue."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
 LINE_BYTES = 240
-"""About what a job takes in the blob besides its texts and its payload."""
+"""About how many bytes a job takes in the blob besides its texts and its payload."""
 
 
 PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
-"""Every field of a job, most of them as they are when nobody says otherwise."""
+"""Every field of a job with its default, if it has one."""
 
 
 def _no_id() -> NoReturn:
@@ -44,11 +44,11 @@ def _no_claim(job: object) -> NoReturn:
 
 
 UNPREPARED = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), _no_id, _no_claim)
-"""For an `Enqueue` that is applied to a state as it is, by nobody's queue."""
+"""The preparation of an `Enqueue` that is applied to a state directly, without a queue."""
 
 
 def drop_outlived(draft: Draft, now: datetime) -> None:
-    """Remove the jobs whose time is over: queued ones that expire, results and dead jobs kept for long enough."""
+    """Remove the jobs whose time is over: expired queued jobs, and completed and dead jobs kept for long enough."""
     while (job := draft.outlived(now)) is not None:
         draft.move(job, Verb.EXPIRE, None, None)
 
@@ -57,10 +57,10 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
 @dataclass(frozen=True, slots=True)
 @with_options(EnqueueOptions)
 class Enqueue(Operation):
-    """Add a job. Its result is the job as it stands: the new one, or the one that was there already.
+    """Add a job. Its result is the new job, or the job with this id or unique key that is there already.
 
     Attributes:
-        entrypoint: the name of what handles it.
+        entrypoint: the name by which a worker finds the job's handler.
         payload: bytes-like; empty by default.
         priority: lower is served first.
     """
@@ -78,17 +78,17 @@ class Enqueue(Operation):
         def __getattr__(self, name: str) -> Any: ...
 
     def prepared(self, preparation: Preparation) -> NewJob:
-        """Checked, with an id, and durations in seconds."""
+        """Return the operation, checked, with an id and with durations in seconds."""
         given = zip(OPTIONS, _defaults, _options_of(self), strict=True)
         options: Any = {name: value for name, default, value in given if value is not default}
         return new_job(preparation, self.entrypoint, self.payload, self.priority, **options)
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Add the job, unless its id or its key says that it is there already."""
+        """Add the job, unless a job with its id or its unique key is there already."""
         return self.prepared(UNPREPARED).change(draft, now)
 
     def job_ids(self) -> Sequence[str]:
-        """The id of the job to be."""
+        """Return the id of the job that it adds, if it is known."""
         return () if self.job_id is None else (self.job_id,)
 
 
@@ -103,7 +103,7 @@ def new_job(
     priority: int = 0,
     **options: Unpack[EnqueueOptions],
 ) -> NewJob:
-    """An enqueue, checked and completed: see `Enqueue`.
+    """Return an enqueue, checked and completed: see `Enqueue`.
 
     Raises:
         InvalidJobError: an argument is wrong.
@@ -127,17 +127,17 @@ def new_job(
 
 
 class NewJob(Operation):
-    """An `Enqueue` that is ready to be tried: the fields of the job that it will add, but for its time and its place.
+    """A prepared `Enqueue`: the fields of the new job, except its time and its place.
 
     Args:
         values: one for each field of `Job`.
-        id_given: whether the caller has chosen the id.
-        delay: seconds from its commit until it may be claimed; None if `values` say when.
+        id_given: True if the caller has chosen the id.
+        delay: seconds from its commit until it may be claimed; None if `values` has the time.
         on_conflict: see `Enqueue`.
-        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
 
     Attributes:
-        values, id_given, delay: as given; not to be changed.
+        values, id_given, delay: as in the arguments. Do not change them.
     """
 
     __slots__ = ("_enqueue_bytes", "_on_conflict", "delay", "id_given", "values")
@@ -152,7 +152,7 @@ class NewJob(Operation):
         self._enqueue_bytes = enqueue_bytes
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """One capability for each field that is used."""
+        """Yield one capability for each option that is used."""
         yield from options_needed(self.values)
         if self.delay is not None:
             yield "delay"
@@ -160,8 +160,8 @@ class NewJob(Operation):
             yield "job_ids"
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Add the job, unless its id or its key says that it is there already."""
-        drop_outlived(draft, now)  # or the new job would be taken for one that nobody will ever get
+        """Add the job, unless a job with its id or its unique key is there already."""
+        drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
         job_id, unique_key = self.values["id"], self.values["unique_key"]
         if job_id in draft.jobs.entries:
             return draft.jobs[job_id]
@@ -186,11 +186,11 @@ class NewJob(Operation):
         return job
 
     def job_ids(self) -> Sequence[str]:
-        """The id of the job to be."""
+        """Return the id of the job that it adds, if it is known."""
         return (self.values["id"],)
 
     def stored_bytes(self) -> int:
-        """About how many bytes the job takes in the blob."""
+        """Return about how many bytes the job takes in the blob."""
         values = self.values
         size = LINE_BYTES + len(values["payload"]) * 4 // 3
         size += written_bytes(values["entrypoint"]) + written_bytes(values["id"]) + 8
@@ -209,7 +209,7 @@ class NewJob(Operation):
         return trusted_job(values)
 
     def _finished(self, job_id: str, draft: Draft, now: datetime) -> Job:
-        """What there is to say of a job that was acked and is gone: its id, and that it is completed."""
+        """Return a completed job for an id that was acked and is gone. Its other fields are the caller's."""
         attempt = draft.header.finished.get(job_id, 0)
         status = JobStatus.COMPLETED
         given = {name: self.values[name] for name in ("entrypoint", "payload", "priority", "headers", "unique_key")}

@@ -1,6 +1,6 @@
-"""Looking at jobs without claiming them: which ones a dequeue would give, how one stands, how many wait.
+"""Operations that look at jobs without a claim: the jobs that a dequeue would return, one job, numbers of queued jobs.
 
-Who chooses among several queues has to know what each of them has before it claims from one.
+A caller that chooses among several queues needs them: it must know the jobs of each before it claims from one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jqueue.domain.operations.jobs import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class Peek(Operation):
-    """Look which jobs a dequeue would give. Its result is their list, as they stand, without their payloads.
+    """Look which jobs a dequeue would return. Its result is the list of these jobs, unclaimed and without payloads.
 
-    It does all that a dequeue does but the claiming: what has expired leaves, and cron entries that are due enqueue
-    their jobs. So it can be waited with as a dequeue can.
+    It does everything that a dequeue does except the claims: it removes expired jobs, and enqueues the jobs of cron
+    entries that are due. So a caller can wait with it, as with a dequeue.
 
     Attributes:
-        dequeue: what would be asked for.
+        dequeue: the dequeue.
     """
 
     claims_jobs: ClassVar[bool] = True
@@ -35,11 +35,11 @@ class Peek(Operation):
     dequeue: Dequeue
 
     def prepared(self, preparation: Preparation) -> Peek:
-        """Checked, as the dequeue is."""
+        """Return the operation with its dequeue checked."""
         return replace(self, dequeue=self.dequeue.prepared(preparation))
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Claim them, note which they are, and take the claims back: so every limit counts as it would."""
+        """Claim the jobs, note their ids, and undo the claims. So every limit holds as in a dequeue."""
         self.dequeue.tidy(draft, now)
         savepoint = draft.savepoint()
         ids = [job.id for job in self.dequeue.claim(draft, now)]
@@ -47,27 +47,27 @@ class Peek(Operation):
         return [draft.jobs[job_id].evolve(payload=b"") for job_id in ids]
 
     def search_key(self) -> Hashable | None:
-        """That of the dequeue: where one finds nothing, neither does the other."""
+        """Return the key of the dequeue: if one of the two finds nothing, the other finds nothing either."""
         return self.dequeue.search_key()
 
 
 @dataclass(frozen=True, slots=True)
 class CountQueued(Operation):
-    """Count the jobs that wait. Its result is how many of each entrypoint are queued, ready or not."""
+    """Count the queued jobs. Its result is the number of queued jobs, ready or not, by entrypoint."""
 
     def change(self, draft: Draft, now: datetime) -> dict[str, int]:
-        """Nothing is changed."""
+        """Return the numbers, and change nothing."""
         return draft.jobs.order.queued()
 
 
 @dataclass(frozen=True, slots=True)
 class Find(Operation):
-    """Look how a job stands. Its result is a list: the job without its payload, or nothing if it is not there.
+    """Look at a job. Its result is a list: the job without its payload, or nothing if it is not there.
 
-    Of one that was finished a short while ago, it says the id, the attempt, and that it is completed.
+    For a job that finished a short while ago and is gone, the result has the id, the attempt and the status completed.
 
     Attributes:
-        job_id: which.
+        job_id: the id of the job.
     """
 
     surveys: ClassVar[bool] = True
@@ -75,12 +75,12 @@ class Find(Operation):
     job_id: str
 
     def prepared(self, preparation: Preparation) -> Find:
-        """Checked."""
+        """Check the id."""
         check_name("job_id", self.job_id, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Nothing is changed."""
+        """Return the job in a list, and change nothing."""
         job = draft.jobs.get(self.job_id)
         if job is not None:
             return [job.evolve(payload=b"")]
@@ -91,5 +91,5 @@ class Find(Operation):
         return [trusted_job({**PLAIN, "entrypoint": "", "payload": b"", **said})]
 
     def references(self) -> Sequence[JobReference]:
-        """The job looked for."""
+        """Return the id of the job."""
         return (self.job_id,)

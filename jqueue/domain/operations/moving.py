@@ -1,7 +1,8 @@
-"""Jobs moved between queues: taken where they are, added as they are elsewhere, and removed where they were.
+"""Operations that move jobs between queues: a job is taken in its queue, added to the other, and then removed.
 
-In that order: a job that is moved is in one of the two queues, or in both, and then claimed in the first by who moves
-it. A move that was cut short is taken up by what is there: whatever has arrived is recognised.
+In that order, so that a job that is moved is always in at least one of the two queues. Until it is removed from the
+first, the mover holds a claim on it there (a dead job needs none). An interrupted move can be resumed, because jobs
+that have arrived are recognised.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ SETTINGS_IN_WORDS = {
     "dead_retention": "how long dead jobs are kept",
     "blob_bytes": "the size limit",
 }
-"""The settings of a queue, as a report of a move names them."""
+"""The words for each setting of a queue in the report of a move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take(Operation):
-    """Claim a queued job in order to move it, whenever it is due. Its result is a list: the job, or nothing.
+    """Claim a queued job in order to move it. Its result is a list: the job, or nothing if the job has changed.
 
-    No failure is counted, and nothing holds it back. It is nothing if the job is not as it was seen.
+    No failure is counted. The job's time, limits and pauses do not hold it back.
 
     Attributes:
-        job: as it was seen.
-        holder: who moves it.
+        job: the job as the mover saw it.
+        holder: the name of the mover.
     """
 
     claims_jobs: ClassVar[bool] = True
@@ -49,11 +50,11 @@ class Take(Operation):
     holder: str = MOVER
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Claim it."""
+        """Claim the job, if it is still as the mover saw it."""
         job, seen = draft.jobs.get(self.job.id), self.job
         if job is None or job.status is not JobStatus.QUEUED or job.attempt >= LARGEST:
             return []
-        if (job.sequence, job.run_at) != (seen.sequence, seen.run_at):  # it was tried, and sent back
+        if (job.sequence, job.run_at) != (seen.sequence, seen.run_at):  # it was tried meanwhile, and sent back
             return []
         taken = job.evolve(
             status=JobStatus.IN_PROGRESS,
@@ -67,26 +68,26 @@ class Take(Operation):
         return [taken]
 
     def claims(self, result: list[Job]) -> Sequence[Claim]:
-        """One, or none."""
+        """Return the claim on the job, or none."""
         return [job.claim for job in result]
 
     def references(self) -> Sequence[JobReference]:
-        """The job taken."""
+        """Return the id of the job."""
         return (self.job.id,)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive(Operation):
-    """Add a job that comes from another queue, as it is but for its place. Its result is the job as it stands.
+    """Add a job that comes from another queue, unchanged except for its place. Its result is the job in this queue.
 
-    One that has arrived before is not added again. It is `COMPLETED` in the result if it was finished here since.
+    A job that has arrived before is not added again. If it was finished here since, it is `COMPLETED` in the result.
 
     Attributes:
-        job: queued or dead, without a claim.
-        resumed: whether it may have arrived before. If not, a job with its id is another one.
-        held: whether it is claimed by who moves it; otherwise it can be had at once.
-        holder: who moves it.
-        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
+        job: the job, queued or dead, without a claim.
+        resumed: True if it may have arrived before. If not, a job with its id in this queue is a different job.
+        held: True if the mover claims it here too; if not, workers can claim it at once.
+        holder: the name of the mover.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
     arrives: ClassVar[bool] = True
@@ -98,7 +99,7 @@ class Arrive(Operation):
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> Arrive:
-        """Checked as a new job is."""
+        """Check the job like a new one."""
         job, limits = self.job, preparation.limits
         check_name("entrypoint", job.entrypoint, limits)
         check_payload(job.payload, limits)
@@ -109,7 +110,7 @@ class Arrive(Operation):
         return replace(self, enqueue_bytes=limits.enqueue_bytes)
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Add it.
+        """Add the job.
 
         Raises:
             JobStateError: another job with its id is here, or was finished here.
@@ -137,10 +138,14 @@ class Arrive(Operation):
         return self._add(draft, now)
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
-        """The job with the same id: the same one, that has arrived before."""
+        """Return the job with this id in this queue, if it is the same job, which arrived before.
+
+        Raises:
+            JobStateError: it is another job.
+        """
         if not (self.resumed or is_moving(there) or self._is_same_dead(there)):
             raise JobStateError(there.id, there.status, "another job with this id is here")
-        if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # it was redriven meanwhile
+        if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # redriven at its source
             changes = {"failures": self.job.failures, "run_at": self.job.run_at, "dead_at": None}
             after = there.evolve(status=JobStatus.QUEUED, sequence=draft.next_sequence(), **changes)
             draft.move(there, Verb.REDRIVE, after, JobStatus.QUEUED)
@@ -148,11 +153,11 @@ class Arrive(Operation):
         return there
 
     def _is_same_dead(self, there: Job) -> bool:
-        """Dead jobs are moved without a claim, by which they would be known."""
+        """Return True if both are the same dead job. They are compared by fields: dead jobs move without a claim."""
         return there.status is JobStatus.DEAD and self._is_alike(there) and there.attempt <= self.job.attempt
 
     def _is_alike(self, there: Job) -> bool:
-        if there.payload and there.payload != self.job.payload:  # some stores read it only when it is claimed
+        if there.payload and there.payload != self.job.payload:  # some formats read the payload only at the claim
             return False
         return (there.entrypoint, there.error) == (self.job.entrypoint, self.job.error)
 
@@ -174,16 +179,16 @@ class Arrive(Operation):
         return job
 
     def job_ids(self) -> Sequence[str]:
-        """The job that arrives."""
+        """Return the id of the job."""
         return (self.job.id,)
 
 
 @dataclass(frozen=True, slots=True)
 class Depart(Operation):
-    """Remove a job that has arrived elsewhere. It does not count as finished here: it may come back.
+    """Remove a job that has arrived elsewhere. It does not count as finished here, so it may come back.
 
     Attributes:
-        claim: by which it was taken; of a dead job, its id and its attempt.
+        claim: the mover's claim on the job; for a dead job, its id and its attempt.
     """
 
     needs_room: ClassVar[bool] = False
@@ -191,10 +196,10 @@ class Depart(Operation):
     claim: Claim
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Remove it.
+        """Remove the job.
 
         Raises:
-            ClaimLostError: it is not as it was.
+            ClaimLostError: the mover no longer holds it, or it is no longer the same dead job.
         """
         job = draft.jobs.get(self.claim.job_id)
         if job is None or job.attempt != self.claim.attempt or not (is_moving(job) or job.status is JobStatus.DEAD):
@@ -202,17 +207,17 @@ class Depart(Operation):
         draft.move(job, Verb.DEPART, None, None)
 
     def references(self) -> Sequence[JobReference]:
-        """The job that leaves."""
+        """Return the claim on the job."""
         return (self.claim,)
 
 
 class RulesReceipt(NamedTuple):
-    """What became of the rules of another queue, in words.
+    """The outcome of taking over the rules of another queue, in words.
 
     Attributes:
-        taken: what holds here now.
-        kept: what is different here, and was left so.
-        schedules: the names of the cron entries that hold here now.
+        taken: rules that were taken over.
+        kept: rules that this queue has already, with other values, and keeps.
+        schedules: names of the other queue's cron entries that this queue now has.
     """
 
     taken: tuple[str, ...]
@@ -222,13 +227,13 @@ class RulesReceipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArriveRules(Operation):
-    """Take over the limits, pauses, settings and cron entries of another queue, where there are none of that name.
+    """Take over the limits, pauses, settings and cron entries of another queue, unless this queue has its own.
 
     Its result is a `RulesReceipt`.
 
     Attributes:
-        entrypoints, settings, schedules: as in a `QueueState`.
-        only_look: whether to say what would be taken over, and not to do it.
+        entrypoints, settings, schedules: the rules of the other queue, as in a `QueueState`.
+        only_look: True if the receipt only says what would be taken over, and nothing changes.
     """
 
     entrypoints: Mapping[str, EntrypointRules]
@@ -238,11 +243,11 @@ class ArriveRules(Operation):
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> ArriveRules:
-        """With the size up to which its writer fills a blob that has no limit of its own."""
+        """Return the operation with the limit of its writer, for a blob that has none of its own."""
         return replace(self, enqueue_bytes=preparation.limits.enqueue_bytes)
 
     def change(self, draft: Draft, now: datetime) -> RulesReceipt:
-        """Take them over.
+        """Take the rules over.
 
         Raises:
             QueueFullError: there is no room for all of them.

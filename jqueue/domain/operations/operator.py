@@ -1,4 +1,4 @@
-"""What operators do to jobs that they do not hold, and what the queue does to keep itself in order."""
+"""Operations on jobs that the caller does not hold, for operators, and the upkeep of the queue: sweep and fence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 
 
 def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool = False) -> int:
-    """Take jobs from their holders, in the order in which they stood; returns how many."""
+    """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
         place = {"sequence": job.sequence} if in_place else {}
@@ -33,33 +33,33 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation):
-    """Remove a job that nobody has claimed. Its result is the job.
+    """Remove a queued job. Its result is the job.
 
     Attributes:
-        job_id: which.
-        running: whether one in progress shall be stopped: its holder is told at its next heartbeat, and the job leaves
-            when that claim ends. An ack still finishes it. The result is the job as it is then, in progress.
+        job_id: the id of the job.
+        running: True if a job in progress is to be stopped too. Its holder is told at its next heartbeat, and the job
+            leaves when that claim ends. An ack still finishes it. The result is then the job in progress.
     """
 
     job_id: str
     running: bool = False
 
     def prepared(self, preparation: Preparation) -> Cancel:
-        """Checked."""
+        """Check the arguments."""
         check_name("job_id", self.job_id, preparation.limits)
         return self
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """`cancel_running`, if jobs in progress are meant too."""
+        """Yield `cancel_running` if a job in progress is to be stopped too."""
         if self.running:
             yield "cancel_running"
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Remove it, or have its holder told.
+        """Remove the job, or mark it so that its holder is told.
 
         Raises:
             JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress, and that was not meant; or it is dead, or completed.
+            JobStateError: it is in progress and `running` is False, or it is dead or completed.
         """
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
@@ -75,14 +75,14 @@ class Cancel(Operation):
         return job
 
     def references(self) -> Sequence[JobReference]:
-        """The job cancelled."""
+        """Return the id of the job."""
         return (self.job_id,)
 
 
 def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: datetime | None = None) -> list[Job]:
-    """The jobs of a status, of one entrypoint or of all; queued ones created before a moment.
+    """Return the jobs of a status, of one entrypoint or of all; if queued, only jobs created before a time.
 
-    Jobs that wait are not looked at to find those that ended.
+    Dead and completed jobs are found without a look at the queued ones.
     """
     if status is JobStatus.QUEUED:
         return draft.jobs.queued(entrypoint, before)
@@ -92,11 +92,13 @@ def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: dat
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
-    """Queue dead jobs again: failures and expiry forgotten, attempts kept. Its result is how many.
+    """Queue dead jobs again, without their failures and expiry, with their attempts. Its result is their number.
+
+    A dead job whose unique key is taken stays dead.
 
     Attributes:
-        job_id: only this one; if its unique key is taken, that is DuplicateJobError.
-        entrypoint: only those of this entrypoint. Jobs whose unique key is taken stay dead.
+        job_id: redrive this job only; DuplicateJobError if its unique key is taken.
+        entrypoint: redrive the jobs of this entrypoint only.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
@@ -106,7 +108,7 @@ class Redrive(Operation):
     entrypoint: str | None = None
 
     def prepared(self, preparation: Preparation) -> Redrive:
-        """Checked."""
+        """Check the arguments."""
         if self.job_id is not None and self.entrypoint is not None:
             raise InvalidJobError("give either job_id or entrypoint, not both")
         if self.job_id is not None:
@@ -116,12 +118,12 @@ class Redrive(Operation):
         return self
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Queue them, in the order in which they stood.
+        """Queue the jobs, in the order of their sequence numbers.
 
         Raises:
-            JobNotFoundError: the one named is not in the queue.
-            JobStateError: the one named is not dead.
-            DuplicateJobError: another job holds the key of the one named.
+            JobNotFoundError: the job with `job_id` is not in the queue.
+            JobStateError: the job with `job_id` is not dead.
+            DuplicateJobError: another job holds the unique key of the job with `job_id`.
         """
         drop_outlived(draft, now)
         if self.job_id is not None:
@@ -142,11 +144,11 @@ class Redrive(Operation):
         return redriven
 
     def references(self) -> Sequence[JobReference]:
-        """The job redriven, if it is one."""
+        """Return the id of the job, if one is named."""
         return () if self.job_id is None else (self.job_id,)
 
     def _queue(self, draft: Draft, job: Job, now: datetime) -> None:
-        """Behind the others: where jobs age, it is as old as this moment."""
+        """Queue a job behind the others. With aging, its age starts again at `now`."""
         after = job.evolve(
             status=JobStatus.QUEUED,
             failures=0,
@@ -161,12 +163,12 @@ class Redrive(Operation):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Purge(Operation):
-    """Remove jobs for good: dead ones, or queued or completed ones if asked. Its result is how many.
+    """Remove the jobs of a status for good. Its result is their number.
 
     Attributes:
-        status: which; jobs in progress are not purged.
-        entrypoint: only those of this entrypoint.
-        older_than: only those dead or finished (or, if queued, created) for longer.
+        status: dead, queued or completed; jobs in progress are not purged.
+        entrypoint: remove the jobs of this entrypoint only.
+        older_than: remove only jobs that died or finished longer ago (if queued, that were created longer ago).
     """
 
     surveys: ClassVar[bool] = True
@@ -176,7 +178,7 @@ class Purge(Operation):
     older_than: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> Purge:
-        """Checked, with the age in seconds."""
+        """Return the operation, checked, with the age in seconds."""
         if self.status not in (JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED):
             raise InvalidJobError(f"purge takes jobs that are dead, queued or completed, not {shown(self.status)}")
         if self.entrypoint is not None:
@@ -185,14 +187,14 @@ class Purge(Operation):
         return replace(self, status=JobStatus(self.status), older_than=older_than)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """The capability without which there are no jobs of that status."""
+        """Yield the capability that a queue needs to have jobs of that status."""
         if self.status is JobStatus.DEAD:
             yield "dead_letters"
         elif self.status is JobStatus.COMPLETED:
             yield "results"
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Remove them."""
+        """Remove the jobs."""
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
         doomed = [
             job
@@ -207,18 +209,18 @@ class Purge(Operation):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class RequeueStale(Operation):
-    """An operator's order: revoke every claim that was not confirmed for so long. Its result is how many."""
+    """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""
 
     surveys: ClassVar[bool] = True
 
     timeout: Duration
 
     def prepared(self, preparation: Preparation) -> RequeueStale:
-        """With the timeout in seconds."""
+        """Return the operation with the timeout in seconds."""
         return RequeueStale(to_seconds("timeout", self.timeout))
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Queued again, or dead. It uses its own timeout, not the claim's: fencing keeps that safe."""
+        """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""
         cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
         stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
@@ -227,16 +229,16 @@ class RequeueStale(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Operation):
-    """Revoke claims that were found stale, unless their heartbeat has moved meanwhile. Its result is how many."""
+    """Revoke stale claims, unless their heartbeat has moved meanwhile. Its result is the number of revoked claims."""
 
     suspects: tuple[tuple[Claim, datetime | None], ...]
-    """Each claim with the heartbeat that stood still."""
+    """Each stale claim, with its last known heartbeat."""
 
     in_place: bool = False
-    """Whether the jobs keep their places among the others."""
+    """True if the jobs keep their places among the others."""
 
     def change(self, draft: Draft, now: datetime) -> int:
-        """Queued again, or dead."""
+        """Queue the jobs again, or make them dead."""
         stale = []
         for claim, heartbeat_at in self.suspects:
             job = draft.jobs.get(claim.job_id)
@@ -251,7 +253,7 @@ class Sweep(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Fence(Operation):
-    """Change nothing, and be committed: what was sent before and has not landed by then never will."""
+    """Force a commit without a change. A write that was sent before, and has not landed by then, never will."""
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Ask for a commit."""

@@ -1,4 +1,4 @@
-"""What holds jobs back: limits and pauses of entrypoints, and the settings of a queue."""
+"""Operations that set rules: limits and pauses of entrypoints, and the settings of a queue."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jqueue.domain.room import check_rules_fit
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 
 _NEEDS = {"aging": "limits", "dead_retention": "retention", "blob_bytes": "size_limit"}
-"""The settings of a queue, each with the capability that it needs."""
+"""The capability that each setting of a queue needs."""
 
 
 class Unchanged:
-    """Stands for a setting that stays as it is."""
+    """The type of `UNCHANGED`, which stands for a setting that stays as it is."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -38,19 +38,19 @@ def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Pause(Operation):
-    """Have no job of an entrypoint claimed until it is resumed. Jobs in progress go on, and enqueue takes more."""
+    """Pause an entrypoint: no job of it is claimed until it is resumed. Jobs in progress go on; enqueue takes more."""
 
     always_needs: ClassVar[tuple[str, ...]] = ("limits",)
 
     entrypoint: str
 
     def prepared(self, preparation: Preparation) -> Pause:
-        """Checked."""
+        """Check the name of the entrypoint."""
         check_name("entrypoint", self.entrypoint, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Hold them back.
+        """Set the pause.
 
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
@@ -69,25 +69,25 @@ class Resume(Operation):
     entrypoint: str
 
     def prepared(self, preparation: Preparation) -> Resume:
-        """Checked."""
+        """Check the name of the entrypoint."""
         check_name("entrypoint", self.entrypoint, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Let them go."""
+        """Lift the pause."""
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
 
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class SetLimits(Operation):
-    """Set the limits of an entrypoint, in place of those that it has. A pause stays.
+    """Set the limits of an entrypoint. They replace its former limits; a pause stays.
 
     Attributes:
-        entrypoint: whose.
-        running: so many may be in progress at once; None means any number.
-        rate: so many may be claimed within any `per` seconds; None means any number.
-        per: see `rate`.
+        entrypoint: the name of the entrypoint.
+        running: number of its jobs that may be in progress at once; None means any number.
+        rate: number of its jobs that may be claimed within any time of length `per`; None means any number.
+        per: the window of `rate`, a timedelta or seconds.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("limits",)
@@ -99,7 +99,7 @@ class SetLimits(Operation):
     per: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> SetLimits:
-        """Checked, with the window in seconds."""
+        """Return the operation, checked, with the window in seconds."""
         check_name("entrypoint", self.entrypoint, preparation.limits)
         if self.running is not None:
             check_integer("running", self.running, 1, COUNT_MAX)
@@ -113,7 +113,7 @@ class SetLimits(Operation):
         return replace(self, per=per)
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Set them. Claims that were made before count too, if there was a rate limit then.
+        """Set the limits. Earlier claims count too, if the entrypoint had a rate limit when they were made.
 
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
@@ -128,12 +128,12 @@ class SetLimits(Operation):
 @names_its_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Operation):
-    """Change settings of the queue as a whole. Its result is the `QueueSettings` that hold then.
+    """Change settings of the queue as a whole. Its result is the new `QueueSettings`.
 
     Attributes:
-        aging: so much waiting is worth one step of priority; None: a priority stays as it is.
-        dead_retention: how long dead jobs are kept; None: until they are purged.
-        blob_bytes: the size limit of the blob, for every writer; None: each writer goes by its own `Limits`.
+        aging: time of waiting that is worth one step of priority; None: waiting does not change the order.
+        dead_retention: time for which dead jobs are kept; None: until they are purged.
+        blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
     """
 
     aging: Duration | Unchanged | None = UNCHANGED
@@ -141,7 +141,7 @@ class Configure(Operation):
     blob_bytes: int | Unchanged | None = UNCHANGED
 
     def prepared(self, preparation: Preparation) -> Configure:
-        """Checked, with durations in seconds."""
+        """Return the operation, checked, with durations in seconds."""
         durations = {name: value for name, value in self._given().items() if name != "blob_bytes"}
         seconds: dict[str, Any] = {
             name: None if value is None else to_seconds(name, value) for name, value in durations.items()
@@ -153,11 +153,11 @@ class Configure(Operation):
         return replace(self, **seconds)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
-        """One capability for each setting that is given."""
+        """Yield one capability for each given setting."""
         yield from (_NEEDS[name] for name in self._given())
 
     def change(self, draft: Draft, now: datetime) -> QueueSettings:
-        """Change those that are given."""
+        """Change the given settings."""
         draft.set_settings(draft.header.settings.model_copy(update=self._given()))
         return draft.header.settings
 

@@ -1,7 +1,8 @@
-"""Cron entries: set, removed, and fired by every dequeue, within its own commit.
+"""Operations that set and remove cron entries, and the firing of entries, which every dequeue does in its own commit.
 
-An entry carries which occurrences were fired. Firing it enqueues one job and notes the occurrence, in one commit: so
-every occurrence is enqueued once, whatever the number of workers and whatever their clocks show. Nobody keeps watch.
+An entry records the occurrences that were fired. Firing it enqueues one job and records the occurrence in one commit.
+So every occurrence is enqueued once, whatever the number of workers and whatever their clocks show. There is no
+scheduler process.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from jqueue.domain.room import make_room
 from jqueue.domain.rules import Schedule, Span
 
 SCHEDULED_FOR = "jqueue-scheduled-for"
-"""The header that tells a job for which time it was enqueued."""
+"""The job header with the time of the occurrence for which the job was enqueued."""
 
 CLOCK_WAS_WRONG = timedelta(days=1)
-"""An entry of an older version, due by so much later than it should be, was fired by a clock that was far ahead."""
+"""If an older version's entry is due later than it should be by this much, a clock that was far ahead has fired it."""
 
 OF_TIME = ("next_at", "fired")
-"""What an entry says besides what it was asked to do."""
+"""Fields of an entry that jqueue computes; the caller gives the others."""
 
 _SPARE_NAME = 64
-"""Bytes of an id that are not the entry's name."""
+"""Number of bytes of a job's id that are kept free for its prefix and its time, besides the entry's name."""
 
 
 def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
-    """Enqueue the jobs of the cron entries that are due: one each, however many times were missed.
+    """Enqueue the jobs of the cron entries that are due: one job each, whatever the number of missed times.
 
-    An entry that this machine cannot understand (its time zone is unknown here) waits for one that can; one that finds
-    no room waits for room.
+    An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
+    whose job has no room waits for room.
     """
     for schedule in draft.jobs.order.due_schedules(now):
         try:
@@ -52,10 +53,10 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
 
 
 def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) -> Schedule:
-    """Enqueue the job of an entry that is due, and return the entry as it is then.
+    """Enqueue the job of an entry that is due, and return the entry after that.
 
-    By a clock that is behind all that is known of the entry nothing is due yet. That is noted once, so that the
-    occurrences which this clock meets from now on can be told from those that it had met before.
+    If this clock is behind all spans of the entry, nothing is due yet. The entry then gets a span for this clock, so
+    that later dequeues can tell the occurrences after `now` from those before it.
     """
     if is_behind(schedule, now):
         return with_clock(schedule, now)
@@ -79,14 +80,14 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 @with_options(ScheduleOptions)
 class SetSchedule(Operation):
-    """Set a cron entry. Its result is the `Schedule`, due as the clock of this commit has it. An equal one stays.
+    """Set a cron entry. Its result is the `Schedule`, with its next time by this commit's clock. An equal entry stays.
 
     Attributes:
         name: unique in the queue.
-        cron: five fields (or six, the first for seconds), as cron has them.
-        entrypoint, payload: of the jobs.
-        timezone: in which the expression is meant, by its IANA name.
-        enqueue_bytes: the size up to which its writer fills a blob that has no limit of its own.
+        cron: the expression, of five fields (or six, the first for seconds), as in cron.
+        entrypoint, payload: as in the jobs that it enqueues.
+        timezone: IANA name of the time zone of the expression.
+        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
@@ -115,7 +116,7 @@ class SetSchedule(Operation):
         def __getattr__(self, name: str) -> Any: ...
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
-        """Checked, as the job will be."""
+        """Return the operation, checked like the jobs that it will enqueue."""
         check_name("name", self.name, preparation.limits)
         if len(self.name.encode()) > preparation.limits.name_bytes - _SPARE_NAME:
             raise InvalidJobError(
@@ -131,7 +132,7 @@ class SetSchedule(Operation):
         return replace(self, **checked)
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
-        """Set it, due at its next time from now on. If it was there and keeps its times, it stays as due as it was.
+        """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
 
         Raises:
             QueueFullError: there is no room.
@@ -142,7 +143,7 @@ class SetSchedule(Operation):
         next_at = next_after(self.cron, self.timezone, now)
         fired: tuple[Span, ...] = (passed_by(now),)
         if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
-            if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # it may be overdue
+            if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # the entry may be overdue: keep that
                 next_at, fired = known.next_at, known.fired
             if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
                 return as_told(known, now)
@@ -156,19 +157,19 @@ class SetSchedule(Operation):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Unschedule(Operation):
-    """Remove a cron entry; jobs that it has enqueued stay. Its result is whether there was one."""
+    """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
 
     name: str
 
     def prepared(self, preparation: Preparation) -> Unschedule:
-        """Checked."""
+        """Check the name."""
         check_name("name", self.name, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> bool:
-        """Remove it."""
+        """Remove the entry."""
         known = self.name in draft.header.schedules
         draft.forget(draft.header.schedules, self.name)
         return known

@@ -1,7 +1,7 @@
-"""Jobs in, by the thousands: encoded elsewhere, added in one commit, and in no more than one.
+"""Operations that add jobs in bulk: encoded elsewhere, by the thousands, and added in exactly one commit.
 
-What enqueues in bulk runs on many machines, is repeated when one of them fails, and ends with one commit. Which write
-of which application it was stands in the blob, so that repeating the whole adds nothing.
+A bulk enqueue runs on many machines, is repeated if one of them fails, and ends with one commit. The blob remembers the
+application and the number of the write, so that a repeated write adds nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from jqueue.domain.places import EncodedJobs
 from jqueue.domain.room import make_room, room_for_jobs
 
 TRANSACTION_KEPT = timedelta(days=30)
-"""How long the last version of an application is remembered, unless it says otherwise."""
+"""Default time for which the version of an application's last write is remembered."""
 
 
 class Transaction(NamedTuple):
-    """Which write of which application it is.
+    """The identity of one write of an application.
 
     Attributes:
-        app_id: names the application, or the streaming query.
-        version: grows with every write; one that is not larger than the last has been done.
-        keep: how long it is remembered.
+        app_id: id of the application, or of the streaming query.
+        version: grows with every write. A write whose version is not larger than the last has already been done.
+        keep: time for which the version is remembered.
     """
 
     app_id: str
@@ -43,11 +43,11 @@ class Transaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedJobs:
-    """What one task has staged.
+    """The jobs that one task has staged.
 
     Attributes:
-        encoded: jobs as lines: all that nothing in the queue can be in the way of.
-        keyed: the arguments of an `Enqueue` for each of the others, which have a unique key.
+        encoded: the jobs without a unique key, as lines: no job in the queue can conflict with them.
+        keyed: the arguments of an `Enqueue` for each job with a unique key.
     """
 
     encoded: EncodedJobs
@@ -55,23 +55,23 @@ class StagedJobs:
 
     @property
     def jobs(self) -> int:
-        """How many."""
+        """Number of jobs, of both kinds."""
         return self.encoded.jobs + len(self.keyed)
 
     @property
     def size(self) -> int:
-        """About how many bytes those as lines take in the blob."""
+        """About how many bytes the encoded jobs take in the blob."""
         return self.encoded.size
 
 
 @dataclass(frozen=True, slots=True)
 class StagedReceipt:
-    """What became of staged jobs.
+    """The outcome of adding staged jobs.
 
     Attributes:
-        added: how many were added.
-        taken: how many were not, as their unique key is taken.
-        repeated: whether all of this was done before, and nothing was added.
+        added: number of jobs that were added.
+        taken: number of jobs that were not added because their unique key is taken.
+        repeated: True if the same write was done before, and nothing was added.
         version: the version of the application's last transaction before this one; None if none is known.
     """
 
@@ -85,14 +85,14 @@ class StagedReceipt:
 class EnqueueStaged(Operation):
     """Add staged jobs, all or none. Its result is a `StagedReceipt`.
 
-    They can be claimed, and are seen by other operations, from the next commit on: not by operations beside it.
+    Encoded jobs can be claimed, and are seen by other operations, from the next commit on.
 
     Attributes:
         staged: the jobs, by task.
-        transaction: which write this is; a repeated one adds nothing. None: it is not remembered.
-        on_conflict: what to do if a unique key is taken: see `Enqueue`.
-        blob_bytes: the size limit that the queue gets, for every writer, if the jobs do not fit within the one that it
-            has, as by `configure(blob_bytes=...)`. A larger limit stays. None: the jobs must fit.
+        transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
+        on_conflict: see `Enqueue`.
+        blob_bytes: the new size limit of the queue, for every writer, if the jobs do not fit within its present one:
+            as by `configure(blob_bytes=...)`. A larger limit stays. None: the jobs must fit.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("staged",)
@@ -106,7 +106,7 @@ class EnqueueStaged(Operation):
     enqueue_bytes: int = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> EnqueueStaged:
-        """Checked, with everything that has a unique key ready to be tried."""
+        """Return the operation, checked, with a `NewJob` for each job with a unique key."""
         several: object = self.staged
         given = tuple(several) if isinstance(several, Iterable) else (several,)
         if given == (several,) or not all(isinstance(staged, StagedJobs) for staged in given):
@@ -127,7 +127,7 @@ class EnqueueStaged(Operation):
         )
 
     def apply(self, state: QueueState, now: datetime) -> NoReturn:
-        """Not on values: jobs that are lines already have their place in a blob, and in no state.
+        """Refuse: jobs that are already lines can be added to a blob, but not to a state.
 
         Raises:
             InvalidJobError: always.
@@ -135,7 +135,7 @@ class EnqueueStaged(Operation):
         raise InvalidJobError("staged jobs are added by a queue, and not to a state")
 
     def change(self, draft: Draft, now: datetime) -> StagedReceipt:
-        """Add the jobs, unless the transaction says that they were added."""
+        """Add the jobs, unless the transaction shows that they were added before."""
         last = None
         if self.transaction is not None:
             app_id, version, keep = Transaction(*self.transaction)
@@ -154,7 +154,7 @@ class EnqueueStaged(Operation):
         return StagedReceipt(sum(staged.jobs for staged in self.staged) - taken, taken, version=last)
 
     def _make_room(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
-        """Count the jobs that are lines already, and have all of them fit if the queue may become larger."""
+        """Count the bytes of the encoded jobs. First raise the queue's limit to `blob_bytes` if the jobs need it."""
         jobs, size = sum(block.jobs for block in blocks), sum(block.size for block in blocks)
         if self.blob_bytes is not None:
             needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
@@ -165,19 +165,19 @@ class EnqueueStaged(Operation):
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction(Operation):
-    """Look which version of an application's writes was the last. Its result is that version, or None."""
+    """Look up the version of an application's last write. Its result is that version, or None."""
 
     always_needs: ClassVar[tuple[str, ...]] = ("staged",)
 
     app_id: str
 
     def prepared(self, preparation: Preparation) -> LastTransaction:
-        """Checked."""
+        """Check the id."""
         check_name("transaction's app_id", self.app_id, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> int | None:
-        """Nothing is changed."""
+        """Return the version, and change nothing."""
         record = draft.header.transactions.get(self.app_id)
         return None if record is None else record.version
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs that nobody has claimed: another time, another priority. And waiting for a result."""
+"""Operations that give a queued job another time or priority, and the operation that waits for a result."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> Job:
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Reschedule(Operation):
-    """Have a queued job claimed at another time. Its result is the job.
+    """Set another time for a queued job. Its result is the job. Give either `delay` or `run_at`.
 
     Attributes:
-        job_id: which.
-        delay: not to be claimed before so long from now; 0 means at once.
-        run_at: not to be claimed before this time; give one of the two.
+        job_id: the id of the job.
+        delay: time from now before which the job is not claimed; 0 means at once.
+        run_at: time before which the job is not claimed.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
@@ -45,7 +45,7 @@ class Reschedule(Operation):
     run_at: datetime | None = None
 
     def prepared(self, preparation: Preparation) -> Reschedule:
-        """Checked, with the delay in seconds and the time in UTC."""
+        """Return the operation, checked, with the delay in seconds and the time in UTC."""
         check_name("job_id", self.job_id, preparation.limits)
         if (self.delay is None) == (self.run_at is None):
             raise InvalidJobError("give either delay or run_at")
@@ -54,7 +54,7 @@ class Reschedule(Operation):
         return replace(self, delay=delay, run_at=run_at)
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Set its time.
+        """Set the time of the job.
 
         Raises:
             JobNotFoundError: it is not in the queue.
@@ -62,7 +62,7 @@ class Reschedule(Operation):
         """
         job = _queued(draft, self.job_id, now, "rescheduled")
         run_at = self.run_at
-        if self.delay:  # at once is at once by any clock
+        if self.delay:  # 0 sets no time: ready at once by every clock
             run_at = now + timedelta(seconds=to_seconds("delay", self.delay))
         after = job.evolve(run_at=run_at)
         if after != job:
@@ -70,14 +70,17 @@ class Reschedule(Operation):
         return after
 
     def references(self) -> Sequence[JobReference]:
-        """The job rescheduled."""
+        """Return the id of the job."""
         return (self.job_id,)
 
 
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Reprioritise(Operation):
-    """Give a queued job another priority: it keeps its place among those that have it. Its result is the job."""
+    """Give a queued job another priority. Its sequence number gives its place among jobs of that priority.
+
+    Its result is the job.
+    """
 
     always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
 
@@ -85,13 +88,13 @@ class Reprioritise(Operation):
     priority: int
 
     def prepared(self, preparation: Preparation) -> Reprioritise:
-        """Checked."""
+        """Check the arguments."""
         check_name("job_id", self.job_id, preparation.limits)
         check_priority(self.priority)
         return self
 
     def change(self, draft: Draft, now: datetime) -> Job:
-        """Set its priority.
+        """Set the priority of the job.
 
         Raises:
             JobNotFoundError: it is not in the queue.
@@ -104,15 +107,15 @@ class Reprioritise(Operation):
         return after
 
     def references(self) -> Sequence[JobReference]:
-        """The job with another priority."""
+        """Return the id of the job."""
         return (self.job_id,)
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitResult(Operation):
-    """Look whether a job has finished. Its result is a list: the finished job, or nothing while it is not.
+    """Look for the result of a job. Its result is a list: the finished job, or nothing while it has not finished.
 
-    It comes after the others of a commit, as a dequeue does: what they finish is seen at once.
+    It is applied after the other operations of a commit, like a dequeue: a job that they finish is seen at once.
     """
 
     claims_jobs: ClassVar[bool] = True
@@ -122,17 +125,17 @@ class AwaitResult(Operation):
     job_id: str
 
     def prepared(self, preparation: Preparation) -> AwaitResult:
-        """Checked."""
+        """Check the arguments."""
         check_name("job_id", self.job_id, preparation.limits)
         return self
 
     def change(self, draft: Draft, now: datetime) -> list[Job]:
-        """Look.
+        """Return the finished job in a list; an empty list while it has not finished.
 
         Raises:
             JobFailedError: it is dead.
-            ResultNotKeptError: it has finished, and no result is kept, or not any more.
-            JobNotFoundError: it is not in the queue, and nobody remembers that it has finished.
+            ResultNotKeptError: it has finished, and its result was not kept or is no longer kept.
+            JobNotFoundError: it is not in the queue, and not among the finished ids.
         """
         if self.job_id not in draft.jobs.entries and self.job_id in draft.header.finished:
             raise ResultNotKeptError(self.job_id)
@@ -142,12 +145,12 @@ class AwaitResult(Operation):
         if job.status is not JobStatus.COMPLETED:
             return []
         kept_until = draft.jobs.order.ended.kept_until(job)
-        if kept_until is not None and kept_until <= now:  # the next change of the queue removes it
+        if kept_until is not None and kept_until <= now:  # its time is over: the next change of the queue removes it
             raise ResultNotKeptError(job.id)
         if job.result_dropped:
             raise ResultNotKeptError(job.id, job.result_dropped)
         return [job]
 
     def references(self) -> Sequence[JobReference]:
-        """The job waited for."""
+        """Return the id of the job."""
         return (self.job_id,)
