@@ -106,8 +106,8 @@ class Job(BaseModel):
         created_at: time of the enqueue.
         sequence: its place among jobs of the same priority.
         attempt: the fencing token: grows by one at each claim, and never shrinks. See `tries`.
-        attempts_before: the part of `attempt` that does not count as tries: earlier jobs with its id may have used it,
-            or moves between queues.
+        attempts_before: attempts that are not tries of this job: earlier jobs with its id may have had them, or moves
+            between queues.
         failures: number of its claims, the current one included, that were not handed back unharmed. Compared with
             `max_attempts`.
         max_attempts: number of failures after which it is dead; None means never.

@@ -173,7 +173,7 @@ class Ack(_EndsClaim):
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Nack(_EndsClaim):
-    """Give a job back. Its result is the number of bytes of the error that the queue had no room for, or None.
+    """Give a job back. Its result is the number of bytes of the error that the queue had no room for; None if it had.
 
     Attributes:
         job: the claimed job.

@@ -20,13 +20,13 @@ from jqueue.domain.operations.jobs import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class Peek(Operation):
-    """Look which jobs a dequeue would return. Its result is the list of these jobs, unclaimed and without payloads.
+    """Look up the jobs that a dequeue would return. Its result is the list of them, unclaimed and without payloads.
 
     It does everything that a dequeue does except the claims: it removes expired jobs, and enqueues the jobs of cron
     entries that are due. So a caller can wait with it, as with a dequeue.
 
     Attributes:
-        dequeue: the dequeue.
+        dequeue: the dequeue whose jobs are looked up.
     """
 
     claims_jobs: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Operations that move jobs between queues: a job is taken in its queue, added to the other, and then removed.
+"""Operations that move jobs between queues: a job is claimed in its queue, added to the other, and then removed.
 
 In that order, so that a job that is moved is always in at least one of the two queues. Until it is removed from the
 first, the mover holds a claim on it there (a dead job needs none). An interrupted move can be resumed, because jobs

@@ -92,7 +92,7 @@ def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: dat
 @names_its_options
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
-    """Queue dead jobs again, without their failures and expiry, with their attempts. Its result is their number.
+    """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is the number of jobs.
 
     A dead job whose unique key is taken stays dead.
 
