@@ -5,11 +5,11 @@
     "<job id>": {…}
     }}
 
-One line a job lets `jqueue.core.blob.content` keep the lines that did not change. The shape of jqueue 1.0.0 (`jobs` an
-array) is read too, and so is any other layout of the same JSON; what is written is always the shape above. A line that
+With one line for each job, `jqueue.core.blob.content` can keep the lines that did not change. The shape of jqueue 1.0.0
+(`jobs` an array) and any other layout of the same JSON can be read, too. Only the shape above is written. A line that
 cannot be read as a job is set aside and written back as it was.
 
-What a blob says depends on its bytes alone, and on nothing that its reader has seen before.
+The content of a blob depends on its bytes alone, and on nothing that its reader has seen before.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
 JOBS_OPEN, JOBS_CLOSE = b'"jobs": {', b"}}"
 NEWLINE = ord("\n")
 JOBS_HERE = "jobs, one on each line"
-"""Stands for the jobs while a header is read: nothing else in it may be called "jobs"."""
+"""Replaces the key of the jobs while a header is read: no other member of it may be called "jobs"."""
 
 _quote_ascii = json.encoder.encode_basestring_ascii
 _TABLES = (
@@ -76,18 +76,19 @@ _TABLES = (
 
 @dataclass(slots=True)
 class ParsedBlob:
-    """A blob taken apart: everything but the jobs, and the lines of the jobs, not yet read.
+    """A blob split into its header and the lines of its jobs, which are not yet read.
 
     Attributes:
         header: the state without its jobs.
-        jobs: jobs read already, where the blob had to be read whole.
+        jobs: jobs that were read already, if the blob has the shape of jqueue 1.0.0.
         set_aside: lines known to be unreadable.
-        legacy: whether it has the shape of jqueue 1.0.0.
-        header_bytes: how many bytes of the blob stand before its lines; 0 if it was read whole.
-        data: the blob itself, where its lines stand in it as they are.
-        first: where in it the first line begins.
-        end: where the last one has ended.
-        may_be_whole: whether it may have another layout, although it can be cut into lines.
+        legacy: True if it has the shape of jqueue 1.0.0.
+        header_bytes: number of bytes before its lines; 0 if it was read as a whole.
+        data: the blob itself, if its lines can be cut out of it; otherwise empty.
+        first: offset of the first line in `data`.
+        end: offset of the end of the last line in `data`.
+        may_be_whole: True if it may have another layout, although it can be cut into lines.
+        raw_lines: the lines, if the blob was read as a whole.
     """
 
     header: QueueState
@@ -114,15 +115,15 @@ class ParsedBlob:
 
 @dataclass(slots=True)
 class Contents:
-    """What the lines of a blob say.
+    """The content of a blob's lines.
 
     Attributes:
-        runs: the lines in order: pages known before, and lines by job id.
-        jobs: the jobs on lines not known before, packed.
-        ids: the ids on lines outside of pages known before.
-        set_aside: the lines that are no job, with second lines of ids that stand twice.
-        parsed: how many lines were parsed.
-        repeats_a_page: whether an id stands both in a page known before and elsewhere: nothing here counts, then.
+        runs: the lines in order: known pages, and lines by job id.
+        jobs: the jobs on new lines, packed.
+        ids: the ids on lines outside of known pages.
+        set_aside: the lines that are not jobs, and the second lines of ids that occur twice.
+        parsed: number of lines that were parsed.
+        repeats_a_page: True if an id occurs both in a known page and elsewhere: then all of this is invalid.
     """
 
     runs: list[Page | dict[str, bytes]] = field(default_factory=list, repr=False)
@@ -134,13 +135,13 @@ class Contents:
 
 
 def encode(state: QueueState) -> bytes:
-    """The state as the bytes of a blob."""
+    """Encode a state as the bytes of a blob."""
     lines = [encode_job(job) for job in state.jobs]
     return join_blob(encode_header(state), [*lines, *encode_asides(state.set_aside)])
 
 
 def decode(data: bytes) -> QueueState:
-    """The state that a blob holds; no bytes at all are an empty queue.
+    """Decode the state of a blob. No bytes at all are an empty queue.
 
     Raises:
         InvalidBlobError: the bytes are not a queue that this version can read.
@@ -151,7 +152,10 @@ def decode(data: bytes) -> QueueState:
 
 
 class FinishedTexts:
-    """The finished jobs as text, encoded once: from one commit to the next, some are added and the oldest dropped."""
+    """The table of finished jobs as text.
+
+    It encodes each entry once: a commit adds some entries and drops the oldest.
+    """
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -159,7 +163,7 @@ class FinishedTexts:
         self._texts: list[str] = []
 
     def encode(self, finished: Mapping[str, int]) -> str:
-        """The table as a JSON object."""
+        """Return the table as a JSON object."""
         ids, attempts = list(finished), list(finished.values())
         known: list[str] = []
         if ids and ids[0] in self._ids:
@@ -174,11 +178,11 @@ class FinishedTexts:
 
 
 def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> bytes:
-    """Everything but the jobs, as the blob's first line, open at the end.
+    """Encode everything but the jobs as the blob's first line, which is open at its end.
 
     Args:
-        state: its jobs are not looked at.
-        finished: what is kept of the last time.
+        state: its jobs are ignored.
+        finished: the texts kept from the last header.
     """
     header: dict[str, Any] = {
         "format": FORMAT,
@@ -198,7 +202,7 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
 
 
 def _said(state: QueueState) -> dict[str, Any]:
-    """What is decided for the queue, as far as anything is."""
+    """Return the settings, rules and other tables of the queue that are not empty."""
     said: dict[str, Any] = {
         "settings": _row(state.settings),
         "entrypoints": {name: _row(rules) for name, rules in state.entrypoints.items()},
@@ -210,22 +214,22 @@ def _said(state: QueueState) -> dict[str, Any]:
 
 
 def _row(row: BaseModel, *but: str) -> dict[str, Any]:
-    """The fields of a row that say something."""
+    """Return the fields of a row that differ from their defaults, without the named ones."""
     return row.model_dump(mode="json", exclude_defaults=True, exclude=set(but))
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
-    """The whole blob, from its header and its lines, or runs of lines that are joined already."""
+    """Join a whole blob from its header and its lines, or from runs of lines that are joined already."""
     pieces = [header, b"\n"]
     for line in lines:
         pieces += (line, SEPARATOR)
     if len(pieces) > 2:
         pieces.pop()
-    return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one go: runs of lines are many megabytes
+    return b"".join((*pieces, b"\n", JOBS_CLOSE, b"\n"))  # in one step, as the runs have many megabytes
 
 
 def parse_blob(data: bytes) -> ParsedBlob:
-    """Take a blob apart, reading its header but, if it has our own layout, none of its jobs.
+    """Split a blob into its header and its lines. If it has our own layout, the jobs are not read.
 
     Raises:
         InvalidBlobError: the bytes are not a queue that this version can read.
@@ -243,14 +247,14 @@ def parse_blob(data: bytes) -> ParsedBlob:
         return _parse_whole(data)
     first = end_of_header + 1
     parsed = ParsedBlob(QueueState(), header_bytes=first, data=data, first=first, end=end, may_be_whole=True)
-    written_by_us = "queue" in header  # if not, the rest of the header may stand behind the jobs
+    written_by_us = "queue" in header  # otherwise the rest of the header may follow the jobs
     if written_by_us or not any(take_whole(parsed, read_line(line)) for line in parsed.lines):
         parsed.header = _read_header(header)
     return parsed
 
 
 def _end_of_lines(data: bytes, first: int) -> int:
-    """Where the last line has ended; -1 if the jobs are not closed on a line of their own."""
+    """Return the offset of the end of the last line; -1 if the jobs are not closed on a line of their own."""
     closing = len(data)
     while closing > first and data[closing - 1] in WHITESPACE:
         closing -= 1
@@ -268,10 +272,10 @@ def _end_of_lines(data: bytes, first: int) -> int:
 
 
 def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
-    """Read a blob whole after all, in place, if a line of it is no job alone, and yet the whole is JSON.
+    """Read a blob as a whole, in place, if one of its lines alone is not a job, but the whole blob is JSON.
 
     Returns:
-        Whether it did: then the header and the lines are others.
+        True if it did. Then the header and the lines of `parsed` were replaced.
 
     Raises:
         InvalidBlobError: it is JSON, but not a queue that this version can read.
@@ -279,7 +283,7 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     if not parsed.may_be_whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.may_be_whole = parsed.data, False
-    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # as we write what is no JSON: then the whole is none either
+    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # `encode_asides` wrote a line that is not JSON
         return False
     try:
         whole = _take_apart(load_json(data), data)
@@ -298,13 +302,13 @@ def reading_lines(
     """Read the lines of a blob, in slices.
 
     Args:
-        parsed: the blob. It is read whole, in place, if its lines turn out not to be jobs.
-        runs: its lines in order: pages known before, and the text between them.
-        known: the ids of jobs whose lines are known, outside of these pages. They are not parsed.
-        unreadable: the lines known to be no job.
+        parsed: the blob. It is read as a whole, in place, if its lines turn out not to be jobs.
+        runs: its lines in order: known pages, and the text between them.
+        known: job ids by known lines outside of these pages. These lines are not parsed.
+        unreadable: known lines that are not jobs.
     """
     read = Contents(set_aside=list(parsed.set_aside))
-    pages = [tuple(run.ids) for run in runs if isinstance(run, Page)]  # of a closed page, no copy
+    pages = [tuple(run.ids) for run in runs if isinstance(run, Page)]  # no copy if the page is closed
     twins: list[tuple[str, bytes]] = []
     names: dict[str, str] = {}
     count = 0
@@ -350,14 +354,14 @@ def reading_lines(
 
 
 def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
-    """The state of a blob that was taken apart, in slices."""
+    """Return the state of a parsed blob, in slices."""
     read = yield from reading_lines(parsed, [parsed.text], {}, {})
     entries: dict[str, Job | Packed] = {**{job.id: job for job in parsed.jobs}, **read.jobs}
     return (yield from Sight(parsed.header, tuple(read.set_aside), entries).freezing())
 
 
 def _parse_whole(data: bytes) -> ParsedBlob:
-    """Read a blob of any layout: pretty-printed, mended by hand, or written by jqueue 1.0.0."""
+    """Read a blob of any layout: pretty-printed, edited by hand, or written by jqueue 1.0.0."""
     try:
         return _take_apart(load_json(data), data)
     except RecursionError:
@@ -368,12 +372,12 @@ def _parse_whole(data: bytes) -> ParsedBlob:
 
 
 def _take_apart(content: Any, data: bytes) -> ParsedBlob:
-    """What a blob read whole holds."""
+    """Split the JSON of a blob into its header and its lines."""
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), dict | list):
         raise InvalidBlobError(_unreadable(data, 'it is JSON, but has no "jobs"'))
     jobs = content.pop("jobs")
     try:
-        content = from_json(dump_ascii(content), allow_inf_nan=False)  # what others cannot read is not taken
+        content = from_json(dump_ascii(content), allow_inf_nan=False)  # refuses values that other parsers cannot read
     except ValueError:
         what = "its header holds a number or a text that JSON cannot hold, or is nested too deep"
         raise InvalidBlobError(_unreadable(data, what)) from None
@@ -383,7 +387,7 @@ def _take_apart(content: Any, data: bytes) -> ParsedBlob:
 
 
 def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
-    """The shape of jqueue 1.0.0. It could store a job twice; copies are taken for the one job that they are."""
+    """Parse the shape of jqueue 1.0.0. It could store a job twice; such copies become one job."""
     if "format" in header:
         raise InvalidBlobError(f'the queue\'s object says format {shown(header["format"])}, but its "jobs" is an array')
     parsed = ParsedBlob(_read_header({"format": FORMAT, **header}), legacy=True)

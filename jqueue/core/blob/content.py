@@ -1,6 +1,6 @@
-"""The blob as the engine keeps it: a draft, and the line of each job as it stands in the store.
+"""The blob as the engine keeps it: a draft, and the line of each job as it is in the store.
 
-Reading again parses only the lines not seen before; writing encodes only the jobs that changed.
+A read parses only new lines. A write encodes only the jobs that changed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from jqueue.ports.log import logger_of
 logger = logger_of("jqueue")
 
 WARNINGS = 5
-"""So many lines are named in the log, when many cannot be read."""
+"""Maximum number of unreadable lines that are named in the log; the others are counted."""
 
 
 class Blob:
     """A draft and its lines, kept in step.
 
-    What takes long is a generator that yields between slices of it, so that the event loop gets a turn.
+    Long work is a generator that yields between slices, so that the event loop gets a turn.
 
     Attributes:
         draft: the state, open for change.
-        pages: the lines of its jobs, as they stand in the store, or stood in a write that did not land.
-        lines_parsed: how many lines have been parsed, ever; for tests that count.
-        lines_encoded: how many lines have been encoded, ever.
+        pages: the lines of its jobs, as they are in the store, or were in a write that did not land.
+        lines_parsed: total number of lines that were parsed, for tests.
+        lines_encoded: total number of lines that were encoded, for tests.
     """
 
     def __init__(self) -> None:
@@ -44,23 +44,23 @@ class Blob:
         self.lines_encoded = 0
         self._finished = FinishedTexts()
         self._header_bytes = 0
-        self._in_step = True  # whether the pages hold the lines of the draft's jobs, but for those that are dirty
+        self._in_step = True  # True if the pages hold the lines of all jobs of the draft, except dirty ones
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
-        """Make the draft what a blob of so many bytes says. It must have been rolled back or settled."""
+        """Set the draft to the content of a blob of this size in bytes. It must have been rolled back or settled."""
         exhaust(self.adopting(parsed, size))
 
     def adopting(self, parsed: ParsedBlob, size: int) -> Slices[None]:
-        """`adopt`, in slices. If it is not carried through, the draft is of no use any more."""
+        """Run `adopt` in slices. If it does not run to its end, the draft is unusable."""
         read = yield from self._reading(parsed)
         yield from self._take_over(parsed, read, size)
 
     def encode(self, header: QueueState) -> bytes:
-        """The bytes of the draft under a new header."""
+        """Return the bytes of the draft under a new header."""
         return exhaust(self.encoding(header))
 
     def encoding(self, header: QueueState) -> Slices[bytes]:
-        """`encode`, in slices."""
+        """Run `encode` in slices."""
         draft, pages, entries = self.draft, self.pages, self.draft.jobs.entries
         for number, job_id in enumerate(list(draft.jobs.dirty), 1):
             entry = entries.get(job_id)
@@ -81,13 +81,13 @@ class Blob:
         return join_blob(first, [*pages.texts(), *placed, *encode_asides(draft.set_aside)])
 
     def look(self, parsed: ParsedBlob) -> QueueState:
-        """A blob as a value, beside the draft. Lines that the draft's jobs were read from need no reading."""
+        """Return the state in a blob, and leave the draft as it is. Lines that the draft knows are not parsed again."""
         return exhaust(exhaust(self.looking(parsed)).freezing())
 
     def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
-        """What is to be seen in a blob, beside the draft, in slices. Meanwhile, the draft may go on."""
+        """Return the content of a blob, in slices, and leave the draft as it is. The draft may change meanwhile."""
         entries = dict(self.draft.jobs.entries)
-        ids = {page: tuple(page.ids) for page in self.pages}  # of a closed page, no copy
+        ids = {page: tuple(page.ids) for page in self.pages}  # no copy if the page is closed
         read = yield from self._reading(parsed)
         found: dict[str, Job | Packed] = {job.id: job for job in parsed.jobs}
         for run in read.runs:
@@ -98,13 +98,13 @@ class Blob:
         return Sight(parsed.header, tuple(read.set_aside), found)
 
     def settle(self, header: QueueState, size: int) -> None:
-        """The draft under this header was committed, as so many bytes."""
+        """Note that the draft was committed under this header, as a blob of this size in bytes."""
         self.draft.take_header(header)
         self.draft.settle()
         self.draft.measure(size - self._header_bytes)
 
     def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:
-        """Read a blob. The lines that the draft's jobs were read from, or were written to, need no parsing."""
+        """Read a blob. Lines that the draft's jobs were read from, or written to, are not parsed again."""
         runs, known, unreadable = self._known_of(parsed)
         read = yield from reading_lines(parsed, runs, known, unreadable)
         if read.repeats_a_page:
@@ -114,7 +114,7 @@ class Blob:
         return read
 
     def _take_over(self, parsed: ParsedBlob, read: Contents, size: int) -> Slices[None]:
-        """Change the draft and the lines to what was read."""
+        """Set the draft and the lines to the content that was read."""
         draft, pages = self.draft, self.pages
         unreadable = {aside.line for aside in draft.set_aside}
         kept = {run for run in read.runs if isinstance(run, Page)}
@@ -146,7 +146,7 @@ class Blob:
         self._warn(unreadable)
 
     def _known_of(self, parsed: ParsedBlob) -> tuple[list[Page | bytes], dict[bytes, str], dict[bytes, SetAside]]:
-        """What is known of a blob: its lines in runs, the ids of jobs by their lines, and the lines that are no job."""
+        """Return the known parts of a blob: its lines in runs, job ids by known lines, and known unreadable lines."""
         if not self._in_step:
             return [parsed.text], {}, {}
         dirty = self.draft.jobs.dirty

@@ -1,7 +1,7 @@
-"""One job as its line of the blob, and back; and what becomes of a line that is no job.
+"""Encodes a job as its line of the blob, decodes it, and sets aside lines that are not jobs.
 
-A line is one member of the object of jobs, without the comma behind it: `"<job id>": {…}`. What cannot be read as a
-job is set aside, with the reason, and written back as it was.
+A line is one member of the object of jobs, without the comma behind it: `"<job id>": {…}`. A line that cannot be read
+as a job is set aside, with the reason, and written back as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jqueue.domain.models import JOB_KINDS, LARGEST, Job, JobStatus, SetAside
 
 WHITESPACE = b" \t\r\n\v\f"
 EDGES = WHITESPACE + b","
-"""What may stand around a line without being a part of it."""
+"""Bytes that may stand around a line without being a part of it."""
 
 NO_MEMBER = "the line is not a JSON member"
 SEVERAL = "the line holds more than one job"
@@ -37,15 +37,15 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True).encode
 _quote = json.encoder.encode_basestring
-_time = lru_cache(maxsize=4096)(datetime.isoformat)  # jobs of one commit share their times
+_time = lru_cache(maxsize=4096)(datetime.isoformat)  # jobs of one commit have the same times
 _moment: Callable[[str], datetime] = lru_cache(maxsize=4096)(TypeAdapter(Timestamp).validate_python)
 _TEXT = rb'([^"\\\x00-\x1f]+)'
 _WAITING = re.compile(
     rb'"%b": \{"entrypoint": "%b", "payload": "([A-Za-z0-9+/=]*)", "status": "queued", "sequence": ([1-9][0-9]{0,14}), '
     rb'"created_at": "([0-9T:.+-]+)"\}' % (_TEXT, _TEXT)
 )
-"""The line of a job that says nothing but what every job does, as `encode_job` writes it."""
-_validate = Job.__pydantic_validator__.validate_python  # as `Job.model_validate`, without looking for options
+"""The line of a queued job that has only the required fields, as `encode_job` writes it."""
+_validate = Job.__pydantic_validator__.validate_python  # like `Job.model_validate`, without its handling of options
 
 
 def _quoted_time(moment: datetime) -> str:
@@ -67,11 +67,11 @@ _WRITERS: Mapping[Any, Callable[[Any], str]] = {
 _OPTIONAL: tuple[tuple[str, object, Callable[[Any], str]], ...] = tuple(
     (name, field.default, _WRITERS[JOB_KINDS[name]]) for name, field in Job.model_fields.items() if name not in _ALWAYS
 )
-"""The fields that are left out where they say nothing, and how each is written."""
+"""The fields that are left out if they have their default value: name, default and encoder of each."""
 
 
 def encode_job(job: Job) -> bytes:
-    """One job as its line: the id, and the fields that say something."""
+    """Encode a job as its line: the id, the required fields, and all others that differ from their defaults."""
     line = (
         f'{_quote(job.id)}: {{"entrypoint": {_quote(job.entrypoint)}, '
         f'"payload": "{b2a_base64(job.payload, newline=False).decode("ascii")}", "status": "{job.status}", '
@@ -83,11 +83,11 @@ def encode_job(job: Job) -> bytes:
 
 
 def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
-    """The line of a queued job that has no sequence and no time of creation yet; `encode_place` goes where the mark is.
+    """Encode a queued job that has no sequence and no time of creation yet.
 
     Args:
-        values: its fields.
-        mark: what stands nowhere in a line.
+        values: fields of the job.
+        mark: bytes that occur in no line; a text from `encode_places` will replace them.
     """
     head = (
         f'{_quote(values["id"])}: {{"entrypoint": {_quote(values["entrypoint"])}, '
@@ -99,7 +99,7 @@ def encode_unplaced(values: Mapping[str, Any], mark: bytes) -> bytes:
 def encode_unplaced_plain(
     job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], mark: bytes, keep_result: float | None = None
 ) -> list[bytes]:
-    """As `encode_unplaced`, for many jobs that say nothing else. The ids need no escapes."""
+    """Encode many jobs without other options, as `encode_unplaced` does. Their ids must need no escapes."""
     middle, last = f'": {{"entrypoint": {_quote(entrypoint)}, "payload": "', f'", "status": "{JobStatus.QUEUED}"'
     rest = b"}" if keep_result is None else f', "keep_result": {keep_result!r}}}'.encode()
     before, after = middle.encode(), last.encode() + mark + rest
@@ -110,7 +110,7 @@ def encode_unplaced_plain(
 
 
 def encode_places(first: int, jobs: int, now: datetime, run_at: datetime | None = None) -> list[bytes]:
-    """What goes where the marks of so many unplaced lines are: sequence numbers from `first` on, and times."""
+    """Return the texts that replace the marks of unplaced lines: sequence numbers from `first` on, and times."""
     rest = f', "created_at": "{_time(now)}"' + ("" if run_at is None else f', "run_at": "{_time(run_at)}"')
     last = rest.encode()
     return [b', "sequence": %d%b' % (sequence, last) for sequence in range(first, first + jobs)]
@@ -126,7 +126,7 @@ def _optional_fields(values: Mapping[str, Any]) -> str:
 
 
 def read_line(line: bytes) -> Job | SetAside:
-    """One line as a job, or as something set aside, with the reason. The reason shows no value."""
+    """Parse a line as a job, or as a line set aside, with the reason. The reason shows no value."""
     try:
         entry = from_json(b"{" + line + b"}", allow_inf_nan=False)
     except ValueError as error:
@@ -138,7 +138,7 @@ def read_line(line: bytes) -> Job | SetAside:
 
 
 def read_entry(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAside:
-    """One line as the id of a job, and the job, packed; or as something set aside, as by `read_line`.
+    """Parse a line as the id of a job and the packed job, or as a line set aside, as `read_line` does.
 
     Args:
         line: the line.
@@ -152,9 +152,9 @@ def read_entry(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | SetAs
 
 
 def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | None:
-    """The short cut for the many lines of a long queue, which say the least and are written as we write them.
+    """Parse a line that matches `_WAITING`, as most lines of a long queue do. This is faster than `read_line`.
 
-    None if it is another one, or if anything about it is not as it should be.
+    Return None for any other line, and for a line with an invalid value.
     """
     found = _WAITING.fullmatch(line)
     if found is None:
@@ -168,15 +168,15 @@ def _read_waiting(line: bytes, names: dict[str, str]) -> tuple[str, Packed] | No
 
 
 def splitting_lines(part: bytes) -> Iterator[bytes]:
-    """The lines of a part of a blob, cut out one after the other, as they are asked for."""
+    """Yield the lines of a part of a blob."""
     return filter(None, (line.strip(EDGES) for line in io.BytesIO(part)))
 
 
 def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:
-    """The lines set aside, as they were.
+    """Encode the lines set aside, as they were.
 
-    What is no member of an object gets one comma more, before it. So it can never become one by standing beside other
-    lines, nor the end of a blob, and the blob is read line by line until somebody has mended it.
+    A line that is not exactly one JSON member gets an additional comma before it. So it can never become a member
+    together with other lines, or the end of the blob. The blob is read line by line until an operator has repaired it.
     """
     return [b"," + aside.line if aside.reason in (NO_MEMBER, SEVERAL) else aside.line for aside in asides]
 
@@ -184,12 +184,12 @@ def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:
 def set_twins_aside(
     twins: Iterable[tuple[str, bytes]], jobs: Iterable[str], set_aside: Iterable[SetAside]
 ) -> list[SetAside]:
-    """Set aside the second lines of ids that stand twice, so that our next commit writes what nobody takes for a job.
+    """Set aside the second lines of ids that occur twice, changed so that no reader takes them for jobs.
 
-    Written back as it was, such a line would be a job, with the claims of the old one, as soon as the first has left.
+    Written back unchanged, such a line would become a job, with the claims of the old one, once the first has left.
 
     Args:
-        twins: the ids, and their second lines.
+        twins: ids and their second lines.
         jobs: the ids of all jobs.
         set_aside: the other lines set aside.
     """
@@ -209,18 +209,18 @@ def set_twins_aside(
 
 
 def raw_line(key: str, fields: object) -> bytes:
-    """A member of any JSON object as a line."""
+    """Encode a member of any JSON object as a line."""
     try:
         return f"{_dump(key)}: {_dump(fields)}".encode()
-    except ValueError:  # a lone surrogate or a number that JSON has not; escapes keep it as it was
+    except ValueError:  # a lone surrogate, or a number that JSON lacks: escapes keep it as it was
         return f"{_dump_anything(key)}: {_dump_anything(fields)}".encode()
 
 
 def load_json(data: bytes) -> Any:
-    """JSON, with what other parsers may refuse, but with no name twice in one place.
+    """Parse JSON. Values that other parsers refuse are accepted, but no name may occur twice in one object.
 
     Raises:
-        InvalidBlobError: it has one twice.
+        InvalidBlobError: a name occurs twice.
         ValueError: it is not JSON.
         RecursionError: it is nested too deep.
     """
@@ -267,7 +267,7 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
 
 
 def _set_odd_line_aside(line: bytes) -> SetAside:
-    """A line that is no JSON by the letter: one member, with a value that JSON has not, or not even that."""
+    """Set aside a line that is not valid JSON, as a member with a value that JSON lacks, or as no member at all."""
     try:
         entry = json.loads("{" + line.decode("utf-8", "surrogatepass") + "}")
     except RecursionError:
@@ -284,13 +284,13 @@ def _repeats(line: bytes) -> bool:
         load_json(b"{" + line + b"}")
     except InvalidBlobError:
         return True
-    except ValueError:  # a number that is too long: it is judged with the rest
+    except ValueError:  # a number that is too long: the validation of the fields decides
         return False
     return False
 
 
 def first_of(error: ValidationError) -> str:
-    """The first thing that is wrong with a value, without the value."""
+    """Describe the first error of a value, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(part) if str(part).isidentifier() else shown(part) for part in first["loc"])
     return f"{where}: {first['msg']}"

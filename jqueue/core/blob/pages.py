@@ -1,8 +1,8 @@
-"""The lines of a blob in runs that are kept joined, so that what did not change is copied and compared in one piece.
+"""The lines of a blob in runs that are kept joined, so that unchanged lines are copied and compared in one piece.
 
-A *page* is some hundred lines that stand one behind the other. A commit joins the pages, of which it has joined anew
-those that hold a changed line; a reader who finds the text of a page in another writer's blob has read all its lines.
-Everybody leaves a changed line in its place and adds new ones at the end, so that the pages of one are those of all.
+A *page* is a run of up to some hundred lines. A commit joins all pages, but joins the lines again only in pages with a
+changed line. A reader that finds the text of a page in another writer's blob knows all its lines. Every writer leaves a
+changed line in its place and adds new ones at the end, so that all writers have the same pages.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Container, Iterable, Iterator
 from jqueue.core.engine.slices import Slices, exhaust
 
 LINES_IN_PAGE = 256
-"""The most lines of a page: half of what has to be joined anew for one change, if a queue has a million jobs."""
+"""Maximum number of lines in a page. One change makes a commit join the lines of one page, and then all pages."""
 
 PAGES_PER_SLICE = 8
-"""Number of pages taken over before there is a turn for others."""
+"""Number of pages handled in one slice."""
 
 OPEN_PAGES = 64
-"""So many pages keep their lines apart. Of the others, only the joined text is kept, and taken apart when needed."""
+"""Number of pages that keep their lines separately. The others keep only the joined text, which is split when
+needed."""
 
 WINDOW = 1 << 17
-"""So many bytes before and behind its place, a page is looked for."""
+"""Number of bytes before and after its expected place in which a page is searched for."""
 
 SEPARATOR = b",\n"
 
 
 class Page:
-    """Some lines, in order.
+    """A run of lines, in order.
 
     Args:
         lines: by job id.
@@ -62,19 +63,19 @@ class Page:
 
     @property
     def lines(self) -> dict[str, bytes]:
-        """The lines by job id, to be looked at."""
+        """The lines by job id, for reading."""
         if self._lines is not None:
             return self._lines
         assert self._text is not None
         return dict(zip(self._ids, self._text.split(SEPARATOR), strict=True))
 
     def open(self) -> dict[str, bytes]:
-        """The lines by job id, to be changed."""
+        """Return the lines by job id, for changing."""
         self._lines, self._text = self.lines, None
         return self._lines
 
     def close(self) -> None:
-        """Keep nothing but the joined text, and whose lines these are."""
+        """Keep only the joined text and the job ids."""
         self._ids, self._text, self._lines = tuple(self.ids), self.text, None
 
 
@@ -82,7 +83,7 @@ class Pages:
     """The lines of all jobs, in the order of the blob.
 
     Attributes:
-        lines_joined: how many lines have been joined, ever; for tests that count.
+        lines_joined: total number of lines that were joined, for tests.
     """
 
     def __init__(self) -> None:
@@ -101,17 +102,17 @@ class Pages:
         return iter(self._pages)
 
     def without(self, kept: Container[Page]) -> Iterator[Page]:
-        """Every page but these."""
+        """Iterate over all pages but these."""
         return (page for page in self._pages if page not in kept)
 
     def put(self, job_id: str, line: bytes) -> None:
-        """Set the line of a job: where it stands, or at the end."""
+        """Set the line of a job, in its place or at the end."""
         page = self._of.get(job_id)
         if page is None:
             if not self._pages or len(self._pages[-1]) >= LINES_IN_PAGE:
                 self._pages.append(Page({}))
             page = self._of[job_id] = self._pages[-1]
-        if page._text is not None or page not in self._open:  # else it was opened since the last commit
+        if page._text is not None or page not in self._open:  # otherwise it was opened since the last commit
             self._open.pop(page, None)
             self._open[page] = None  # the last one opened
             page.open()
@@ -125,7 +126,7 @@ class Pages:
             del page.open()[job_id]
 
     def texts(self) -> list[bytes]:
-        """The text of every page, to be joined."""
+        """Return the text of every page."""
         if not all(self._pages):
             self._pages = [page for page in self._pages if page]
         if self._are_small():
@@ -136,13 +137,13 @@ class Pages:
         return texts
 
     def match(self, data: bytes, start: int, end: int, doubted: Iterable[str]) -> list[Page | bytes]:
-        """Look for our pages in a blob: those that were found, and the bytes between them.
+        """Find our pages in a blob, and return them with the bytes between them.
 
         Args:
             data: the blob.
-            start: where its first line begins.
-            end: where its last line has ended.
-            doubted: the ids of lines that may not be what the store holds.
+            start: offset of its first line.
+            end: offset of the end of its last line.
+            doubted: ids of jobs whose line here may differ from the store's.
         """
         doubtful = {self._of[job_id] for job_id in doubted if job_id in self._of}
         found: list[Page | bytes] = []
@@ -152,7 +153,7 @@ class Pages:
                 missed += len(page.text)
                 continue
             text = page.text
-            expected = start + missed  # if the pages before it have kept their size
+            expected = start + missed  # if the pages before it have the same size there
             place = data.find(text, max(start, expected - WINDOW), min(end, expected + WINDOW + len(text)))
             if place < 0 or not _is_whole(data, place, place + len(text), end):
                 missed += len(text)
@@ -168,15 +169,15 @@ class Pages:
         return found
 
     def replace(self, runs: Iterable[Page | dict[str, bytes]]) -> None:
-        """Take over other lines.
+        """Replace all lines.
 
         Args:
-            runs: in order: pages of ours as they are, and lines by job id.
+            runs: in order: unchanged pages of ours, and lines by job id.
         """
         exhaust(self.replacing(runs))
 
     def replacing(self, runs: Iterable[Page | dict[str, bytes]]) -> Slices[None]:
-        """`replace`, in slices: some pages each. Meanwhile, the pages must be left alone."""
+        """Run `replace` in slices of some pages each. Meanwhile, the pages must not be used."""
         pages: list[Page] = []
         for run in runs:
             if isinstance(run, Page):
@@ -206,11 +207,11 @@ class Pages:
         self._close_some()
 
     def _are_small(self) -> bool:
-        """True if the pages have become many and small."""
+        """True if there are too many small pages."""
         return len(self._pages) > 8 + 4 * len(self._of) // LINES_IN_PAGE
 
     def _repaging(self) -> Slices[None]:
-        """Join the pages that have become many and small."""
+        """Cut all lines into full pages again, in slices."""
         lines: dict[str, bytes] = {}
         for number, page in enumerate(self._pages, 1):
             lines.update(page.lines)
@@ -226,13 +227,13 @@ class Pages:
 
 
 def _is_whole(data: bytes, place: int, stop: int, end: int) -> bool:
-    """Whether this part of a blob is whole lines, and nothing that only looks like them."""
+    """True if this part of a blob consists of whole lines, and does not only look like them."""
     before = data[place - 1 : place] == b"\n" and data[place - 2 : place - 1] in (b",", b"{")
     return before and (stop == end or data[stop : stop + 2] == SEPARATOR)
 
 
 def _cut(lines: dict[str, bytes]) -> Iterator[Page]:
-    """Lines as pages."""
+    """Cut lines into pages."""
     entries = iter(lines.items())
     while some := dict(itertools.islice(entries, LINES_IN_PAGE)):
         yield Page(some)

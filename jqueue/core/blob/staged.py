@@ -1,9 +1,9 @@
-"""Staged jobs: what a task of a bulk enqueue writes into an object of its own, and what its commit makes of it.
+"""Staged jobs: a task of a bulk enqueue writes them into an object of its own, and a commit adds them to the queue.
 
-The first line is a JSON object with a checksum of all that follows, the second one says what that is; then come the
-lines of the jobs as they will stand in the blob, but for their places, which the commit knows. So it adds a hundred
-thousand jobs without looking at one of them. Jobs with a unique key, which may be taken, are kept as the arguments of
-an `Enqueue`, in the second line.
+The first line of the object is JSON with a checksum of everything after it. The second line is JSON that describes the
+rest. Then come the lines of the jobs as they will be in the blob, but without their places, which only the commit
+knows. So a commit adds a hundred thousand jobs without parsing one of them. Jobs with a unique key are kept in the
+second line, as arguments of an `Enqueue`, because their key may be taken.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from jqueue.domain.option_names import check_names
 FORMAT = 1
 
 MARK = b"\x00"
-"""Stands where the place of a job will be. JSON escapes it in every text."""
+"""Marks where the place of a job will be. It cannot occur in a line, as JSON escapes it in every text."""
 
 PLACE_BYTES = len(', "sequence": 1234567, "created_at": "2026-01-01T00:00:00.000000+00:00"') + len(SEPARATOR)
-"""About what its place adds to a line."""
+"""Approximate number of bytes that the place of a job adds to its line."""
 
 RUN_AT_BYTES = len(', "run_at": "2026-01-01T00:00:00.000000+00:00"')
-"""What it adds if the job is to wait."""
+"""Number of bytes that a delay adds to the line of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class StagedLines:
     """The lines of staged jobs, without their places.
 
     Attributes:
-        jobs: how many.
-        size: about how many bytes they will take in the blob.
+        jobs: number of jobs.
+        size: approximate number of bytes that they will take in the blob.
         unplaced: the lines, joined.
-        delays: how many jobs, one behind the other, wait for how many seconds (None: not at all).
+        delays: for each run of jobs with the same delay, in order, their number and the delay in seconds or None.
     """
 
     jobs: int
@@ -56,7 +56,7 @@ class StagedLines:
     delays: Sequence[tuple[int, float | None]]
 
     def text(self, first: int, now: datetime) -> bytes:
-        """The lines with sequence numbers from `first` on, created now, joined as they stand in the blob."""
+        """Return the lines with sequence numbers from `first` on, created at `now`, joined as in the blob."""
         places: list[bytes] = []
         for jobs, delay in self.delays:
             run_at = None if delay is None else now + timedelta(seconds=delay)
@@ -69,11 +69,11 @@ class StagedWriter:
     """Encodes jobs, one by one or many at a time, into the content of one staged object.
 
     Args:
-        limits: what the queue accepts.
+        limits: largest sizes that the queue accepts.
 
     Attributes:
-        jobs: how many there are so far.
-        bytes: about how many bytes they will take in the blob.
+        jobs: number of jobs so far.
+        bytes: approximate number of bytes that they will take in the blob.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -97,10 +97,10 @@ class StagedWriter:
 
         Args:
             job_id: of the job.
-            entrypoint: the name of what handles it.
+            entrypoint: the name of the handler.
             payload: bytes-like.
             priority: lower is served first.
-            options: those of `Enqueue` that jobs of a bulk enqueue may have.
+            options: options of `Enqueue` that are allowed in a bulk enqueue.
 
         Raises:
             InvalidJobError: an argument is wrong.
@@ -120,7 +120,7 @@ class StagedWriter:
     def add_plain(
         self, job_ids: Sequence[str], entrypoint: str, payloads: Sequence[bytes], keep_result: float | None = None
     ) -> None:
-        """Add many jobs of one entrypoint that say nothing else. The ids are those of an `Entropy`.
+        """Add many jobs of one entrypoint without other options. The ids must come from an `Entropy`.
 
         Raises:
             InvalidJobError: the entrypoint or a payload is wrong.
@@ -137,7 +137,7 @@ class StagedWriter:
             self._add_lines(lines, None)
 
     def finish(self) -> bytes:
-        """The content of the staged object."""
+        """Return the content of the staged object."""
         said = {
             "lines": len(self._lines),
             "bytes": self._line_bytes,
@@ -159,10 +159,10 @@ class StagedWriter:
 
 
 def read_staged(content: bytes) -> StagedJobs:
-    """What a staged object holds.
+    """Read the jobs of a staged object.
 
     Raises:
-        InvalidBlobError: it is damaged, or no staged object.
+        InvalidBlobError: it is damaged, or not a staged object.
     """
     damaged = f"staged jobs ({len(content)} bytes) are damaged or cut off: write them again"
     head, _, rest = content.partition(b"\n")
