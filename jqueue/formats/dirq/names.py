@@ -98,11 +98,7 @@ def encode_table(table: Mapping[str, str]) -> bytes:
     Raises:
         InvalidJobError: a text contains a surrogate, which UTF-8 cannot encode.
     """
-    lines = [f"{_escaped(key)}\t{_escaped(table[key])}\n" for key in sorted(table)]
-    try:
-        return "".join(lines).encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidJobError("a header has a surrogate in it, which the tables of dirq cannot hold") from None
+    return _in_utf8("".join(f"{_escaped(key)}\t{_escaped(table[key])}\n" for key in sorted(table)))
 
 
 def decode_table(content: bytes) -> dict[str, str]:
@@ -122,6 +118,13 @@ def decode_table(content: bytes) -> dict[str, str]:
             raise ValueError("the table of an element has a line that is not a key, a tab and a value")
         table[_unescaped(key)] = _unescaped(value)
     return table
+
+
+def _in_utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidJobError("a header has a surrogate in it, which dirq cannot store: its texts are UTF-8") from None
 
 
 def _escaped(text: str) -> str:
@@ -195,7 +198,7 @@ class Schema:
         """Return the files of a job's element: names and contents.
 
         Raises:
-            InvalidJobError: the payload must be text and is not UTF-8, or the table has a surrogate.
+            InvalidJobError: the payload must be text and is not UTF-8, or a header has a surrogate.
         """
         if self.text:
             try:
@@ -204,7 +207,7 @@ class Schema:
                 raise InvalidJobError("this queue of dirq takes payloads that are UTF-8, and this one is not") from None
         files = {self.payload: job.payload}
         headers = dict(job.headers)
-        files |= {text: headers.pop(text).encode("utf-8") for text in self.strings if text in headers}
+        files |= {text: _in_utf8(headers.pop(text)) for text in self.strings if text in headers}
         if self.headers is not None and (headers or not self.optional):
             files[self.headers] = encode_table(headers)
         return files

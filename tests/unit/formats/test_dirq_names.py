@@ -3,6 +3,7 @@
 import pytest
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Job
 from jqueue.formats.dirq.names import (
     Place,
     Schema,
@@ -76,6 +77,9 @@ def test_what_is_no_table_is_refused_and_not_shown(content):
 def test_a_surrogate_cannot_be_written():
     with pytest.raises(InvalidJobError, match="surrogate"):
         encode_table({"a": "\ud800"})
+    schema = Schema.parse("body:binary,text:string?,header:table?", "body", None)
+    with pytest.raises(InvalidJobError, match="surrogate"):
+        schema.files(Job(id="1", entrypoint="work", payload=b"", headers={"text": "\ud800"}))
 
 
 def test_a_schema_says_what_is_payload_and_what_is_header():
