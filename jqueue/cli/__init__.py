@@ -1,4 +1,4 @@
-"""The command line: `jqueue doctor URL`, `jqueue worker app:worker URL` and what operators need, a file for each.
+"""The command line: `jqueue doctor URL`, `jqueue worker app:worker URL` and commands for operators, a file for each.
 
 It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 """

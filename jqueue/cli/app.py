@@ -1,4 +1,4 @@
-"""What `jqueue` can be asked for: its commands, each in a file of its own."""
+"""The commands of `jqueue`, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
 
 
 class Commands(CommandGroup):
-    """The commands. What it says about wrong arguments shows no URL, which may hold a secret."""
+    """The commands. Errors about wrong arguments show no URL, which may hold a secret."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """As in typer."""
@@ -39,7 +39,7 @@ class Commands(CommandGroup):
 
 
 class _HidingURLs:
-    """Takes the URLs out of the message of an error of typer's: "no such command", "unexpected argument"."""
+    """Takes the URLs out of the messages of typer's errors: "no such command", "unexpected argument"."""
 
     def __enter__(self) -> None:
         pass

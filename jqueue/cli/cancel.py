@@ -1,4 +1,4 @@
-"""`jqueue cancel URL ID`: removes a job that waits; with `--running`, has one in progress stopped."""
+"""`jqueue cancel URL ID`: removes a waiting job; with `--running`, also stops a job in progress."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def cancel(
     running: Annotated[bool, typer.Option("--running", help="Also if it is in progress: stop it.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Remove a job that waits, or stop one that is in progress.
+    """Remove a waiting job, or with --running stop a job in progress.
 
-    The worker of one in progress learns of it with its next heartbeat, a minute later at the most with the usual
-    settings, and stops its handler. If the handler finishes first, the job is done.
+    The worker of a job in progress learns of it with its next heartbeat, at most a minute later with the default
+    settings, and stops the handler. If the handler finishes first, the job is done.
     """
 
     async def remove(opened: Opened) -> Job:

@@ -1,4 +1,4 @@
-"""The checks of `jqueue doctor`, in their order, and how they are made: one after the other, each within its time."""
+"""The checks of `jqueue doctor`, in their order. They are made one after the other, each within its time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OVERALL = 90.0
 
 @dataclass(frozen=True)
 class Check:
-    """A probe, and what it is called.
+    """A probe, with its names.
 
     Attributes:
-        name: in JSON.
-        title: in a table.
-        limit: seconds that it may take. Who needs longer has not answered.
-        run: the probe; None where it says nothing about this store.
+        name: its name in JSON.
+        title: its name in a table.
+        limit: seconds that it may take. If it takes longer, the store has not answered.
+        run: the probe; it returns None if it says nothing about this store.
     """
 
     name: str
@@ -65,10 +65,10 @@ async def examine(
     """Make the checks, one after the other.
 
     Args:
-        space: where to make them.
-        clock: measures, and is compared with the store's.
-        findings: takes what is found, as it is found.
-        started: is told of each check before it is made.
+        space: makes the objects to try.
+        clock: measures the time, and is compared with the store's.
+        findings: each finding is appended to it, as soon as it is known.
+        started: called with each check before it is made.
 
     Raises:
         StorageError: the store refused, failed several times, or did not answer in time.

@@ -1,4 +1,4 @@
-"""`jqueue dead URL`: the dead jobs of a queue, and what they died of."""
+"""`jqueue dead URL`: the dead jobs of a queue, and their last errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.printable import printable
 
 ERROR_SHOWN = 200
-"""So many characters of an error stand in the table. JSON has all that the queue keeps."""
+"""Largest number of characters of an error in the table. JSON has all that the queue keeps."""
 
 
 def dead(
@@ -25,7 +25,7 @@ def dead(
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List dead jobs, the latest last: those that used up their attempts, or were given up.
+    """List dead jobs, the latest last: jobs that used up their attempts, or were given up.
 
     It only reads. No payload is shown. `jqueue redrive` queues them again, `jqueue purge` removes them.
 

@@ -1,4 +1,4 @@
-"""`jqueue doctor URL`: tries what a queue asks of a store on the one that the user has, and says whether it is safe."""
+"""`jqueue doctor URL`: tries the user's store, and says whether a queue is safe there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHOWN = {
 
 
 class Status(IntEnum):
-    """With what the process exits."""
+    """Exit codes of the command."""
 
     SAFE = 0
     UNSAFE = 1
@@ -52,12 +52,12 @@ class Examination:
     """One run of the doctor.
 
     Attributes:
-        name: the object that was asked about.
-        findings: what was found.
-        space: where it was tried; None if nothing was.
-        verdict: what it comes to; None if that cannot be said.
-        error: why not.
-        status: what the process exits with.
+        name: the name of the object in the URL.
+        findings: the checks made, with their results.
+        space: the objects tried; None if nothing was tried.
+        verdict: the verdict; None if there is none.
+        error: the reason why there is no verdict.
+        status: the exit code.
     """
 
     name: str = ""
@@ -81,7 +81,7 @@ def doctor(
 ) -> None:
     """Try a store: is it safe to keep a queue there?
 
-    Works on objects of its own beside the queue's, and removes them. The queue itself is neither read nor written.
+    It works on objects of its own beside the queue, and removes them. The queue itself is neither read nor written.
 
     Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
     """
@@ -94,11 +94,11 @@ def doctor(
 
 
 def run(url: str) -> Examination:
-    """Examine the store of a URL; with progress, if a terminal is there to show it."""
+    """Examine the store of a URL, and show the progress if a terminal can show it."""
     examination = Examination()
     try:
         storage = connect_storage(url)
-    except (ValueError, ImportError, StorageFatalError) as error:  # of errors about a URL, no message holds secrets
+    except (ValueError, ImportError, StorageFatalError) as error:  # messages of errors about a URL hold no secrets
         examination.error = str(error)
         return examination
     examination.name = describe(storage)
@@ -141,7 +141,7 @@ async def _examine(storage: ObjectStoragePort, examination: Examination) -> None
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Shows what is being done, and after how many checks: where a terminal is there to show it."""
+    """Show the current check and the number of checks done, if a terminal can show them."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda doing, done: None
@@ -153,7 +153,7 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
 
 
 def _end_on_sigterm() -> None:
-    """Have the objects removed before the process ends, also if it is asked to end as machines do it."""
+    """Remove the objects before the process ends, even if SIGTERM ends it."""
     task = asyncio.current_task()
     assert task is not None
     with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
@@ -161,7 +161,7 @@ def _end_on_sigterm() -> None:
 
 
 def as_values(examination: Examination) -> dict[str, Any]:
-    """An examination as JSON has it."""
+    """Return an examination as JSON values."""
     verdict = examination.verdict
     return {
         "jqueue": __version__,
@@ -181,7 +181,7 @@ def as_values(examination: Examination) -> dict[str, Any]:
 
 
 def show(examination: Examination) -> None:
-    """Print an examination for people: what was found to stdout, what went wrong to stderr."""
+    """Print an examination for people: the findings to stdout, the errors to stderr."""
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
     if examination.findings:
         console.print(Text(examination.name, "bold"), _table(examination.findings))
@@ -213,7 +213,7 @@ def _table(findings: list[Finding]) -> Table:
 
 
 def _item(text: str) -> Table:
-    """A text as an item of a list, whose lines stand below each other."""
+    """Return a text as an item of a list, with its lines aligned."""
     item = Table.grid(padding=(0, 1))
     item.add_row(" -", Text(text))
     return item

@@ -9,12 +9,12 @@ from typer.core import TyperCommand, TyperGroup
 
 
 def _in_paragraphs(text: str) -> str:
-    """A text whose paragraphs are one line each, for the terminal to fold."""
+    """Return a text whose paragraphs are one line each, for the terminal to fold."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 class _Plain:
-    """What is the same for a command and for a group of commands."""
+    """Shared behaviour of commands and groups of commands."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "help": _in_paragraphs(options.get("help") or "")})

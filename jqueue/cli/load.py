@@ -1,4 +1,4 @@
-"""The probes of `jqueue doctor` that take a while: many updates at once, and as many as there is time for."""
+"""The slow probes of `jqueue doctor`: many updates at once, and writes for several seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ INCREMENTS_END = 30.0
 
 WRITES = 100
 WRITES_END, WRITES_END_THROTTLED = 3.0, 8.0
-"""Seconds for which writes are counted; if the store throttles, more: its pace is slow."""
+"""Seconds for which writes are counted; the second holds if the store throttles, as its pace is slow."""
 
 ATTEMPTS = 200
-"""So many writes one writer begins at the most: of a store that refuses at once, time alone would not see the end."""
+"""Largest number of writes of one writer: a store that refuses at once would get too many within the time limit."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 SLOW = 2.0
-"""Fewer writes a second are worth a word."""
+"""Writes a second; a slower store gets a remark."""
 
 BROKER = (
     "Each commit is one write. Use a BrokerQueue, and the verbs for many jobs (enqueue_many, ack_many): they put all "
@@ -31,27 +31,27 @@ BROKER = (
 
 
 class _Pace:
-    """The pauses of one writer: they grow when the store complains, and shrink when it does not."""
+    """The pauses of one writer. They grow when the store complains, and shrink when a write lands."""
 
     def __init__(self, bench: Bench) -> None:
         self._entropy = bench.space.entropy
         self._pause = 0.0
 
     def complained(self) -> None:
-        """The store failed, or asked for fewer requests."""
+        """Note that the store failed, or asked for fewer requests."""
         self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
 
     def went_well(self) -> None:
-        """A write landed."""
+        """Note that a write landed."""
         self._pause *= 0.8
 
     async def wait(self) -> None:
-        """Pause, if only for the others of this event loop."""
+        """Pause, at least to let other tasks of this event loop run."""
         await asyncio.sleep(self._pause / 2 + self._entropy.jitter(self._pause / 2) if self._pause > 0.01 else 0)
 
 
 class _Tally:
-    """How the racing increments went."""
+    """Counts of the racing increments."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
@@ -61,7 +61,7 @@ class _Tally:
 
     @property
     def obstacle(self) -> str:
-        """What kept increments from being made in time."""
+        """The reason why not all increments were made in time."""
         if self.throttled:
             return f"the store asked for fewer requests {self.throttled} times"
         if self.failures:
@@ -72,7 +72,7 @@ class _Tally:
 
 
 async def racing_increments(bench: Bench) -> Result:
-    """No update of many writers is lost."""
+    """Check that no update of many writers is lost."""
     bench.need_matches()
     thing, tally, total = bench.space.new_object(), _Tally(), WRITERS * INCREMENTS
     begun = bench.clock.monotonic()
@@ -96,7 +96,7 @@ async def racing_increments(bench: Bench) -> Result:
 
 
 async def _increment(bench: Bench, thing: ScratchObject, tally: _Tally, end: float) -> None:
-    """Add one, several times; if a write is refused or its fate is not known, read and add again."""
+    """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
     pace, left = _Pace(bench), INCREMENTS
     for _ in range(ATTEMPTS):
         if not left or bench.clock.monotonic() >= end:
@@ -124,7 +124,7 @@ def _number(content: bytes) -> int:
 
 
 async def write_rate(bench: Bench) -> Result:
-    """How many writes a second the store takes, one after the other."""
+    """Count the writes a second that the store takes, one after the other."""
     bench.need_matches()
     thing, pace, etag = bench.space.new_object(), _Pace(bench), None
     begun, took, done, throttled, failures = bench.clock.monotonic(), 0.0, 0, False, 0

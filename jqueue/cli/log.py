@@ -1,4 +1,4 @@
-"""How `jqueue worker` logs: to the standard error, in colours for people, plain for machines, with each line's job."""
+"""The log of `jqueue worker` on the standard error: coloured for people, plain for machines, each line with its job."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ INDENTED = "\n    "
 
 
 class JobFormatter(logging.Formatter):
-    """Says before a message which job it is about, if its record tells: those of `ctx.logger` do.
+    """Puts the job of a message before it, if the record names one: records of `ctx.logger` do.
 
-    Whatever a record holds, it does nothing to a terminal, and only its first line can look like one of the log.
+    A record cannot control a terminal, and only its first line can look like a line of the log.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -34,13 +34,13 @@ class JobFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, program: str) -> None:
-    """Log what is ours and what is the program's own.
+    """Log the messages of jqueue and of the program itself.
 
-    Others, such as the clients of stores, only warn: they would tell more than anybody wants to know. A program that
-    has set up its log itself keeps what it has.
+    Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. A program that
+    has set up its log itself keeps its setup.
 
     Args:
-        level: from which level on.
+        level: the lowest level to log.
         program: the name of its logger.
     """
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`jqueue migrate SOURCE DEST`: the jobs of one queue moved to another, whatever the two are kept in."""
+"""`jqueue migrate SOURCE DEST`: moves the jobs of one queue to another, between any stores and formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Queue = DirectQueue | StoreQueue
 
 
 class Status(IntEnum):
-    """With what the process exits."""
+    """Exit codes of the command."""
 
     COMPLETE = 0
     SOME_STAY = 1
@@ -61,13 +61,13 @@ def migrate(
 ) -> None:
     """Move the jobs of one queue to another: order, delays, attempts, errors and dead jobs included.
 
-    Programs may go on to use both. Cut short at any moment, it is finished by running it again.
+    Programs may use both queues meanwhile. If it is cut short at any moment, run it again to finish it.
 
     Exits with 0 if all jobs have moved, 1 if some stay, 2 if it cannot be done.
     """
     try:
         opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue, create=create)
-    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     try:
         report = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
@@ -101,7 +101,7 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Have what is under way finished when somebody wants the end."""
+    """On SIGINT or SIGTERM, finish the work under way and stop."""
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -109,7 +109,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 @contextmanager
 def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many jobs have been moved: where a terminal is there to show it."""
+    """Show the number of jobs moved, if a terminal can show it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, of: None
@@ -127,7 +127,7 @@ def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def as_values(report: MigrationReport, source: str, dest: str) -> dict[str, Any]:
-    """A report as JSON has it."""
+    """Return a report as JSON values."""
     return {
         "source": source,
         "dest": dest,

@@ -1,4 +1,4 @@
-"""A queue opened for one command of an operator. One that is not there yet is said to be missing, and is not made."""
+"""A queue opened for one command of an operator. A queue that does not exist is an error, and is not made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jqueue.runtime.threads import in_a_thread
 Answer = TypeVar("Answer")
 
 PATIENCE = 15.0
-"""Seconds for the first look: somebody waits for it."""
+"""Seconds for the first look: the user waits for it."""
 
 URL = Annotated[
     str,
@@ -39,17 +39,17 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 
 
 class RefusedError(Exception):
-    """A command cannot do what it was asked for; the message is the line that says why."""
+    """A command cannot do its work. The message is the line that says why."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A queue that is there.
+    """A queue that exists.
 
     Attributes:
         queue: the queue.
-        name: its object's, without secrets.
-        stats: what was in it when it was opened.
+        name: the name of its object, without secrets.
+        stats: its figures when it was opened.
     """
 
     queue: DirectQueue | StoreQueue
@@ -57,37 +57,37 @@ class Opened:
     stats: QueueStats
 
     def now(self) -> datetime:
-        """The time by the store's clock, if it has one; else by our own. Jobs are dated so."""
+        """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
         storage = place_of(self.queue)
         told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
         return told or self.queue.options.clock.now()
 
     def figures(self, entrypoint: str) -> EntrypointStats:
-        """What was there of an entrypoint."""
+        """Return the figures of an entrypoint when the queue was opened."""
         return (self.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
 def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: bool = False) -> Answer:
-    """What some work on the queue of a URL answers; errors are one line, and the end of the command.
+    """Return the answer of some work on the queue of a URL. An error is printed in one line, and ends the command.
 
     Args:
-        url: the queue's.
-        work: gets the queue, once it is certain that there is one.
-        as_json: whether an error is printed as JSON.
+        url: of the queue.
+        work: called with the queue, once it is certain that it exists.
+        as_json: True if an error is printed as JSON.
 
     Raises:
-        typer.Exit: it could not be done.
+        typer.Exit: the work could not be done.
     """
     try:
         queue = connect_queue(url, DirectQueue)
     except MissingFolderError as error:
         missing = f"there is no queue: the folder {error.folder!r} does not exist; correct the path"
         raise refusal(missing, as_json=as_json) from None
-    except (ValueError, ImportError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     try:
         return asyncio.run(_perform(queue, work))
-    except JobNotFoundError:  # the id is not repeated: it may be a URL that was put into the wrong place
+    except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
         raise refusal(f"no job with this id is in {describe(place_of(queue))}", as_json=as_json) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
@@ -105,12 +105,12 @@ async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[Opened], Awa
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
-    """Where a queue is."""
+    """Return the storage of a queue."""
     return queue.store if isinstance(queue, StoreQueue) else queue.storage
 
 
 async def is_absent(queue: BlobQueue | StoreQueue, stats: QueueStats) -> bool:
-    """Whether these are the figures of a queue that is not there: a blob that is has its braces at least."""
+    """Return True if these are the figures of a queue that does not exist: any blob has its braces at least."""
     if isinstance(queue, StoreQueue):
         return not await in_a_thread(queue.store.exists)
     return stats.size == 0

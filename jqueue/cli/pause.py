@@ -1,4 +1,4 @@
-"""`jqueue pause URL ENTRYPOINT`: no job of it is claimed any more, until `jqueue resume`."""
+"""`jqueue pause URL ENTRYPOINT`: its jobs are no longer claimed, until `jqueue resume`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Entrypoint = Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Whose job
 
 
 def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """Have no job of an entrypoint claimed, until `jqueue resume`.
+    """Pause an entrypoint: its jobs are not claimed until `jqueue resume`.
 
-    Jobs in progress go on, and new ones may be enqueued. An entrypoint without jobs can be paused beforehand.
+    Jobs in progress go on, and new jobs may be enqueued. An entrypoint without jobs can be paused beforehand.
     """
 
     async def hold(opened: Opened) -> EntrypointStats:

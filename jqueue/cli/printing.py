@@ -1,4 +1,4 @@
-"""What the commands print: lines that do nothing to a terminal, tables that fit 80 columns."""
+"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jqueue.domain.counting import counted
 from jqueue.domain.printable import printable
 
 UNUSABLE = 2
-"""What a command exits with that could not do what it was asked for."""
+"""Exit code of a command that could not do its work."""
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
-    """Say in one line why a command cannot do what it was asked for. What it returns is to be raised."""
+    """Print in one line why a command cannot do its work. The caller must raise the result."""
     if as_json:
         show_json({"error": printable(message)})
     else:
@@ -42,7 +42,7 @@ def show(*parts: Table | Text | str) -> None:
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table whose texts are folded where they are too long, and whose numbers never are."""
+    """Return a table that folds texts that are too long, and never folds numbers."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         number = column in numbers
@@ -51,17 +51,17 @@ def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def count(number: int) -> Text:
-    """A number that stands back if there is nothing to see."""
+    """Return a number, dimmed if it is zero."""
     return Text(str(number), "" if number else "dim")
 
 
 def jobs(number: int) -> str:
-    """A number of jobs, in words."""
+    """Return a number of jobs, in words."""
     return counted(number, "job")
 
 
 def length(duration: timedelta | float) -> str:
-    """About how long it is: in the largest unit of which there are two."""
+    """Return a rounded duration, in the largest unit of which it has at least two."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     for name, unit in UNITS:
         if seconds >= 2 * unit:
@@ -70,17 +70,17 @@ def length(duration: timedelta | float) -> str:
 
 
 def size(number: int) -> str:
-    """So many bytes."""
+    """Return a number of bytes, in words."""
     if number < 1 << 10:
         return f"{number} bytes"
     return f"{number / (1 << 10):.1f} KiB" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
 
 
 def moment(time: datetime | None) -> str:
-    """A time in UTC, without its zone."""
+    """Return a time in UTC, without its zone."""
     return "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def instant(time: datetime | None) -> str | None:
-    """A time as JSON has it."""
+    """Return a time as a text for JSON, in UTC."""
     return None if time is None else time.astimezone(UTC).isoformat()

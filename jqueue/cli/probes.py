@@ -1,7 +1,7 @@
-"""What `jqueue doctor` tries on a store: one function for each promise that a queue rests on.
+"""The probes of `jqueue doctor`: one function for each promise of a store that a queue rests on.
 
-Nothing here prints. Each content that is written is unlike every other, so that what is read afterwards tells which
-write landed, whatever its answer was: a client may send a write again, and be refused because of its own first try.
+Nothing here prints. Each content that is written is unlike every other. So a read afterwards tells which write landed,
+even if its answer was a refusal: a client may send a write again, and be refused because of its own first try.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CREATORS = 20
 MANY_BYTES = bytes(range(256)) * 256
 SOME_ETAG = "0123456789abcdef0123456789abcdef"
 CLOCK_TOLERANCE = 2.0
-"""Seconds. The date of an answer names a whole second, and is as old as the answer's way here."""
+"""Seconds of difference to ignore: an answer's date names a whole second, and is as old as the answer's way here."""
 
 HONOUR = (
     "Take another store, or a newer version of this one: it must honour If-Match and If-None-Match. If a proxy or a "
@@ -33,7 +33,7 @@ READS = "Where consumers only wait, raise poll_interval: each look at the queue 
 
 
 class Outcome(Enum):
-    """How a probe ended."""
+    """The outcome of a probe."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -42,13 +42,13 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What a probe found.
+    """The result of a probe.
 
     Attributes:
         outcome: a failure means that no queue is safe here.
-        detail: what was seen.
-        harm: what it would do to a queue; as the rest of "It would …".
-        advice: what to do about it.
+        detail: the observation.
+        harm: the harm to a queue, as the rest of "It would …".
+        advice: the steps to take.
     """
 
     outcome: Outcome
@@ -58,34 +58,34 @@ class Result:
 
 
 def passed(detail: str) -> Result:
-    """All is well."""
+    """Return the result of a promise that is kept."""
     return Result(Outcome.PASSED, detail)
 
 
 def noted(detail: str, advice: str = "") -> Result:
-    """It is safe, and worth knowing."""
+    """Return a result that is safe, and worth knowing."""
     return Result(Outcome.NOTED, detail, advice=advice)
 
 
 def failed(detail: str, harm: str, advice: str = HONOUR) -> Result:
-    """It is not safe."""
+    """Return the result of a store that is not safe."""
     return Result(Outcome.FAILED, detail, harm, advice)
 
 
 class NotTriedError(Exception):
-    """A probe needs what an earlier one has found missing. The message says what."""
+    """A probe needs something that an earlier probe has found missing. The message names it."""
 
 
 class Bench:
-    """What the probes work with, and what one has found out for the next.
+    """The tools of the probes, and facts that a probe has found out for the next.
 
     Args:
-        space: gives objects.
-        clock: measures, and is compared with the store's.
+        space: makes the objects to try.
+        clock: measures the time, and is compared with the store's.
 
     Attributes:
         main: an object that several probes use, one after the other.
-        matches: whether a write that names the right etag goes through; that is known from `right_etag` on.
+        matches: False if no write that names the right etag goes through; `right_etag` finds out.
         etag: the last etag of `main` that was seen.
     """
 
@@ -98,19 +98,19 @@ class Bench:
         self._bodies = 0
 
     def body(self) -> bytes:
-        """A content unlike all others."""
+        """Return a content unlike all others."""
         self._bodies += 1
         return b'{"jqueue doctor": "%s", "body": %d}' % (self.space.entropy.new_id().encode(), self._bodies)
 
     async def read(self, thing: ScratchObject) -> Found:
-        """What is there."""
+        """Return the content and the etag of an object."""
         found = await patiently(thing.read, self.space.entropy)
         if thing is self.main:
             self.etag = found[1] or self.etag
         return found
 
     async def put(self, thing: ScratchObject, content: bytes, if_match: str | None = None) -> str | None:
-        """The etag of a write that landed, whatever was answered; None if it was refused."""
+        """Write, and return the etag if the write landed, even if the answer was a conflict; None if it was refused."""
         try:
             return await patiently(lambda: thing.write(content, if_match), self.space.entropy)
         except CASConflictError:
@@ -118,7 +118,7 @@ class Bench:
             return etag if found == content else None
 
     async def current(self) -> str:
-        """The etag of `main`, which is created if it is not there."""
+        """Return the etag of `main`, which is created if it does not exist."""
         etag = (await self.read(self.main))[1] or await self.put(self.main, self.body())
         if etag is None:
             self.matches = False
@@ -126,13 +126,13 @@ class Bench:
         return etag
 
     def need_matches(self) -> None:
-        """Do not go on where no write that names the right etag goes through."""
+        """Raise NotTriedError if no write that names the right etag goes through."""
         if not self.matches:
             raise NotTriedError("no write gets through")
 
 
 async def create_only(bench: Bench) -> Result:
-    """A write that names no etag creates, and nothing else."""
+    """Check that a write without an etag creates an object, and never replaces one."""
     first = bench.body()
     if await bench.put(bench.main, first) is None:
         return failed("the first creator was refused, though nothing was there", "stand still: it cannot be created")
@@ -145,7 +145,7 @@ async def create_only(bench: Bench) -> Result:
 
 
 async def right_etag(bench: Bench) -> Result:
-    """A write that names the etag of the object goes through."""
+    """Check that a write that names the etag of the object goes through."""
     etag, content = await bench.current(), bench.body()
     if await bench.put(bench.main, content, etag) is None:
         bench.matches = False
@@ -160,7 +160,7 @@ async def right_etag(bench: Bench) -> Result:
 
 
 async def stale_etag(bench: Bench) -> Result:
-    """A write that names an earlier etag is refused."""
+    """Check that a write that names an earlier etag is refused."""
     bench.need_matches()
     earlier, later = await bench.current(), bench.body()
     if await bench.put(bench.main, later, earlier) is None:
@@ -174,7 +174,7 @@ async def stale_etag(bench: Bench) -> Result:
 
 
 async def absent_object(bench: Bench) -> Result:
-    """A write that names an etag creates nothing."""
+    """Check that a write that names an etag creates nothing."""
     absent = bench.space.new_object()
     harm = "bring back a queue that was deleted: its jobs would run a second time"
     if await bench.put(absent, bench.body(), bench.etag or SOME_ETAG) is not None:
@@ -185,7 +185,7 @@ async def absent_object(bench: Bench) -> Result:
 
 
 async def etag_quoting(bench: Bench) -> Result | None:
-    """Some stores that speak S3 take back their etags only without the quotes that they give them with."""
+    """Tell the style of etags: some S3-compatible stores take back an etag only without the quotes that they return."""
     if not hasattr(bench.main.storage, "etag_style"):
         return None
     style = bench.main.storage.etag_style
@@ -197,7 +197,7 @@ async def etag_quoting(bench: Bench) -> Result | None:
 
 
 async def round_trip(bench: Bench) -> Result:
-    """Bytes come back as they were, with the etag that their write was given."""
+    """Check that bytes come back as they were, with the etag that their write returned."""
     thing, content = bench.space.new_object(), MANY_BYTES + bench.body()
     written = await bench.put(thing, content)
     if written is None:
@@ -212,7 +212,7 @@ async def round_trip(bench: Bench) -> Result:
 
 
 async def conditional_read(bench: Bench) -> Result | None:
-    """A read of what has not changed says so, and of what has changed does not."""
+    """Check that a conditional read says "unchanged" for objects that have not changed, and only for them."""
     thing = bench.main
     if not isinstance(thing.storage, SupportsReadIfChanged):
         return None
@@ -235,7 +235,7 @@ async def conditional_read(bench: Bench) -> Result | None:
 
 
 async def racing_creators(bench: Bench) -> Result:
-    """Of many that create at once, one wins."""
+    """Check that one wins if many create an object at once."""
     thing = bench.space.new_object()
     contents = [bench.body() for _ in range(CREATORS)]
 
@@ -261,7 +261,7 @@ async def racing_creators(bench: Bench) -> Result:
 
 
 async def clock_offset(bench: Bench) -> Result:
-    """This machine's clock, compared with the store's."""
+    """Compare this machine's clock with the store's."""
     storage = bench.main.storage
     store_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
     if store_time is None:

@@ -1,4 +1,4 @@
-"""The worker of a program, found by MODULE:NAME. What is wrong with the program is said without our own frames."""
+"""The worker of a program, found by MODULE:NAME. Errors of the program are shown without our own frames."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jqueue.worker import Worker
 
 
 def find_worker(target: str) -> Worker:
-    """The worker that MODULE:NAME means. The folder that one is in counts, as for `python -m`.
+    """Return the worker that MODULE:NAME means. Modules of the current folder count, as for `python -m`.
 
     Raises:
-        typer.Exit: there is none, or it has no handlers; what is wrong was said.
+        typer.Exit: there is none, or it has no handlers. The reason has been printed.
     """
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
@@ -52,7 +52,7 @@ def _imported(module_name: str) -> Any:
 
 
 def _from_program(frames: TracebackType | None) -> TracebackType | None:
-    """The frames from the program's first one on: those before are ours, and the import system's."""
+    """Return the frames from the program's first one on. Earlier frames are ours or the import system's."""
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     return frames

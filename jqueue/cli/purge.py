@@ -1,4 +1,4 @@
-"""`jqueue purge URL`: removes dead jobs for good; where somebody sits at a terminal, it asks before."""
+"""`jqueue purge URL`: removes dead jobs for good. On a terminal, it asks before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 
 DECLINED = 1
-"""What it exits with if the answer is no."""
+"""Exit code if the answer is no."""
 
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -35,7 +35,7 @@ def purge(
 ) -> None:
     """Remove dead jobs for good, with their payloads.
 
-    On a terminal it says how many, and asks; anywhere else it does not. Exits with 1 if the answer is no.
+    On a terminal it says how many, and asks; elsewhere it does not ask. Exits with 1 if the answer is no.
     """
     seconds = None if older_than is None else _age(older_than)
     if older_than is not None and seconds is None:
@@ -67,7 +67,7 @@ def purge(
 
 
 def _age(text: str) -> float | None:
-    """An age in seconds; None if it is none."""
+    """Return an age in seconds; None if the text is not an age."""
     found = _AGE.fullmatch(text.strip())
     if found is None:
         return None

@@ -24,7 +24,7 @@ def redrive(
 ) -> None:
     """Queue dead jobs again: one by its id, those of an entrypoint, or all.
 
-    A job whose unique key another job has taken meanwhile stays dead.
+    A job stays dead if another job has taken its unique key meanwhile.
     """
     if (job_id is not None) + (entrypoint is not None) + every != 1:
         raise refusal("say which dead jobs to queue again: one ID, --entrypoint NAME, or --all", as_json=as_json)

@@ -9,7 +9,7 @@ from jqueue.domain.stats import EntrypointStats
 
 
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """End a pause: the jobs of the entrypoint are claimed again."""
+    """End a pause: jobs of the entrypoint are claimed again."""
 
     async def let_go(opened: Opened) -> EntrypointStats:
         await opened.queue.resume(entrypoint)

@@ -1,4 +1,4 @@
-"""Objects beside a queue's, for trials. Every call to them ends in time, and whatever happens they are removed."""
+"""Objects beside a queue's, for trials. Every call to them ends in time, and they are removed even after an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 Found = tuple[bytes, str | None]
 
 CALL_LIMIT = 20.0
-"""Seconds for one call. Our adapters have a shorter deadline of their own; somebody else's may have none."""
+"""Seconds for one call. Our adapters have a shorter deadline of their own; a user's adapter may have none."""
 
 TRIES = 3
 FAILURE_BASE, FAILURE_CAP = 0.2, 2.0
@@ -29,10 +29,10 @@ LATE = 1.0
 
 
 async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
-    """What a call answers at last: a few tries if the store fails, and pauses that grow for as long as it throttles.
+    """Return the answer of a call. If the store fails, try a few times. While it throttles, retry with growing pauses.
 
     Raises:
-        StorageError: it failed each time, or refused.
+        StorageError: the store failed each time, or refused.
     """
     failures = throttled = 0
     while True:
@@ -52,7 +52,7 @@ async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> 
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
-    """What several calls answer at once. If one of them fails, or we are cancelled, none goes on behind our back."""
+    """Make several calls at once, and return their answers. If one fails or we are cancelled, all others end too."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
@@ -66,9 +66,9 @@ class ScratchObject:
     """One object for trials.
 
     Attributes:
-        storage: where it is.
-        last_error: the last thing that the store complained about, other than a conflict.
-        left: why it could not be removed; "" if it could, or if nothing tried yet.
+        storage: its storage.
+        last_error: the last error of the store, other than a conflict.
+        left: the reason why it could not be removed; empty if it was removed, or if that was not tried yet.
     """
 
     def __init__(self, storage: SupportsScratch) -> None:
@@ -83,7 +83,7 @@ class ScratchObject:
 
     @property
     def may_be_there(self) -> bool:
-        """True if something may be left of it: not if each write was refused, and no read has found it."""
+        """True if the object may still exist: not if each write was refused, and no read has found it."""
         return self._made and not self._gone
 
     async def read(self) -> Found:
@@ -93,7 +93,7 @@ class ScratchObject:
         return found
 
     async def read_if_changed(self, etag: str) -> Found | None:
-        """As of a storage that has it; one that has it not is not asked."""
+        """As of any storage; it must support this read."""
         assert isinstance(self.storage, SupportsReadIfChanged)
         return await self._call("read", self.storage.read_if_changed(etag))
 
@@ -112,7 +112,7 @@ class ScratchObject:
             self._made = self._made or not refused
 
     async def _call(self, doing: str, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for a call, which goes on if we are cancelled: so that what it writes can be removed afterwards."""
+        """Wait for a call. It goes on if we are cancelled, so that an object it writes can be removed afterwards."""
         task = asyncio.create_task(call)
         self._under_way.add(task)
         task.add_done_callback(self._forget)
@@ -131,7 +131,7 @@ class ScratchObject:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # has been seen: asyncio need not say that nobody did
+            task.exception()  # counts as seen, so that asyncio does not log it
 
     async def remove(self, entropy: Entropy) -> None:
         """Remove it, once no call is under way. If that fails, `left` says why."""
@@ -168,11 +168,11 @@ class ScratchObject:
 
 
 class ScratchSpace:
-    """Makes objects for trials beside a queue's, and removes them when it is left.
+    """Makes objects for trials beside a queue's, and removes them at the end of the `async with` block.
 
     Args:
         storage: the queue's object, which is neither read nor written.
-        entropy: makes the id in the names of the others, and jitter.
+        entropy: source of the id in the names of the objects, and of jitter.
     """
 
     def __init__(self, storage: SupportsScratch, entropy: Entropy) -> None:
@@ -182,7 +182,7 @@ class ScratchSpace:
         self._id = "".join(char for char in entropy.new_id() if char.isalnum())[-12:]
 
     def new_object(self) -> ScratchObject:
-        """An object that nobody has seen."""
+        """Return a new object, under a name of its own."""
         suffix = f".doctor-{self._id}-{len(self.objects) + 1}"
         made = ScratchObject(self.storage.beside(suffix))
         self.objects.append(made)
@@ -190,12 +190,12 @@ class ScratchSpace:
 
     @property
     def left(self) -> list[ScratchObject]:
-        """What may still be there."""
+        """The objects that may still exist."""
         return [made for made in self.objects if made.may_be_there]
 
     @property
     def last_error(self) -> StorageError | None:
-        """The last thing that the store complained about, other than conflicts."""
+        """The last error of the store, other than conflicts."""
         return next((made.last_error for made in reversed(self.objects) if made.last_error), None)
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`jqueue stats URL`: a queue in figures, with its limits and its cron entries. It reads, and changes nothing."""
+"""`jqueue stats URL`: a queue in figures, with its limits and its cron entries. It only reads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is to show.
+    """The facts to show.
 
     Attributes:
         name: of the queue's object.
         stats: its figures.
-        rules: the limits of each entrypoint that has some, or is paused.
-        settings: what holds for the queue as a whole.
+        rules: the rules of each entrypoint that has limits, or is paused.
+        settings: the settings of the queue as a whole.
         schedules: its cron entries, the next one first.
-        now: by the queue's clock.
-        one_object: whether it is an object of a store, with a version and a limit, and not in an older queue's format.
+        now: the time by the queue's clock.
+        one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Seen:
 
     @property
     def entrypoints(self) -> dict[str, EntrypointStats]:
-        """The figures of each entrypoint; those with limits and no jobs have zeros."""
+        """The figures of each entrypoint; an entrypoint with limits and no jobs has zeros."""
         known = self.stats.entrypoints or {}
         return {name: known.get(name, EntrypointStats()) for name in sorted({*known, *self.rules})}
 
@@ -72,7 +72,7 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
 
 
 def _extent(seen: Seen) -> str:
-    """How large the queue is; in the format of an older one, only its payloads are known, and it has no versions."""
+    """Return the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
     figures = seen.stats
     if seen.one_object:
         return f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
@@ -95,7 +95,7 @@ async def _look(opened: Opened) -> Seen:
 
 
 def as_values(seen: Seen) -> dict[str, Any]:
-    """What was seen as JSON has it."""
+    """Return the facts as JSON values."""
     figures = seen.stats
     return {
         "queue": seen.name,

@@ -1,4 +1,4 @@
-"""What the findings of `jqueue doctor` come to, in plain words."""
+"""The verdict of `jqueue doctor`, from its findings, in plain words."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ PLACES: dict[type, str] = {
     LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, off network drives.",
     InMemoryStorage: "Memory serves one process, and ends with it: it is for tests and trials.",
 }
-"""What no probe can see from here."""
+"""Advice on places, which no probe can see."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What it comes to.
+    """The verdict on a storage.
 
     Attributes:
-        safe: whether a queue may be kept there.
-        text: that, in a sentence.
-        harm: what the store would do to a queue.
-        advice: what to do.
+        safe: True if a queue may be kept there.
+        text: the verdict in a sentence.
+        harm: the harm that the store would do to a queue.
+        advice: the steps to take.
     """
 
     safe: bool
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def judge(findings: Iterable[Finding], storage: object) -> Verdict:
-    """The verdict on a storage."""
+    """Return the verdict on a storage."""
     results = {finding.check.name: finding.result for finding in findings}
     failed = {name: result for name, result in results.items() if result.outcome is Outcome.FAILED}
     advice = _once(result.advice for result in (failed or results).values())

@@ -33,14 +33,14 @@ from jqueue.worker.trouble import SILENCE, tell_silence
 logger = logger_of("jqueue.worker")
 
 NAMED = 5
-"""So many entrypoints without a handler are named."""
+"""Largest number of entrypoints without a handler to name."""
 
 LAST_WAIT = 1.0
-"""Seconds that tasks get which go on after the worker has ended."""
+"""Seconds given to tasks that go on after the worker has ended."""
 
 
 class Level(StrEnum):
-    """How much is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -78,8 +78,8 @@ def worker(
 ) -> None:
     """Run a worker.
 
-    SIGTERM or Ctrl-C stops it: it claims no more jobs, finishes those that it has within the grace period, hands the
-    others back, and exits with 0. A second signal stops it at once. A queue that cannot be used ends it with 2.
+    SIGTERM or Ctrl-C stops it: it claims no more jobs, finishes its jobs within the grace period, hands the others
+    back, and exits with 0. A second signal stops it at once. If the queue cannot be used, the command exits with 2.
     """
     log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0])
     found = find_worker(target)
@@ -115,7 +115,7 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> 
 
 
 async def _unless(stopped: asyncio.Event, look: Coroutine[Any, Any, None]) -> None:
-    """Take a look, unless the worker is stopped meanwhile."""
+    """Wait for the first look, or until the worker is stopped."""
     looking, stopping = asyncio.create_task(look), asyncio.create_task(stopped.wait())
     await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -124,7 +124,7 @@ async def _unless(stopped: asyncio.Event, look: Coroutine[Any, Any, None]) -> No
 
 
 async def _end_what_is_left(status: int) -> None:
-    """Have tasks end that go on after the worker; those that do not, end with this process, at once."""
+    """Cancel tasks that go on after the worker. If some do not end, exit the process at once."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -132,11 +132,11 @@ async def _end_what_is_left(status: int) -> None:
         logger.warning("handlers go on although they were told to stop: they end now")
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(status)  # or they would keep the process for ever
+        os._exit(status)  # or they would keep the process alive for ever
 
 
 async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
-    """Say what there is; a queue that can never be used is an error now, and one that is away is waited for."""
+    """Log the state of the queue. Raise if it can never be used; the worker waits for a queue that is away."""
     if isinstance(place_of(queue), InMemoryStorage):
         logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
     silence = asyncio.get_running_loop().call_later(SILENCE, tell_silence, name_of(queue))
@@ -157,7 +157,7 @@ async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
 
 
 def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
-    """The entrypoints with ready jobs that this worker will not claim, in words; nothing if there are none."""
+    """Return the entrypoints with ready jobs that this worker will not claim, in words; empty if there are none."""
     known = (stats.entrypoints or {}).items()
     others = [f"{printable(name)} ({found.depth})" for name, found in known if found.depth and name not in handled]
     if not others:

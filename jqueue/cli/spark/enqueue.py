@@ -27,7 +27,7 @@ from jqueue.runtime.system import SystemClock
 
 
 class Format(StrEnum):
-    """What a file may be."""
+    """The formats of a file of jobs."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -35,7 +35,7 @@ class Format(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What to do if a unique key is taken."""
+    """The action if a unique key is taken."""
 
     RETURN = "return"
     RAISE = "raise"
@@ -113,7 +113,7 @@ def enqueue(
         typer.echo(_told(receipt, name, seconds, (txn_app_id, txn_version)))
 
 
-if enqueue.__doc__ is not None:  # as with python -OO
+if enqueue.__doc__ is not None:  # with python -OO it is
     enqueue.__doc__ = enqueue.__doc__.format(optional=", ".join(IN_BULK))
 
 
@@ -124,13 +124,13 @@ def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -
 
 
 def _checked(source: str, url: str, kind: Format | None, place: Place, create: bool) -> tuple[str, str]:
-    """The name of the queue and the format of the file: what is wrong with them is seen before Spark starts."""
+    """Return the name of the queue and the format of the file. If they are wrong, refuse before Spark starts."""
     as_json = place.as_json
     try:
         storage = connect_storage(url, create=create)
         if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
             storage.path.parent.mkdir(parents=True, exist_ok=True)
-    except (ValueError, ImportError, OSError, JQueueError) as error:  # of errors about a URL, no message holds secrets
+    except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     if isinstance(storage, InMemoryStorage):
         raise refusal("a queue in memory is one process's alone: name a file or a store", as_json=as_json)

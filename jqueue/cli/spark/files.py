@@ -1,8 +1,8 @@
-"""Files of jobs as DataFrames: which format one has, and columns of the types that jobs need.
+"""Files of jobs as DataFrames: the format of a file, and columns of the types that jobs need.
 
 CSV knows only texts, and JSON no maps, no bytes and no times. Left to guess, Spark would take an order number with
 leading zeros for a number, and the headers of all jobs for one struct with the keys of all of them. So the columns that
-mean something are read as what they mean, and only the others, which become the payload, are guessed.
+jobs know are read with their own types. Only the types of the others, which become the payload, are guessed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ FORMATS = {
     ".csv": "csv", ".tsv": "csv",
     ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
-"""What the ending of a name says."""
+"""Formats by the ending of a name."""
 
 PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate")
-"""Endings behind that one, of what Spark unpacks by itself."""
+"""Endings that may follow it, of files that Spark unpacks by itself."""
 
 TEXTS = ("entrypoint", "payload", "unique_key")
 
 CORRUPT = "_corrupt_record"
-"""The column that Spark adds for what it cannot read."""
+"""The column that Spark adds for records that it cannot read."""
 
 _PATTERN = re.compile(r"[*?\[{]")
 
 
 def format_of(source: str) -> str | None:
-    """The format that a name tells; of a folder here, the one of the files in it. None if it cannot be told."""
+    """Return the format that a name tells, or the common format of the files in a folder here. None if unknown."""
     told = _by_ending(source)
     if told is None and os.path.isdir(source):
         found = {_by_ending(path.name) for path in Path(source).iterdir() if not path.name.startswith(("_", "."))}
@@ -53,12 +53,12 @@ def _by_ending(name: str) -> str | None:
 
 
 def is_missing(source: str) -> bool:
-    """Whether there is certainly nothing: Spark, which takes seconds to start, need not be asked."""
+    """Return True if the source certainly does not exist. Then Spark, which takes seconds to start, is not started."""
     return "://" not in source and not _PATTERN.search(source) and not os.path.exists(source)
 
 
 def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[str, str]) -> DataFrame:
-    """The rows of a file or folder, with columns as a bulk enqueue takes them.
+    """Return the rows of a file or folder, with columns as a bulk enqueue takes them.
 
     Args:
         session: reads it.
@@ -67,7 +67,7 @@ def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[st
         options: of Spark's reader, for example `sep`.
 
     Raises:
-        InvalidJobError: there are no columns in it.
+        InvalidJobError: it has no columns.
     """
     if kind == "parquet":
         return session.read.options(**options).parquet(source)
@@ -89,7 +89,7 @@ def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[st
 
 
 def _is_array(source: str) -> bool:
-    """Whether a JSON file here is one array, and not one object a line."""
+    """Return True if a JSON file here is one array, and not one object a line."""
     return any(_begins_with_bracket(path) for path in _some_files(source))
 
 
@@ -105,9 +105,9 @@ def _begins_with_bracket(path: Path) -> bool:
 
 
 def _meant(guessed: DataFrame, kind: str) -> Any:
-    """The schema with the columns that mean something as what they mean.
+    """Return the schema, with the columns that jobs know in their own types.
 
-    A payload that is an object stays the text that it is in the file: nothing is added to it that other rows have.
+    A payload that is an object stays the text that it is in the file: it gets no keys of other rows.
     """
     from pyspark.sql import types as sql
 

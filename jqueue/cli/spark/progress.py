@@ -1,4 +1,4 @@
-"""How far Spark is, on the standard error, where a terminal is there to show it."""
+"""The progress of Spark on the standard error, if a terminal can show it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SECONDS_BETWEEN_LOOKS = 0.2
 
 @contextmanager
 def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
-    """Shows how many of Spark's tasks are done, while what is inside runs them.
+    """Show the number of Spark tasks that are done, while the block runs them.
 
     Args:
-        session: the one that runs them.
-        doing: what is being done, in a word or two.
+        session: the session that runs them.
+        doing: the work in a word or two.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -45,11 +45,11 @@ def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
 
 
 def _look(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
-    """Look at the stages again and again; what is gone from Spark's memory counts as it was last seen."""
+    """Look at the stages again and again. A stage that is no longer active counts as done."""
     seen: dict[int, tuple[int, int]] = {}
     tracker = session.sparkContext.statusTracker()
     while not over.wait(SECONDS_BETWEEN_LOOKS):
-        with suppress(Exception):  # it is only a show
+        with suppress(Exception):  # the work does not need it
             for stage in tracker.getActiveStageIds():
                 found = tracker.getStageInfo(stage)
                 if found is not None:

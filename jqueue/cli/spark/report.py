@@ -1,4 +1,4 @@
-"""`jqueue spark report URL…`: what is in the queues, how old it is, and how it went: in tables, as JSON, as a page."""
+"""`jqueue spark report URL…`: the jobs of queues, their ages and outcomes: in tables, as JSON, as a page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report(
 ) -> None:
     """Report on a queue or a fleet: depth, ages, attempts, failures, times.
 
-    It only reads, and each queue once. No payload, no result and no text of an error is shown.
+    It only reads, and reads each queue once. It shows no payloads, no results and no texts of errors.
     """
     if html is not None and not html.absolute().parent.is_dir():
         raise refusal(f"there is no folder {printable(str(html.absolute().parent))}", as_json=as_json)

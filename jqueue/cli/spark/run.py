@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchReport
 
 CAME_TO = ("done", "retried", "dead", "snoozed")
-"""What shows that a batch has got on. One of which all jobs were given back would be the same the next time."""
+"""Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
 
 
 def run(
@@ -61,10 +61,10 @@ def run(
     spark_log: Log = SparkLog.OFF,
     as_json: AsJSON = False,
 ) -> None:
-    """Run a worker's handlers on Spark: one batch of jobs, or all there are.
+    """Run a worker's handlers on Spark: one batch of jobs, or all that are ready.
 
     Jobs are claimed, done on executors, and ended in one commit for the batch.
-    Exits with 0 whatever became of the jobs, and with 2 if the batch could not be run.
+    Exits with 0 even if jobs failed, and with 2 if the batch could not be run.
     """  # fmt: skip
     log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0])
     found = find_worker(target)
@@ -109,14 +109,14 @@ async def _name_of(opened: Any) -> str:
 
 
 def _let_workers_import_from_here() -> None:
-    """Have Python processes of Spark on this machine find the program where we did: in this folder."""
+    """Let Python processes of Spark on this machine import the program from this folder, as we did."""
     known = os.environ.get("PYTHONPATH", "")
     if os.getcwd() not in known.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
 
 
 def _together(reports: Sequence[BatchReport]) -> BatchReport:
-    """Several reports as one."""
+    """Return several reports as one."""
     return type(reports[0])(
         **{field.name: sum(getattr(report, field.name) for report in reports) for field in fields(reports[0])}
     )
@@ -129,7 +129,7 @@ def _as_values(report: BatchReport) -> dict[str, Any]:
 
 @contextmanager
 def _jobs_shown() -> Iterator[Callable[[int], Callable[[int, int], object]]]:
-    """A progress bar of jobs. What it gives takes how many are done already, and gives what `run_batch` tells."""
+    """Show a progress bar. It yields a function from the number of jobs already done to a `progress` of `run_batch`."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda before: lambda done, total: None

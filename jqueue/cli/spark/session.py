@@ -1,6 +1,6 @@
-"""Spark for one command: started with what its options say, ended with it; what goes wrong is one line.
+"""Spark for one command: started with its options, and stopped with it. Errors are one line.
 
-Only here, and inside the commands, is pyspark imported: `jqueue --help` shall not wait for it.
+pyspark is imported only here, and inside the commands: `jqueue --help` must not wait for it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERRUPTED = 130
-"""What a command exits with that was stopped by Ctrl-C."""
+"""Exit code of a command that Ctrl-C has stopped."""
 
 _SIGNS = re.compile(r"[,*?\[]")
 _SETTING = re.compile(r"(spark\.[^\s=]+)=(.*)", re.DOTALL)
 
 
 class SparkLog(StrEnum):
-    """How much Spark itself logs."""
+    """The lowest level that Spark itself logs."""
 
     OFF = "OFF"
     ERROR = "ERROR"
@@ -53,13 +53,13 @@ Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="What Spark it
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command has Spark run, and how.
+    """The place where a command runs Spark, and its settings.
 
     Attributes:
         master: Spark's name for the place.
         conf: settings, as KEY=VALUE.
-        log: how much Spark logs.
-        as_json: whether an error is printed as JSON.
+        log: the lowest level that Spark logs.
+        as_json: True if an error is printed as JSON.
     """
 
     master: str
@@ -69,22 +69,22 @@ class Place:
 
     @property
     def is_here(self) -> bool:
-        """Whether executors are on this machine, and a path without a scheme means a file on it."""
+        """True if executors are on this machine, so that a path without a scheme means a file on it."""
         return self.master.startswith("local")
 
     def file(self, path: str) -> str:
-        """A path of files as Spark understands it, whose own folder need not be this one."""
+        """Return a path of files as Spark understands it: its current folder may be another."""
         return os.path.abspath(path) if self.is_here and "://" not in path else path
 
 
 def absolute(url: str) -> str:
-    """A URL, or a path as Spark's processes understand it, whose folder need not be this one."""
+    """Return a URL, or a path as Spark's processes understand it: their current folder may be another."""
     return url if "://" in url else os.path.abspath(url)
 
 
 def queues_here(urls: str) -> str:
-    """The same for several, with commas between them and wildcards in them."""
-    if _SIGNS.search(os.getcwd()):  # which would then mean something
+    """Do the same for several URLs, with commas between them and wildcards in them."""
+    if _SIGNS.search(os.getcwd()):  # its signs would be taken for wildcards or commas
         return urls
     found = [url.strip() for url in urls.split(",")]
     return ",".join(absolute(url) if url else "" for url in found)
@@ -92,10 +92,10 @@ def queues_here(urls: str) -> str:
 
 @contextmanager
 def spark_session(place: Place) -> Iterator[SparkSession]:
-    """A session for what a command does inside. What that raises is told in one line, and ends the command.
+    """Start a session for the block of a command. An error in it is printed in one line, and ends the command.
 
     Raises:
-        typer.Exit: something went wrong; it was said.
+        typer.Exit: an error occurred, and has been printed.
     """
     settings = _settings(place)
     _check_installed(place)
@@ -104,7 +104,7 @@ def spark_session(place: Place) -> Iterator[SparkSession]:
         try:
             yield session
         finally:
-            with suppress(Exception):  # what went wrong before tells more
+            with suppress(Exception):  # an earlier error says more
                 session.stop()
     except (typer.Exit, typer.Abort):
         raise
@@ -118,7 +118,7 @@ def spark_session(place: Place) -> Iterator[SparkSession]:
 
 
 def pairs(option: str, texts: Sequence[str] | None, as_json: bool = False) -> dict[str, str]:
-    """What an option says that takes KEY=VALUE and may be given many times."""
+    """Return the values of an option that takes KEY=VALUE and may be given many times."""
     taken = {}
     for text in texts or ():
         name, mark, value = text.partition("=")
@@ -129,7 +129,7 @@ def pairs(option: str, texts: Sequence[str] | None, as_json: bool = False) -> di
 
 
 def _is_for_users(error: Exception) -> bool:
-    """Whether an exception says what a user can do something about. Others are bugs of ours, and keep their frames."""
+    """Return True if a user can act on an exception. Others are bugs of ours, and keep their frames."""
     return isinstance(error, JQueueError | ImportError | OSError | RuntimeError | ValueError) or (
         type(error).__module__.startswith(("py4j.", "pyspark."))
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
-"""The columns on a terminal: never the payload, nor what else may hold a piece of it."""
+"""The columns on a terminal: never the payload, nor other columns that may hold a piece of it."""
 
 FleetURL = Annotated[
     str,
@@ -36,7 +36,7 @@ FleetURL = Annotated[
 
 
 class Mode(StrEnum):
-    """What to do if there is something at OUT."""
+    """The action if OUT exists."""
 
     ERROR = "error"
     APPEND = "append"
@@ -95,7 +95,7 @@ def snapshot(
 
 
 def _write(frame: DataFrame, out: str, kind: str, mode: Mode) -> int:
-    """Write all rows, and count them on their way: to count them apart would be to look at another version."""
+    """Write all rows, and count them on their way: a separate count would read another version."""
     from pyspark.sql import Observation, functions
 
     observed = Observation()
@@ -112,7 +112,7 @@ Counts = dict[tuple[str, str, str], int]
 
 
 def _look(frame: DataFrame, rows: int) -> tuple[Counts, list[dict[str, Any]]]:
-    """How many jobs there are by queue, entrypoint and status, and the first of them: both of one version."""
+    """Return the number of jobs by queue, entrypoint and status, and the first jobs: both of one version."""
     from pyspark.sql import functions
 
     columns = [*LISTED, *(name for name in ("queue",) if name in frame.columns)]
@@ -137,7 +137,7 @@ def _as_values(counts: Counts, listed: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def _in_utc(local: datetime) -> datetime:
-    """A time as `collect` gives it, which is without a zone and means this machine's."""
+    """Return a time of `collect` in UTC: it comes without a zone, and means this machine's."""
     return local.astimezone(UTC)
 
 
