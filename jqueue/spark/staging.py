@@ -47,7 +47,7 @@ CLEANING = 10.0
 """Seconds to repeat a request while cleaning up: the write is done, and the caller waits for the answer."""
 
 RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
-"""Longest seconds before a failed request is repeated: the first time, the first time if throttled, and ever."""
+"""Most seconds before a failed request is repeated: the first time, the first time if throttled, and ever."""
 
 
 def open_store(url: str, *, create: bool = False) -> SupportsScratch:

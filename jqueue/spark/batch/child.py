@@ -154,7 +154,7 @@ async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callab
 
 
 def _patience(worker: Worker, name: str) -> float | None:
-    """Return the seconds after which a running job shows that its worker cannot stop it; None if there is no limit."""
+    """Return the seconds a job may run before its worker has failed to stop it; None if there is no limit."""
     handler = worker.handlers[name]
     if handler.options.seconds is None or handler.home == "process":
         return None

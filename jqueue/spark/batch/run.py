@@ -74,7 +74,7 @@ def run_batch(
         url: of the queue. Executors must reach it: a file must be on a disk that all machines share.
         worker: has the handlers. A worker at the top of a module is imported by its name on executors, which must be
             able to import the module. Any other worker is pickled.
-        entrypoint: one or several entrypoints of the worker whose jobs to do; all of them by default.
+        entrypoint: one or several of the worker's entrypoints; all of them by default.
         max_jobs: largest number of jobs.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
             more, so that no partition has more than a thousand jobs.

@@ -146,8 +146,8 @@ def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:
     """Return True if each line is one member of the common object: valid JSON by itself, and one job.
 
     There are as many lines as members, the lines begin with a quote and end with a brace, and JSON has no line breaks
-    within a text. So the last brace closes an object. That object is a member if there are no other objects, or if each
-    line closes every object that it opens.
+    within a text. So the brace at the end of a line closes an object. That object is a member if there are no
+    other objects, or if each line closes every object that it opens.
     """
     opened = text.count(b"{")
     if opened == len(entries):
