@@ -75,18 +75,18 @@ __all__ = [
 ]
 
 _LATER = {"S3Storage": "s3", "GCSStorage": "gcs", "AzureBlobStorage": "azure"}
-"""Storages whose clients are optional and slow to import: each is imported when it is first asked for."""
+"""Storages whose clients are optional and slow to import. Each is imported at its first use."""
 
 _ELSEWHERE = (
     "operations",
     *("domain.errors", "domain.rules", "domain.stats", "ports.queue"),
     *("core.group_commit", "core.migration.mover", "formats.queue"),
 )
-"""Modules whose public names are rarer than those above."""
+"""Modules with further public names, which the AttributeError for such a name suggests."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return a storage of `_LATER`; for any other name, say which module has it."""
+    """Return a storage of `_LATER`. For any other name, raise an AttributeError that says which module has it."""
     if name in _LATER:
         return getattr(import_module(f"jqueue.adapters.storage.{_LATER[name]}"), name)
     homes = () if name.startswith("_") else (import_module(f"jqueue.{module}") for module in _ELSEWHERE)

@@ -1,3 +1,3 @@
-"""The version, in the one place that holds it."""
+"""The version of jqueue. No other file holds it."""
 
 __version__ = "2.0.0"

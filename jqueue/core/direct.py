@@ -36,7 +36,8 @@ class DirectQueue(BlobQueue, UsableAtOnce):
     def max_retries(self) -> int | None:
         """Maximum number of lost races in one call; the next one raises CASConflictError.
 
-        None: only the deadline ends it.
+        With None, only the deadline ends a call.
+
         """
         return self._max_retries
 

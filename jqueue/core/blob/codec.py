@@ -1,4 +1,4 @@
-"""The wire format: a queue's state as one JSON object that people and tools can read, and back.
+"""The wire format: a queue's state is encoded as one JSON object that people and tools can read, and decoded again.
 
     {"format": 2, "version": 17, "queue": "…", …, "jobs": {
     "<job id>": {…one job, one line…},
@@ -283,7 +283,7 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     if not parsed.may_be_whole or isinstance(found, Job) or found.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.may_be_whole = parsed.data, False
-    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # `encode_asides` wrote a line that is not JSON
+    if b",\n," in data or JOBS_OPEN + b"\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
         return False
     try:
         whole = _take_apart(load_json(data), data)

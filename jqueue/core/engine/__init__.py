@@ -1,1 +1,1 @@
-"""The loop of one commit, whatever a queue is kept in."""
+"""The loop of one commit, for queues of every kind."""

@@ -54,8 +54,8 @@ class OpenTries:
         """Close writes of known fate: deliver the outcomes if a write landed, and otherwise release its requests.
 
         Args:
-            verdicts: what became of writes that were open.
-            landed: a write that was never open: its answer was a clean success.
+            verdicts: the fate of writes that were open.
+            landed: a write that was never open, as its answer was a clean success.
         """
         if verdicts:
             self.open = [sent for sent in self.open if sent not in verdicts]

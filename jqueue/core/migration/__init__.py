@@ -1,1 +1,1 @@
-"""The jobs of one queue moved to another."""
+"""The move of jobs from one queue to another."""

@@ -1,8 +1,9 @@
-"""Jobs moved from one queue to another, whatever the two are kept in: `migrate(source, dest)`.
+"""`migrate(source, dest)` moves jobs from one queue to another, whatever their formats.
 
-A job is taken where it is, by a claim that no worker can have meanwhile; it is added there, as it is; it is removed
-here; and then it can be had there. Killed between any two of these steps, what was done is recognised by the next run,
-which finishes it. What the other queue has no place for is found before anything is lost.
+A job is claimed at the source, so that no worker can have it meanwhile. Then it is added at the destination, removed
+from the source, and released at the destination. If the process is killed between two of these steps, the next run
+recognises the finished steps and does the others. Features that the destination lacks are found before anything is
+lost.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from jqueue.domain.operations.moving import Arrive, ArriveRules, Depart, RulesRe
 from jqueue.ports.queue import Operator, SupportsApply
 
 BATCH_JOBS = 500
-"""So many jobs go together: four commits for all of them, where a queue is one object."""
+"""Maximum number of jobs in one batch, which takes four commits between queues of one object each."""
 
 BATCH_BYTES = 4 << 20
-"""So many bytes of payloads go together, or one job that has more."""
+"""Maximum bytes of payloads in one batch; a larger job is a batch of its own."""
 
 TAKEN = "they were taken by others while they were moved"
 FULL = "DEST has no room for them"
@@ -45,26 +46,26 @@ ID_TAKEN = "DEST has, or had, another job with their id"
 IN_BOTH = "they were revoked while they were moved, and are in both queues: cancel them in one"
 
 Progress = Callable[[int, int], None]
-"""Told how many jobs have been moved, of how many."""
+"""Called with the number of jobs that have been moved, and the number of all jobs to move."""
 
 
 @dataclass
 class MigrationReport:
-    """What was moved, and what was not.
+    """The result of a move.
 
     Attributes:
-        dry_run: whether nothing was done, and this is what would have been.
-        moved: jobs that were moved.
-        resumed: those among them that a move before, cut short, had in hand.
-        lost: what jobs have lost on the way, by capability.
-        refused: why jobs stay where they are.
-        in_progress: jobs that stay with the workers that have them.
-        results: finished jobs that stay for their result.
-        unreadable: lines that could not be read as jobs, and stay.
-        keys_held: unique keys of finished jobs that are kept for a while, and stay.
-        rules_taken: limits, settings and cron entries that hold at the other queue now.
-        rules_kept: those that differ there, or that it cannot have.
-        stopped: whether it was told to stop before its end.
+        dry_run: True if nothing was done, and the report only predicts the result.
+        moved: number of moved jobs.
+        resumed: number of moved jobs that an earlier, interrupted move had begun to move.
+        lost: moved jobs that lost a feature, by what they lost.
+        refused: jobs that stay where they are, by the reason.
+        in_progress: number of jobs that stay with their workers.
+        results: number of finished jobs that stay for their result.
+        unreadable: number of lines that could not be read as jobs, and stay.
+        keys_held: number of unique keys of finished jobs that are held for a while, and stay.
+        rules_taken: limits, settings and cron entries that are in force at the other queue now.
+        rules_kept: limits, settings and cron entries that differ at the other queue, or that it cannot have.
+        stopped: True if the move was stopped before its end.
     """
 
     dry_run: bool = False
@@ -82,7 +83,7 @@ class MigrationReport:
 
     @property
     def complete(self) -> bool:
-        """Whether no job stays that could have been worked on at the other queue."""
+        """True if no job stays that could have been worked on at the other queue."""
         return not (self.stopped or self.refused or self.in_progress or self.unreadable)
 
 
@@ -95,24 +96,24 @@ async def migrate(
     on_progress: Progress | None = None,
     stop: asyncio.Event | None = None,
 ) -> MigrationReport:
-    """Move the jobs of a queue to another one, with all that both know of them, in their order.
+    """Move the jobs of a queue to another one, in their order, with all features that both queues have.
 
-    Programs may go on to use both. Jobs in the hands of workers stay with them; move them later. Limits, pauses and
-    settings are copied and cron entries moved where the other queue can have them, and has none of that name. A move
-    that was cut short is finished by the next one. One move at a time leads from a queue.
+    Programs may go on using both queues. Jobs in progress stay with their workers; move them later. Limits, pauses and
+    settings are copied and cron entries are moved, if the other queue can have them and has none of that name. The next
+    move finishes an interrupted one. Only one move at a time may run from a queue.
 
     Args:
-        source: the queue that they leave.
-        dest: the queue that they come to; it need not be there yet.
-        dry_run: only say what would be done.
-        lossy: move also jobs that lose something on the way which the other queue has no place for: a priority, a
-            delay. Otherwise they stay.
-        on_progress: told how many jobs have been moved, of how many.
+        source: the queue that the jobs leave.
+        dest: the queue that the jobs move to; it need not exist yet.
+        dry_run: True to only report the result of a move.
+        lossy: True to also move jobs that lose a feature which the other queue lacks, such as a priority or a delay.
+            By default they stay.
+        on_progress: called with the number of jobs that have been moved, and the number of all jobs to move.
         stop: once it is set, no further batch is begun.
 
     Raises:
-        InvalidJobError: the two are one.
-        StorageError: a store failed. What was under way is finished by the next move.
+        InvalidJobError: both are the same queue.
+        StorageError: a store failed. The next move finishes the interrupted one.
     """
     if is_same_place(source, dest):
         raise InvalidJobError("the two queues are one: there is nothing to move")
@@ -143,9 +144,9 @@ class Mover:
         self._stay: dict[str, str] = {}
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
-        """Move what there is, and what comes while it is moved."""
+        """Move all jobs, also jobs that are enqueued meanwhile."""
         self._report.dry_run = dry_run
-        await self._find(self.dest, "any")  # where it cannot be read, nothing is taken
+        await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
             await self._let_those_go_that_have_arrived()
         state = await self.source.read_state()
@@ -192,10 +193,10 @@ class Mover:
         report.stopped = self._stop.is_set()
         return report
 
-    # What is not a job
+    # Rules
 
     async def _move_rules(self, state: QueueState, *, only_look: bool) -> None:
-        """Copy limits and settings, move cron entries: first the limits, so that nothing runs that is paused."""
+        """Copy limits and settings and move cron entries, before any job moves, so that paused jobs do not run."""
         can = self.dest.capabilities
         said = [f"limits of {name}" for name in state.entrypoints] if not can.limits else []
         said += [f"cron entry {name}" for name in state.schedules] if not can.schedules else []
@@ -222,7 +223,7 @@ class Mover:
     # Jobs
 
     async def _foresee(self, planned: Plan) -> None:
-        """What a move would come to, as far as that can be told without one."""
+        """Predict the result of a move, as far as that is possible without one."""
         limits = options_of(self.dest).limits
         there = {job.id: job for job in (await self.dest.read_state()).jobs}
         for move in planned.moves:
@@ -243,7 +244,7 @@ class Mover:
         self._lost += [(name, move.job.id) for name in move.lost]
 
     async def _let_those_go_that_have_arrived(self) -> None:
-        """Jobs that a move before has brought, and had removed here, can be had there now."""
+        """Release jobs at the destination that an earlier move has already removed from the source."""
         if not self._held:
             return
         held = [job for job in (await self.dest.read_state()).jobs if is_moving(job) and job.holder == self._from]
@@ -252,7 +253,7 @@ class Mover:
             await self._let_go(self.dest, [job.claim for job in held if job.id not in here])
 
     async def _move(self, batch: Sequence[Move]) -> None:
-        """Take, add, remove, let go: each for all of a batch, and each finished before the next."""
+        """Take, add, remove and release the jobs of a batch. Each step is finished for all jobs before the next."""
         taken = await self._take(batch)
         self.step("taken")
         arrived = await self._add([move for move in batch if move.job.id in taken], taken)
@@ -268,7 +269,7 @@ class Mover:
                 self._count(move)
 
     async def _take(self, batch: Sequence[Move]) -> dict[str, Claim]:
-        """The claims on the jobs of a batch. What others were quicker with is left out."""
+        """Claim the jobs of a batch, and return the claims. Jobs that workers took first are left out."""
         fresh = [move.job for move in batch if not (move.resumed or move.is_dead)]
         found = {move.job.id: move.job.claim for move in batch if move.resumed or move.is_dead}
         for result in await self._each(self.source, [Take(job, self._to) for job in fresh]):
@@ -277,7 +278,10 @@ class Mover:
         return found
 
     async def _add(self, moves: Sequence[Move], taken: dict[str, Claim]) -> dict[str, Job]:
-        """The jobs of a batch as they stand there. Those that were refused are let go here."""
+        """Add the jobs of a batch, and return them as they are at the destination.
+
+        Refused ones are released at the source.
+        """
         unwanted = [move for move in moves if move.reasons and await self._find(self.dest, move.job.id) is None]
         self._stay.update((move.job.id, move.reasons[0]) for move in unwanted)
         await self._let_go(self.source, [taken[move.job.id] for move in unwanted])
@@ -295,7 +299,10 @@ class Mover:
         return arrived
 
     async def _remove(self, moves: Sequence[Move], taken: dict[str, Claim], arrived: dict[str, Job]) -> set[str]:
-        """The ids of the jobs that are not here any more. Those that others have taken meanwhile are taken back."""
+        """Remove jobs from the source, and return the ids of all that are gone there.
+
+        A job that a worker has taken there meanwhile is removed from the destination again.
+        """
         results = await self._each(self.source, [Depart(taken[move.job.id]) for move in moves])
         gone = set()
         for move, result in zip(moves, results, strict=True):
@@ -309,7 +316,11 @@ class Mover:
         return gone
 
     async def _is_gone(self, move: Move, arrived: Job) -> bool:
-        """What to do if a claim did not hold: where a worker has the job here after all, there is none there."""
+        """Return True if a job whose claim was lost is gone from the source.
+
+        If a worker has the job there after all, it is removed from the destination again, unless it has finished
+        there.
+        """
         if await self._find(self.source, move.job.id) is None:
             return True  # another move has removed it
         if arrived.status is JobStatus.COMPLETED:
@@ -327,7 +338,7 @@ class Mover:
             await self._each(queue, [HandBack(tuple(claims))])
 
     async def _each(self, queue: SupportsApply, operations: Sequence[Operation]) -> list[Any]:
-        """Have operations done, each for itself, and make sure of it."""
+        """Carry out operations, each for itself, and find out an unknown outcome."""
         if not operations:
             return []
         try:
@@ -336,16 +347,16 @@ class Mover:
             return list(await error.resolve())
 
     async def _find(self, queue: SupportsApply, job_id: str) -> Job | None:
-        """A job, also if it was finished a short while ago."""
+        """Return a job, also if it finished a short while ago; None if it is not found."""
         [found] = await self._each(queue, [Find(job_id)])
         return found[0] if found else None
 
     def step(self, done: str) -> None:
-        """Something has been done for a batch. Tests end the process here."""
+        """Mark the end of a step of a batch. Tests kill the process here."""
 
 
 def batches(moves: Sequence[Move]) -> Iterator[list[Move]]:
-    """Moves in lots that are not too large."""
+    """Split moves into batches of limited size."""
     batch: list[Move] = []
     size = 0
     for move in moves:
@@ -359,7 +370,7 @@ def batches(moves: Sequence[Move]) -> Iterator[list[Move]]:
 
 
 def _words(error: object) -> str:
-    """Why a job was refused, the same for all that were refused for it."""
+    """Return the reason why a job was refused: the same text for all jobs refused for the same reason."""
     if isinstance(error, QueueFullError):
         return FULL
     if isinstance(error, DuplicateJobError):

@@ -1,6 +1,6 @@
-"""What a move of jobs between two queues comes to, before anything is done: which go, what they lose, which stay.
+"""The plan of a move between two queues: the jobs that move, the features that they lose, and the jobs that stay.
 
-Nothing here reads or writes: it is decided on values.
+Nothing here reads or writes: the plan is made from values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.ports.queue import Capabilities
 
 IDS_SHOWN = 5
-"""So many ids are named where jobs are counted."""
+"""Number of ids that are named beside a count of jobs."""
 
 
 def _needs() -> dict[str, dict[str, Any]]:
@@ -29,10 +29,10 @@ def _needs() -> dict[str, dict[str, Any]]:
 
 
 _NEEDS: Mapping[str, Mapping[str, Any]] = _needs()
-"""The capability that each field of a job needs, and what the field is without it."""
+"""The fields of a job by the capability that they need, each with its value if that capability is missing."""
 
 RULES = "rules"
-"""What holds back the jobs of an entrypoint, which is not theirs alone."""
+"""The pause or the limits of an entrypoint, in the place of a capability."""
 
 WORDS = {
     **{capability: " and ".join(fields) for capability, fields in _NEEDS.items()},
@@ -45,10 +45,10 @@ WORDS = {
     "errors": "the last error",
     RULES: "the pause or the limits of their entrypoint",
 }
-"""What is lost where a capability is missing."""
+"""Description of the loss for each missing capability."""
 
 UNIMPORTANT = frozenset({"errors"})
-"""What no job is kept back for."""
+"""Missing capabilities that do not keep a job from moving."""
 
 DEAD = "they are dead, and DEST has no place for dead jobs"
 ANOTHER_MOVE = "a move to another queue was cut short while it had them: finish that one first"
@@ -56,28 +56,28 @@ ANOTHER_MOVE = "a move to another queue was cut short while it had them: finish 
 
 @dataclass
 class Tally:
-    """Jobs, counted.
+    """A count of jobs.
 
     Attributes:
-        count: how many.
-        ids: of the first few.
+        count: number of jobs.
+        ids: of the first few jobs.
     """
 
     count: int = 0
     ids: list[str] = field(default_factory=list)
 
     def add(self, job_id: str) -> None:
-        """One more."""
+        """Count one more job."""
         self.count += 1
         if len(self.ids) < IDS_SHOWN:
             self.ids.append(job_id)
 
 
 def tallied(reasons: Iterable[tuple[str, str]]) -> dict[str, Tally]:
-    """Jobs counted by what is said of them.
+    """Count jobs by reason.
 
     Args:
-        reasons: what is said, and a job's id, again and again.
+        reasons: pairs of a reason and a job id.
     """
     tallies: dict[str, Tally] = {}
     for reason, job_id in reasons:
@@ -87,14 +87,15 @@ def tallied(reasons: Iterable[tuple[str, str]]) -> dict[str, Tally]:
 
 @dataclass(frozen=True)
 class Move:
-    """One job that goes.
+    """One job to move.
 
     Attributes:
-        job: as it was seen.
-        arriving: as it will be added.
-        resumed: whether it is claimed by a move that was cut short.
-        lost: the capabilities that it would need, and that are missing.
-        reasons: why it would not go if it were not on its way already; what has arrived is not brought back.
+        job: the job as it was read.
+        arriving: the job as it will be added.
+        resumed: True if an interrupted move has claimed it.
+        lost: missing capabilities that it needs.
+        reasons: reasons why it should stay although a move has begun with it; it is moved only if it has already
+            arrived.
     """
 
     job: Job
@@ -105,19 +106,19 @@ class Move:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it moves as a dead job, which nobody can claim."""
+        """True if it moves as a dead job, which no worker can claim."""
         return self.job.status is JobStatus.DEAD
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done with the jobs of a queue.
+    """The decisions about the jobs of a queue.
 
     Attributes:
-        moves: those that go, in the order in which they are served.
-        refused: those that stay, each with the reasons.
-        in_progress: how many are in the hands of workers.
-        results: how many are finished, and kept for their result.
+        moves: the jobs to move, in the order in which they are served.
+        refused: the ids of jobs that stay, each with the reasons.
+        in_progress: number of jobs in the hands of workers.
+        results: number of finished jobs that are kept for their result.
     """
 
     moves: list[Move]
@@ -130,10 +131,10 @@ def plan(state: QueueState, there: Capabilities, now: datetime, *, lossy: bool, 
     """Decide about each job.
 
     Args:
-        state: of the queue that they leave.
-        there: what the queue that they come to can keep.
-        now: tells which delays are over.
-        lossy: whether jobs go although they lose something.
+        state: of the source.
+        there: capabilities of the destination.
+        now: the time, to tell which delays are over.
+        lossy: True if jobs move even if they lose a feature.
         holder: of the claims of this move.
     """
     moves: list[Move] = []
@@ -163,7 +164,7 @@ def plan(state: QueueState, there: Capabilities, now: datetime, *, lossy: bool, 
 
 
 def losses(job: Job, there: Capabilities, now: datetime) -> Iterator[str]:
-    """The capabilities that a job needs, and that are missing. A delay that is over needs none."""
+    """Yield the missing capabilities that a job needs. A delay that is over needs none."""
     for name, without in _NEEDS.items():
         if getattr(there, name):
             continue
@@ -174,7 +175,7 @@ def losses(job: Job, there: Capabilities, now: datetime) -> Iterator[str]:
 
 
 def arriving(job: Job, lost: Iterable[str], there: Capabilities, now: datetime) -> Job:
-    """A job as it will be added: without a claim, and without what is lost."""
+    """Return a job as it will be added: without a claim, and without the features that are lost."""
     changes = dict(NO_CLAIM)
     if job.status is JobStatus.IN_PROGRESS:
         changes["status"] = JobStatus.QUEUED

@@ -1,1 +1,1 @@
-"""Several queues as one to take jobs from."""
+"""Queue sets, which take jobs from several queues as from one."""

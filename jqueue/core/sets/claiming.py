@@ -1,6 +1,6 @@
-"""How a set of queues claims: it looks at each, chooses by priority and age over all, and claims where the choice lies.
+"""The claims of a queue set: it peeks at each queue, chooses by priority and age over all, and claims the chosen jobs.
 
-Nothing is claimed that is not handed out, so no job loses its place, or an attempt, to a look.
+Only jobs to be handed out are claimed, so no other job loses its place or an attempt.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from jqueue.ports.log import logger_of
 logger = logger_of("jqueue")
 
 SLOW = 2.0
-"""Seconds for which a queue that does not answer keeps the jobs of the others waiting."""
+"""Seconds for which a queue that does not answer delays the jobs of the others."""
 
 
 @dataclass
 class Wanted:
-    """What a dequeue asks for.
+    """The arguments of a dequeue, and its state.
 
     Attributes:
         names: the entrypoints.
-        batch_size: how many jobs at the most.
-        claim_timeout: of the claims; None: as each queue says.
-        clock: tells what is due, of queues that cannot be asked for it.
+        batch_size: maximum number of jobs.
+        claim_timeout: of the claims; None: the default of each queue.
+        clock: tells which jobs are due in queues without `SupportsPeek`.
         pause: seconds between two looks at such queues.
-        trouble: what went wrong with a queue; of use if no other has anything.
+        trouble: the error of a failed queue, raised if no other queue has jobs.
     """
 
     names: Names
@@ -46,11 +46,11 @@ class Wanted:
     trouble: Exception | None = field(default=None)
 
     def begin(self, batch_size: int) -> None:
-        """Look anew, for so many."""
+        """Start a new look for this number of jobs."""
         self.batch_size, self.trouble = batch_size, None
 
     def note(self, member: Member, error: BaseException) -> None:
-        """A queue failed. The others go on, if it is the store's fault.
+        """Note that a queue failed. The others go on unless the call itself is wrong or the queue is closed.
 
         Raises:
             InvalidJobError: the call is wrong.
@@ -64,15 +64,15 @@ class Wanted:
 
 
 class Looks:
-    """One look at each of several queues, and the wait for what they have not got yet.
+    """One look at each of several queues, and the wait for further jobs.
 
         async with Looks(members, wanted, deadline) as looks:
             found = await looks.found()
 
     Args:
         members: the queues.
-        wanted: what is looked for.
-        deadline: seconds that one call may take.
+        wanted: the jobs to look for.
+        deadline: maximum seconds for one call.
     """
 
     def __init__(self, members: Sequence[Member], wanted: Wanted, deadline: float) -> None:
@@ -92,10 +92,10 @@ class Looks:
             await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # it is known, or nobody cares
+                task.exception()  # retrieved, so that asyncio does not log it
 
     async def found(self) -> dict[Member, list[Job]]:
-        """What the queues have, once all have answered, or those that have something have waited for long enough.
+        """Return the jobs of each queue once all queues have answered, but after `SLOW` seconds at the latest.
 
         Raises:
             JQueueError: the call is wrong, or a queue is not open.
@@ -105,7 +105,7 @@ class Looks:
         return self.answered()
 
     async def late(self) -> dict[Member, list[Job]]:
-        """What the queues have, once one of those that were slow has anything, or all have answered.
+        """Return the jobs of each queue once a slow queue has answered with jobs, or all queues have answered.
 
         Raises:
             JQueueError: see `found`.
@@ -118,7 +118,7 @@ class Looks:
         return self.answered()
 
     def answered(self) -> dict[Member, list[Job]]:
-        """What those have that have answered by now.
+        """Return the jobs of each queue that has answered by now.
 
         Raises:
             JQueueError: see `found`.
@@ -134,9 +134,9 @@ class Looks:
         return found
 
     async def until_ready(self, seconds: float, changed: asyncio.Event) -> bool:
-        """Wait until one of the queues may have something, or the set has changed. Returns whether it was so in time.
+        """Wait until a queue may have a job, or the set has changed. Return False if neither happens in time.
 
-        A queue that fails is left out; the others are waited for.
+        A queue that fails is left out, and the wait for the others goes on.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -161,7 +161,7 @@ class Looks:
 
     async def _become_ready(self, member: Member, seconds: float) -> bool:
         look = self._tasks[member]
-        if not look.done():  # it is slow: what it finds is not old
+        if not look.done():  # its answer is late, and so it is fresh
             return bool(await look)
         if look.exception() is not None:
             await asyncio.sleep(self._wanted.pause)
@@ -170,7 +170,7 @@ class Looks:
 
 
 def shares(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> dict[Member, int]:
-    """How many jobs to claim of which queue: those that come first over all."""
+    """Return the number of jobs to claim from each queue, so that the first jobs over all queues are claimed."""
     return dict(Counter(member for member, _ in in_order(found, memory, most)))
 
 
@@ -178,9 +178,9 @@ class Claiming:
     """Claims from several queues at once.
 
     Args:
-        shares: how many jobs of which queue.
-        wanted: what is asked for.
-        deadline: seconds that one call may take.
+        shares: number of jobs to claim from each queue.
+        wanted: the arguments of the dequeue.
+        deadline: maximum seconds for one call.
     """
 
     def __init__(self, shares: Mapping[Member, int], wanted: Wanted, deadline: float) -> None:
@@ -195,10 +195,10 @@ class Claiming:
         }
 
     async def claimed(self) -> dict[Member, list[Job]]:
-        """What was claimed of each queue.
+        """Return the jobs claimed from each queue.
 
         Raises:
-            asyncio.CancelledError: nobody wants them any more: `hand_back`.
+            asyncio.CancelledError: the caller has left; call `hand_back` then.
         """
         await asyncio.wait(self._tasks.values())
         found = {}
@@ -217,7 +217,7 @@ class Claiming:
         return found
 
     async def hand_back(self) -> None:
-        """Give back what was claimed for somebody who has left."""
+        """Give back the jobs that were claimed for a caller that has left."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.wait(self._tasks.values())

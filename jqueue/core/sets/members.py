@@ -1,4 +1,4 @@
-"""What a `QueueSet` is made of: a queue and how it is looked at, and the memory of which job came from which queue."""
+"""The parts of a `QueueSet`: its queues with ways to look at them, and a memory of each claim's queue."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsPeek
 
 HANDED_KEPT = 100_000
-"""So many ids are remembered with their queues; the oldest go first."""
+"""Maximum number of ids that are remembered with their queues; the oldest are dropped first."""
 
 NOBODYS = ClaimRegistry()
-"""Knows of no claims, but how they are named."""
+"""A registry without claims, to check references to jobs."""
 
 Names = str | Sequence[str] | None
 
@@ -30,14 +30,14 @@ class Member:
 
     Attributes:
         queue: the queue.
-        served: the turn in which a job of it was handed out last; who waits longest comes first among equals.
+        served: the last turn in which one of its jobs was handed out; among equals, the lowest comes first.
     """
 
     queue: JobQueue
     served: int = 0
 
     async def peek(self, names: Names, batch_size: int, clock: Clock, deadline: float) -> list[Job]:
-        """The jobs that it would hand out next, in order."""
+        """Return the jobs that the queue would hand out next, in order."""
         if isinstance(self.queue, SupportsPeek):
             return await self.queue.peek(names, batch_size=batch_size, deadline=deadline)
         state = await self.queue.read_state(deadline=deadline)
@@ -52,14 +52,14 @@ class Member:
         return ready[:batch_size]
 
     async def until_ready(self, names: Names, wait: float, pause: float, deadline: float) -> bool:
-        """Wait until it has something that it had not at the last look; or until it is time to look again."""
+        """Wait until a job is ready that was not ready at the last look, or until it is time to look again."""
         if isinstance(self.queue, SupportsPeek):
             return await self.queue.until_ready(names, wait=wait, deadline=deadline)
         await asyncio.sleep(min(wait, pause))
         return wait > pause
 
     async def find(self, job_id: str, deadline: float | None) -> Job | None:
-        """A job as it stands there."""
+        """Return the current state of a job in this queue; None if it is not there."""
         if isinstance(self.queue, SupportsPeek):
             return await self.queue.find(job_id, deadline=deadline)
         return (await self.queue.read_state(deadline=deadline)).find(job_id)
@@ -70,10 +70,11 @@ class Handed:
     """A claim that a set has handed out.
 
     Attributes:
-        member: where it came from.
+        member: the queue of the job.
         job: as it was handed out, without its payload.
-        at: when, if the job went behind its equals, should it come back: it is not older than that.
-        held: whether it has not been ended through the set.
+        at: time at which it was handed out, which is its new age if it is given back; None if it was given back with
+        its place kept.
+        held: True until it is ended through the set.
     """
 
     member: Member
@@ -83,13 +84,13 @@ class Handed:
 
 
 class Memory:
-    """Which claims came from which queue. Ids, and claims too, may be the same in two queues."""
+    """Remembers the queue of each claim. Ids, and even claims, may be the same in two queues."""
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, list[Handed]] = OrderedDict()
 
     def remember(self, member: Member, jobs: Iterable[Job], now: datetime) -> None:
-        """Jobs of a queue were handed out."""
+        """Note that jobs of a queue were handed out."""
         for job in jobs:
             others = [
                 handed
@@ -101,7 +102,7 @@ class Memory:
             self._by_id.popitem(last=False)
 
     def known(self, reference: JobReference) -> list[Handed]:
-        """The claims that a caller can mean."""
+        """Return the claims that a reference may stand for."""
         checked(reference)
         if isinstance(reference, str):
             return [handed for handed in self._by_id.get(reference, ()) if handed.held]
@@ -112,7 +113,7 @@ class Memory:
         return found
 
     def ended(self, member: Member, reference: JobReference, *, keeps_its_place: bool = False) -> None:
-        """A claim was ended, or was found to be lost."""
+        """Note that a claim was ended or lost."""
         for handed in self.known(reference):
             if handed.member is member:
                 handed.held = False
@@ -120,17 +121,17 @@ class Memory:
                     handed.at = None
 
     def since(self, member: Member, job: Job) -> datetime:
-        """How old a job is among those of all queues: one that was given back is as old as its last turn."""
+        """Return the time from which a job counts its age. If it was given back, that is the time of its last turn."""
         age = job.created_at if job.run_at is None else max(job.created_at, job.run_at)
         ages = [handed.at for handed in self._by_id.get(job.id, ()) if handed.member is member and handed.at]
         return max([age, *ages])
 
 
 def checked(reference: JobReference) -> JobReference:
-    """What names a job, if it does.
+    """Return a reference to a job if it is valid.
 
     Raises:
-        InvalidJobError: it is none of the three.
+        InvalidJobError: it is not a job, a claim or an id.
     """
     NOBODYS.find(reference)
     return reference
@@ -141,19 +142,19 @@ def _same(known: Job, given: Job) -> bool:
 
 
 def ambiguous(job_id: str) -> InvalidJobError:
-    """What is said of an id, or a claim, that stands for jobs of several queues."""
+    """Return the error for an id or a claim that stands for jobs of several queues."""
     return InvalidJobError(f"{shown(job_id)} is the id of jobs in several queues of the set: pass the Job itself")
 
 
 def in_order(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> list[tuple[Member, Job]]:
-    """The next jobs of several queues: by priority, then by age, then those of the queue that has waited longest.
+    """Return the next jobs of several queues: by priority, then by age, then from the queue that has waited longest.
 
     Each queue's own order is kept.
 
     Args:
-        found: what each has, in its order.
-        memory: knows how old they are.
-        most: how many at the most.
+        found: the jobs of each queue, in its order.
+        memory: knows the age of the jobs.
+        most: maximum number of jobs.
     """
     places = {member: 0 for member, jobs in found.items() if jobs}
     served = {member: member.served for member in places}

@@ -1,4 +1,4 @@
-"""What several queues come to together: their figures, their jobs, what all of them can do."""
+"""Several queues combined: their statistics, their jobs and their common capabilities."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.queue import Capabilities
 
 NEVER = {"limits": False, "retention": False, "schedules": False, "staged": False, "holders": False}
-"""What is said to one queue, and not to several."""
+"""Capabilities for calls to one queue, which a set lacks."""
 
 _COUNTS = ("depth", "scheduled", "in_progress", "dead", "completed")
 
 
 def common(capabilities: Iterable[Capabilities]) -> Capabilities:
-    """What all queues can do. Without any, what a queue on one object can."""
+    """Return the capabilities that all queues have. Without queues, these are the ones of a queue on one object."""
     several = list(capabilities)
     can = {field.name: all(getattr(one, field.name) for one in several) for field in fields(Capabilities)}
     return Capabilities(**{**can, **NEVER, "wait": True})
 
 
 def merged_stats(several: Sequence[QueueStats]) -> QueueStats:
-    """The figures of several queues together. An entrypoint is paused if no queue with jobs of it hands any out."""
+    """Add up the statistics of queues. An entrypoint is paused if it is paused in each queue that has it."""
     names = sorted(set(chain.from_iterable(stats.entrypoints or {} for stats in several)))
     of_each: Mapping[str, list[EntrypointStats]] = {
         name: [stats.entrypoints[name] for stats in several if stats.entrypoints and name in stats.entrypoints]
@@ -65,7 +65,10 @@ def _oldest(several: Sequence[EntrypointStats]) -> timedelta | None:
 
 
 def merged_state(states: Sequence[QueueState]) -> QueueState:
-    """The jobs of several queues as one value. Ids may be in it more than once; its version grows with each of them."""
+    """Return the jobs of several queues as one state. Ids may occur more than once.
+
+    The version is the sum of all versions.
+    """
     finished: dict[str, int] = {}
     for state in states:
         finished.update(state.finished)
@@ -75,5 +78,5 @@ def merged_state(states: Sequence[QueueState]) -> QueueState:
 
 
 def as_served(state: QueueState) -> list[Job]:
-    """All jobs of a queue, whatever their status, by priority and place."""
+    """Return all jobs of a queue, whatever their status, by priority and place."""
     return sorted(state.jobs, key=lambda job: (job.priority, job.sequence, job.created_at))

@@ -1,4 +1,4 @@
-"""`QueueSet`: several queues, whatever they are kept in, as one to take jobs from."""
+"""`QueueSet`: takes jobs from several queues, of any formats, as from one."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from jqueue.ports.queue import JobQueue
 @names_its_options
 @lists_queue_options
 class QueueSet(SetVerbs):
-    """Several queues as one to take jobs from: by priority, then by age, over all of them.
+    """Takes jobs from several queues as from one: by priority, then by age, over all of them.
 
         async with QueueSet(connect_queue("queue.json"), connect_queue("vsqs:///var/spool/mail")) as queues:
             [job] = await queues.dequeue(wait=30)
             await queues.ack(job)
 
-    A worker runs on it as on any queue. What is done to a job is done to it in the queue that it came from, and a call
-    about many jobs is one call to each of their queues. An id or a claim that stands for jobs of several queues is
-    refused with InvalidJobError. `purge`, `requeue_stale`, `stats` and `read_state` are for all queues together.
-    Whatever concerns one queue as a whole, new jobs first of all, is said to that queue.
+    A worker runs on it as on any queue. A call about a job goes to the queue that the job came from, and a call about
+    many jobs is one call to each of their queues. An id or a claim that stands for jobs of several queues is refused
+    with InvalidJobError. `purge`, `requeue_stale`, `stats` and `read_state` are for all queues together. Calls that
+    concern one queue as a whole, such as enqueue, must be made on that queue.
 
-    Entering the block opens those queues that are to be opened and are not; leaving it closes those that it opened.
+    Entering the block opens the queues that are not open; leaving it closes the ones that it opened.
 
     Args:
-        queues: any, each once.
-        options: by name, as below. The set heeds `deadline`, `poll_interval` and `clock`; its queues have their own
-            for the rest.
+        queues: any queues, each once.
+        options: by name, as below. The set uses `deadline`, `poll_interval` and `clock`; its queues use their own
+            options for the rest.
     """
 
     @takes_queue_options
@@ -61,16 +61,16 @@ class QueueSet(SetVerbs):
 
     @property
     def queues(self) -> tuple[JobQueue, ...]:
-        """The queues, in the order in which they came."""
+        """The queues, in the order in which they were added."""
         return tuple(member.queue for member in self._members)
 
-    # Which queues
+    # Adding and removing queues
 
     async def add(self, queue: JobQueue) -> None:
-        """Take jobs from one queue more. Whoever waits for jobs waits for its jobs, too, from now on.
+        """Add a queue. Calls that already wait for jobs wait for its jobs, too.
 
         Raises:
-            InvalidJobError: it is no queue, or is in the set already.
+            InvalidJobError: it is not a queue, or is in the set already.
         """
         member = self._new_member(queue)
         self._members.append(member)
@@ -82,10 +82,10 @@ class QueueSet(SetVerbs):
         self._tell()
 
     def remove(self, queue: JobQueue) -> None:
-        """Take no more jobs from a queue. Claims on its jobs can be acked and nacked here as before.
+        """Remove a queue. Claims on its jobs can be acked and nacked here as before.
 
-        A dequeue that is claiming at this moment may still bring a job of it. If the set has opened it, it stays open
-        until the set is left.
+        A dequeue that is claiming at this moment may still return a job of it. If the set has opened the queue, it
+        stays open until the set is left.
 
         Raises:
             InvalidJobError: it is not in the set.
@@ -110,7 +110,7 @@ class QueueSet(SetVerbs):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # Jobs out
+    # Taking jobs
 
     @takes_options(DequeueOptions)
     async def dequeue(
@@ -123,22 +123,22 @@ class QueueSet(SetVerbs):
     ) -> list[Job]:
         """Claim ready jobs, by priority and then by age, over all queues.
 
-        A job that was given back is as old as the turn that it had. Among equals, the queue that has waited longest is
-        served first. A queue whose store does not answer is passed over after two seconds, if others have jobs, and
-        waited for until the deadline if they have none.
+        The age of a job that was given back counts from its last turn. Among equals, the queue that has waited longest
+        is served first. A queue whose store does not answer is skipped after two seconds if other queues have jobs. If
+        they have none, it is waited for until the deadline.
 
         Args:
-            entrypoint: whose jobs; one name, several, or None for all.
-            wait: how long to wait for the first, if there is none.
-            deadline: by then, after the wait, the call has ended.
+            entrypoint: of the jobs; one name, several, or None for all.
+            wait: maximum time to wait for the first job if none is ready.
+            deadline: maximum time for the call, in addition to `wait`.
 
         Returns:
-            The claimed jobs; none if there were none.
+            The claimed jobs; an empty list if none was ready.
 
         Raises:
-            StorageError: the store of a queue failed, and no other queue had anything.
+            StorageError: the store of a queue failed, and no other queue had jobs.
         """
-        if options.keys() - {"batch_size", "claim_timeout"}:  # nothing that says which jobs is passed over silently
+        if options.keys() - {"batch_size", "claim_timeout"}:  # no option that selects jobs is ignored silently
             raise InvalidJobError("a set of queues chooses jobs by entrypoint alone: ask one of its queues")
         batch_size, claim_timeout = options.get("batch_size", 1), options.get("claim_timeout")
         self._check(entrypoint, batch_size, claim_timeout)
@@ -165,13 +165,13 @@ class QueueSet(SetVerbs):
         return jobs
 
     async def _gather(self, jobs: list[Job], wanted: Wanted, seconds: float, waited_until: float) -> None:
-        """Claim until there are as many as are wanted, or no more to be had.
+        """Claim jobs until there are as many as wanted, or no more are ready.
 
         Args:
-            jobs: those that were claimed are put here.
-            wanted: what is asked for.
-            seconds: that a call may take.
-            waited_until: until when to wait for the first, on the clock of the event loop.
+            jobs: the claimed jobs are appended here.
+            wanted: the arguments of the dequeue.
+            seconds: maximum seconds for one call.
+            waited_until: end of the wait for the first job, on the clock of the event loop.
         """
         loop, most = asyncio.get_running_loop(), wanted.batch_size
         ends = waited_until + seconds
@@ -193,7 +193,7 @@ class QueueSet(SetVerbs):
                 raise wanted.trouble
             if wanted.trouble is not None or len(claimed) == sum(planned.values()):
                 return
-            await asyncio.sleep(0)  # others were quicker with some: what is left is looked for again
+            await asyncio.sleep(0)  # other consumers took some: look again for the rest
 
     def _hand_back(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
@@ -216,7 +216,7 @@ class QueueSet(SetVerbs):
         return [job for _, job in chosen]
 
     def _check(self, entrypoint: str | Sequence[str] | None, batch_size: int, claim_timeout: Duration | None) -> None:
-        """Refuse a wrong call before anything is asked."""
+        """Check the arguments of a dequeue before any queue is asked."""
         timeout = to_seconds("stale_timeout", self.options.stale_timeout)
         preparation = Preparation(self.options.limits, timeout, self.options.entropy.new_id, self._no_claim)
         Dequeue(entrypoint, batch_size=batch_size, claim_timeout=claim_timeout).prepared(preparation)
@@ -226,9 +226,9 @@ class QueueSet(SetVerbs):
     # Looking
 
     async def __aiter__(self) -> AsyncIterator[tuple[JobQueue, Job]]:
-        """All jobs of all queues as they were read, with their queues, in the order in which they would be served.
+        """Yield all jobs of all queues, each with its queue, in the order in which they would be served.
 
-        Those in progress and dead ones are among them. Each queue is read once, when the iteration begins.
+        Jobs in progress and dead jobs are included. Each queue is read once, when the iteration begins.
         """
         members = tuple(self._members)
         states = await asyncio.gather(*(member.queue.read_state() for member in members))
@@ -240,7 +240,7 @@ class QueueSet(SetVerbs):
         for member, job in merge(*lists, key=lambda pair: (pair[1].priority, self._memory.since(*pair))):
             yield member.queue, job
 
-    # Life
+    # Opening and closing
 
     async def __aenter__(self) -> Self:
         self._stack = AsyncExitStack()
@@ -258,7 +258,7 @@ class QueueSet(SetVerbs):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the queues that were opened here, each by its deadline."""
+        """Close the queues that the set has opened, each by its own deadline."""
         if self._handing_back:
             await asyncio.wait(self._handing_back)
         stack, self._stack = self._stack, None
@@ -266,7 +266,7 @@ class QueueSet(SetVerbs):
             await stack.aclose()
 
     async def _open(self, member: Member) -> None:
-        """Open a queue that is to be opened and is not."""
+        """Open a queue that must be opened and is not open."""
         manager: Any = member.queue
         if self._stack is None or not hasattr(manager, "__aenter__"):
             return

@@ -1,4 +1,4 @@
-"""Whether two queue objects, or two storages, are about the same queue, however it is spelled."""
+"""Detects that two queue objects or storages refer to the same queue, even if they name it differently."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def place_of(queue: object) -> tuple[Any, ...]:
-    """Where a queue is, as far as that can be told without looking.
+    """Return the place of a queue, as far as it is known without access to the store.
 
     Args:
         queue: a queue, a storage, or a store of jobs.
@@ -23,7 +23,7 @@ def place_of(queue: object) -> tuple[Any, ...]:
 
 
 def is_same_place(one: object, other: object) -> bool:
-    """Whether two queues are one. Links, and other names that a file system has for a file, are seen through."""
+    """True if two queue objects refer to the same queue. Links and other names of the same file are recognised."""
     ours, theirs = place_of(one), place_of(other)
     if ours == theirs:
         return True
@@ -36,7 +36,7 @@ def is_same_place(one: object, other: object) -> bool:
 
 
 def name_of(queue: object) -> str:
-    """A place as the holder of a claim may be called after it: the same for all processes of a machine."""
+    """Return a name of the queue's place for the holder of a claim. It is the same for all processes of a machine."""
     kind, *where = place_of(queue)
     name = ascii(where[0])[1:-1] if kind != "object" else "memory"
     return name if len(name) <= 400 else f"…{name[-399:]}"

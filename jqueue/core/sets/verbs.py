@@ -1,4 +1,4 @@
-"""What can be asked of several queues at once: each call finds the queue of the job that it is about."""
+"""The verbs of a queue set: each call goes to the queue of its job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 def of_one_queue(
     verb: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[SetVerbs, Parameters], Coroutine[Any, Any, Result]]:
-    """The method of a set for a verb that concerns one queue as a whole: it takes the same arguments, and refuses."""
+    """Return a set's method for a verb that concerns one queue as a whole. It takes the same arguments, and refuses."""
     known = list(inspect.signature(verb).parameters)[1:]
 
     @functools.wraps(verb)
@@ -41,7 +41,7 @@ def of_one_queue(
 
 @names_its_options
 class SetVerbs(JobQueue):
-    """The verbs of a set of queues, but for those that take jobs out of it.
+    """The verbs of a queue set, except `dequeue`.
 
     Args:
         options: see `QueueOptions`.
@@ -55,7 +55,7 @@ class SetVerbs(JobQueue):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What all of the queues can do. A call about one job needs no more than what that job's own queue can do."""
+        """The common capabilities of all queues. A call about one job only needs those of that job's own queue."""
         return common(member.queue.capabilities for member in self._members)
 
     def _seconds(self, deadline: Duration | None) -> float:
@@ -64,7 +64,7 @@ class SetVerbs(JobQueue):
     def _no_claim(self, reference: object) -> NoReturn:
         raise InvalidJobError("a dequeue names no claim")
 
-    # What is said to one queue
+    # Verbs for one queue
 
     enqueue = of_one_queue(Producer.enqueue)
     enqueue_many = of_one_queue(Producer.enqueue_many)
@@ -123,7 +123,7 @@ class SetVerbs(JobQueue):
             try:
                 for owner in owners or [
                     await self._owner(job, deadline)
-                ]:  # a claim of two queues is beaten for in both
+                ]:  # if a claim is in two queues, both get the heartbeat
                     lots.setdefault(owner, []).append(job)
             except JobNotFoundError as error:
                 errors.append(error)
@@ -138,27 +138,28 @@ class SetVerbs(JobQueue):
         return errors
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
-        """What the queue of a claim remembers of it; None if it was not handed out here."""
+        """Return the record of a claim in its queue; None if it was not handed out here."""
         known = self._memory.known(job_id)
         remembered = getattr(known[0].member.queue, "held_claim", None) if len(known) == 1 else None
         return None if remembered is None else remembered(job_id)
 
     def claim_age(self, job_id: JobReference) -> float | None:
-        """Seconds since a store last confirmed a claim handed out here; None if nothing is known of one."""
+        """Seconds since the store last confirmed a claim handed out here; None for an unknown claim."""
         known = self._memory.known(job_id)
         age = getattr(known[0].member.queue, "claim_age", None) if len(known) == 1 else None
         return None if age is None else age(job_id)
 
-    # Several things at once
+    # Several operations
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things in one commit of one queue, all or nothing.
+        """Carry out several operations in one commit of one queue, all or nothing.
 
-        All jobs that are named must be of one queue. What names none, such as an `Enqueue`, is done in that queue.
+        All jobs that the operations name must be in one queue. An operation that names none, such as an `Enqueue`, is
+        done in the same queue.
 
         Raises:
-            InvalidJobError: they are of several queues, or none is named.
-            JQueueError: one was refused; none of them was done.
+            InvalidJobError: the jobs are in several queues, or no job is named.
+            JQueueError: an operation was refused; none of them was done.
         """
         named = [reference for operation in operations for reference in _named(operation)]
         owners = list(dict.fromkeys([await self._owner(reference, deadline) for reference in named]))
@@ -174,7 +175,7 @@ class SetVerbs(JobQueue):
         return results
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
-        """Do several things, each in the queue of its job and for itself.
+        """Carry out several operations, each in the queue of its job. A refused one does not affect the others.
 
         Returns:
             The result of each operation, in order, or the JQueueError that refused it.
@@ -204,7 +205,7 @@ class SetVerbs(JobQueue):
         return results
 
     def _note(self, member: Member, operation: Operation) -> None:
-        """Something was done to a job."""
+        """Note that an operation was carried out."""
         if operation.ends_claims:
             for reference in operation.references():
                 self._memory.ended(member, reference, keeps_its_place=operation.keeps_place)
@@ -219,13 +220,13 @@ class SetVerbs(JobQueue):
             raise
         self._note(member, operation)
 
-    # Whose job it is
+    # The queue of a job
 
     async def _owner(self, reference: JobReference, deadline: Duration | None) -> Member:
-        """The queue of a job.
+        """Return the queue of a job or a claim.
 
         Raises:
-            InvalidJobError: it may be one of several.
+            InvalidJobError: it may be in several queues.
             JobNotFoundError: it is in none of them; ClaimLostError for a claim.
         """
         known = list(dict.fromkeys(handed.member for handed in self._memory.known(reference)))
@@ -268,7 +269,7 @@ class SetVerbs(JobQueue):
     async def redrive(
         self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
     ) -> int:
-        """Queue dead jobs again, in the queues that they are in. Returns how many."""
+        """Queue dead jobs again, each in its own queue, and return their number."""
         if job_id is not None:
             return await (await self._home(job_id)).queue.redrive(job_id, entrypoint=entrypoint, deadline=deadline)
         return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
@@ -280,7 +281,7 @@ class SetVerbs(JobQueue):
         return sum(await self._of_all(lambda member: member.queue.requeue_stale(timeout, deadline=deadline)))
 
     async def _home(self, job_id: str) -> Member:
-        """The queue that a job is in, whoever has claimed it."""
+        """Return the queue of a job, which need not be claimed here."""
         if len(self._members) == 1:
             return self._members[0]
         there = await self._find_in_all(job_id, None)
@@ -293,7 +294,10 @@ class SetVerbs(JobQueue):
         return homes[0]
 
     async def _find_in_all(self, job_id: str, seconds: float | None) -> list[tuple[Member, Job]]:
-        """The queues that have a job of this id, each with the job. Others may come and leave meanwhile."""
+        """Return the queues that have a job of this id, each with the job.
+
+        Queues may be added and removed meanwhile.
+        """
         members = tuple(self._members)
         found = await asyncio.gather(*(member.find(job_id, seconds) for member in members))
         return [(member, job) for member, job in zip(members, found, strict=True) if job is not None]
@@ -304,14 +308,14 @@ class SetVerbs(JobQueue):
     # Looking
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
-        """A job as it stands, without its payload; None if it is in none of the queues."""
+        """Return the current state of a job, without its payload; None if it is in none of the queues."""
         there = await self._find_in_all(job_id, self._seconds(deadline))
         if len(there) > 1:
             raise ambiguous(job_id)
         return there[0][1] if there else None
 
     async def count(self, *, deadline: Duration | None = None) -> int:
-        """How many jobs are queued, scheduled or in progress, in all queues."""
+        """Return the number of jobs that are queued, scheduled or in progress, in all queues."""
         stats = await self.stats(deadline=deadline)
         return stats.depth + stats.scheduled + stats.in_progress
 
@@ -334,17 +338,17 @@ def _claim(reference: Job | Claim) -> Claim:
 
 
 def _holding(attempt: int, there: Iterable[tuple[Member, Job]]) -> list[tuple[Member, Job]]:
-    """Where a claim is current; if nowhere, where it finished the job."""
+    """Return the queues in which a claim is current; if there are none, the queues in which it finished the job."""
     same = [(member, job) for member, job in there if job.attempt == attempt]
     current = [(member, job) for member, job in same if job.status is JobStatus.IN_PROGRESS]
     return current or [(member, job) for member, job in same if job.status is JobStatus.COMPLETED]
 
 
 def _named(operation: object) -> Sequence[JobReference]:
-    """The jobs that an operation names.
+    """Return the jobs that an operation names.
 
     Raises:
-        InvalidJobError: it is none.
+        InvalidJobError: it is not an operation.
     """
     if not isinstance(operation, Operation):
         raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")

@@ -1,4 +1,4 @@
-"""The verbs of a queue, once for all queues, a file for each protocol of `jqueue.ports.queue`, which documents them."""
+"""The verbs of all queues, in a file for each protocol of `jqueue.ports.queue`, which documents them."""
 
 from jqueue.core.verbs.consumer import ConsumerVerbs
 from jqueue.core.verbs.operator import OperatorVerbs
@@ -7,4 +7,4 @@ from jqueue.ports.queue import JobQueue
 
 
 class QueueVerbs(ProducerVerbs, ConsumerVerbs, OperatorVerbs, JobQueue):
-    """The verbs of every queue. Each becomes operations, and one commit."""
+    """The verbs of every queue. Each call becomes operations in one commit."""

@@ -1,4 +1,4 @@
-"""The verbs of those who take jobs and end them: `Consumer`."""
+"""The verbs of `Consumer`: claim jobs, and end the claims."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConsumerVerbs(QueueBase, Consumer):
         if wait:
             self.capabilities.require("wait")
         operations = self._dequeues(entrypoint, **options)
-        patience = wait if operations[0].batch_size else None  # who wants none waits for nothing
+        patience = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
         jobs: list[list[Job]] = await self._submit(operations, deadline, wait=patience, convert=first_of)
         return jobs[0]
 

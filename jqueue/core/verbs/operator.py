@@ -1,4 +1,4 @@
-"""The verbs of those who keep a queue in order, or only look: `Operator`, and `SupportsPeek`."""
+"""The verbs of `Operator` and `SupportsPeek`: keep a queue in order, or inspect it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         return await self._done(RequeueStale(timeout), deadline)  # type: ignore[no-any-return]
 
-    # What holds jobs back
+    # Limits
 
     async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
         await self._done(Pause(entrypoint), deadline)

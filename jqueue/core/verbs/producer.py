@@ -1,4 +1,4 @@
-"""The verbs of those who add jobs: `Producer`."""
+"""The verbs of `Producer`: add jobs, and wait for their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Producer
 
 A_MOMENT = 0.01
-"""Seconds by which a timer may be early."""
+"""Seconds by which a timer may fire early."""
 
 
 @names_its_options
@@ -50,10 +50,10 @@ class ProducerVerbs(QueueBase, Producer):
         found = await self._look_for(operation, patience, self._seconds(deadline))
         if not found:
             raise ResultTimeoutError(reference, patience)
-        return deepcopy(found[0].result)  # the state has it too
+        return deepcopy(found[0].result)  # the cached state holds the same object
 
     async def _look_for(self, operation: AwaitResult, patience: float, seconds: float) -> list[Job]:
-        """The finished job, or nothing if it has not finished in time. Looking has no outcome that could be unknown."""
+        """Return the finished job, or nothing if it has not finished in time. A mere search has no unknown outcome."""
         loop = asyncio.get_running_loop()
         end = loop.time() + patience
         while True:
