@@ -15,7 +15,8 @@ from jqueue.ports.storage import ObjectStoragePort
 class DirectQueue(BlobQueue, UsableAtOnce):
     """The simplest queue, for scripts and single workers: each call is a commit of its own.
 
-    Some stores refuse writes that come too soon, and take only one a second. Waiting calls then share commits.
+    Some stores refuse writes that come too soon, and take only one a second. On such a store, waiting calls share
+    commits.
 
     The queue can be used at once. `async with`, or `aclose` at the end, waits for the calls still under way.
 

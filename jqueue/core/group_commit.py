@@ -61,8 +61,8 @@ class GroupCommitLoop(BlobQueue):
         """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.
 
         Args:
-            deadline: maximum time for all of this. Then the other calls fail, with an error that says if they may have
-                been done.
+            deadline: maximum time for all of this. Then the remaining calls fail, with an error that says whether they
+                may have been done.
         """
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
         await self._writer.close(f"this {type(self).__name__} is stopped: make a new one, or start it again", seconds)

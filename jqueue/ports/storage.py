@@ -53,7 +53,7 @@ class SupportsStoreTime(Protocol):
 
 @runtime_checkable
 class SupportsWriteCheck(Protocol):
-    """A store that can check, without writing the object, if a write would be allowed."""
+    """A store that can check, without writing the object, whether a write would be allowed."""
 
     async def check_writable(self) -> None:
         """Return if this process may write the object, or create it if there is none.

@@ -192,8 +192,7 @@ class CommitEngine(Engine):
         Raises:
             CASConflictError: it was refused, or it landed and the answer was lost. The next read finds out.
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
-            that
-                nothing was written.
+                that nothing was written.
         """
         life = self.life
         self.sequence += 1

@@ -1,1 +1,1 @@
-"""The way of a call: from its verb to the engine, and of the answer back."""
+"""The way of a call from its verb to the engine, and of its answer back."""

@@ -95,7 +95,7 @@ class Backlog:
         self.waiting = [request for request in self.waiting if request.wanted]
 
     def close(self, reason: str) -> None:
-        """Take no more calls. Calls that wait for jobs get an empty answer."""
+        """Take no more calls. From now on, an empty answer is enough for calls that wait for jobs."""
         self.closed = reason
         for request in self.waiting:
             request.lose_patience()
@@ -103,7 +103,7 @@ class Backlog:
             request.patient = False
 
     def fail_all(self, error: BaseException | None) -> None:
-        """Fail all calls, as the writer has ended. The error of each says if it may have been done.
+        """Fail all calls, as the writer has ended. The error of each says whether it may have been done.
 
         Args:
             error: the error that ended the writer; None if it was closed.

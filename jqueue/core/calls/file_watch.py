@@ -35,7 +35,7 @@ class FileWatch:
         return self._events is not None and self._events.active
 
     def begin(self) -> None:
-        """Start to watch, as a caller waits for jobs."""
+        """Start watching, as a caller waits for jobs."""
         if self._events is not None or self._folders is None or not FileEvents.are_there():
             return
         loop = asyncio.get_running_loop()
@@ -48,14 +48,14 @@ class FileWatch:
         events.begin()
 
     def end(self) -> None:
-        """Stop to watch, as no caller waits for jobs."""
+        """Stop watching, as no caller waits for jobs."""
         if self._events is not None:
             self._events.end()
             self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
         self._events, self.noticed = None, False
 
     async def ended(self) -> None:
-        """Stop to watch, and wait until all threads have ended."""
+        """Stop watching, and wait until all threads have ended."""
         self.end()
         while self._ending:
             await in_a_thread(self._ending.pop().join)

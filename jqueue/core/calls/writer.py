@@ -225,7 +225,7 @@ class Writer:
         return request
 
     def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
-        """Wake the task if this was the last waiting call, so that it stops to watch the folders."""
+        """Wake the task if this was the last waiting call, so that it stops watching the folders."""
         if self._resting and not any(request.wanted for request in self.calls.waiting):
             self._wake.set()
 

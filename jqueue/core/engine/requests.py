@@ -153,7 +153,7 @@ class Request:
             self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))
 
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
-        """Return the error for an unknown outcome, which can find the outcome out."""
+        """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
         error = UnknownOutcomeError(
             what, cause, job_ids=ids, resolver=lambda timeout: self._home.find_out(self, timeout)
@@ -198,7 +198,7 @@ class Request:
             self.future.set_exception(error)
 
     def orphan(self, outcome: Outcome) -> None:
-        """Hand the claims of an outcome back that no caller takes."""
+        """Hand back the claims of an outcome that no caller takes."""
         if isinstance(outcome, list):
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]

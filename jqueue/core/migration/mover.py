@@ -338,7 +338,7 @@ class Mover:
             await self._each(queue, [HandBack(tuple(claims))])
 
     async def _each(self, queue: SupportsApply, operations: Sequence[Operation]) -> list[Any]:
-        """Carry out operations, each for itself, and find out an unknown outcome."""
+        """Carry out operations, each for itself, and resolve an unknown outcome."""
         if not operations:
             return []
         try:

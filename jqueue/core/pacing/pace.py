@@ -13,7 +13,7 @@ FAILURE_BASE, FAILURE_CAP = 0.05, 5.0
 THROTTLED_BASE, THROTTLED_CAP = 0.5, 10.0
 
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
-"""Seconds between two writes: after the first refusal, below which there is no pace, and at most."""
+"""Seconds between two writes: after the first refusal, the least (below it there is no pace), and the most."""
 
 SLOWER, HARDLY_SLOWER = 1.25, 1.05
 """Factors by which a refusal lengthens the interval: usually, and for the first refusal if another writer was in the

@@ -134,7 +134,7 @@ class Turns:
         return self._waits and bool(self._group.others)
 
     def read(self, version: int, *, moved: bool) -> None:
-        """Note that the object was read: its version, and if it had changed."""
+        """Note that the object was read: its version, and whether it had changed."""
         if self._rested and self._fresh > -math.inf:
             self._reads_first = moved
         self._rested = False

@@ -161,7 +161,7 @@ class Looks:
 
     async def _become_ready(self, member: Member, seconds: float) -> bool:
         look = self._tasks[member]
-        if not look.done():  # its answer is late, and so it is fresh
+        if not look.done():  # its look has not ended, so its result will be fresh
             return bool(await look)
         if look.exception() is not None:
             await asyncio.sleep(self._wanted.pause)
