@@ -1,10 +1,10 @@
-"""The one place that turns a URL into a storage, or a queue on it.
+"""The one place that turns a URL into a storage or a queue.
 
     storage = connect("s3://bucket/queue.json?endpoint_url=http://127.0.0.1:9000")
     queue = connect("queue.json", BrokerQueue)
     queue = connect("vsqs:///var/spool/app/queue")
 
-No text of an error, log or repr has the secrets of a URL in it, nor anything else that its user gave there.
+No error, log line or repr shows the secrets of a URL, nor anything else that its user wrote there.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def connect(
 def connect(
     url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, *, create: bool = False, **settings: Any
 ) -> Any:
-    """A storage for a URL, or a queue on it. Nothing is sent before it is used.
+    """Return the storage for a URL, or a queue on it. Nothing is sent before it is used.
 
     Args:
         url: `s3://bucket/key`, `gs://bucket/object`, `az://account@container/blob`, `file:///path` or `memory://`, with
-            options of the storage behind it as `?name=value&name=value`; or a bare path, which is taken as it is. Or
-            the folder or file of an older queue, which is always a queue: `vsqs:///folder`.
+            options of the storage after it as `?name=value&name=value`; or a bare path, which is used as it is. A URL
+            for the folder or file of an older queue, such as `vsqs:///folder`, always gives a queue.
         kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
         create: True if the folder of a file or of an older queue may be missing: the first job creates it.
         settings: settings of the queue.
 
     Returns:
-        What `kind` makes of the storage; without it, the storage, or a `StoreQueue` on the format of an older queue.
+        The queue that `kind` makes on the storage. Without `kind`, the storage, or a `StoreQueue` for an older queue.
 
     Raises:
         MissingFolderError: the folder of the file, or of the older queue, does not exist.
-        InvalidURLError: the URL is wrong. The message shows a right one. Or it is that of an older queue, and `kind`
-            is a queue that keeps all its jobs in one object.
-        ImportError: the extra for that store is not installed. The message says which.
+        InvalidURLError: the URL is wrong. The message shows a right one. Or it names an older queue, and `kind` is a
+            queue that keeps all its jobs in one object.
+        ImportError: the extra for that store is not installed. The message names it.
         TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
     """
     found = _found(url, create)
@@ -94,7 +94,7 @@ def connect_queue(
 def connect_queue(
     url: str | os.PathLike[str], kind: Callable[..., Any] = BrokerQueue, *, create: bool = False, **settings: Any
 ) -> Any:
-    """A queue for any URL: that of the format, where an older queue is named, and else one of a class.
+    """Return a queue for any URL: a `StoreQueue` for the URL of an older queue, else a queue of the class `kind`.
 
     Args:
         url: see `connect`.
@@ -105,7 +105,7 @@ def connect_queue(
     Raises:
         MissingFolderError: the folder of the file, or of the older queue, does not exist.
         InvalidURLError: the URL is wrong. The message shows a right one.
-        ImportError: the extra for that store is not installed. The message says which.
+        ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
     found = _found(url, create)
@@ -113,7 +113,7 @@ def connect_queue(
 
 
 def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> ObjectStoragePort:
-    """The storage for a URL, for what needs a whole queue in one object.
+    """Return the storage for a URL, for callers that need the whole queue in one object.
 
     Args:
         url: see `connect`.
@@ -121,8 +121,8 @@ def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> Obj
 
     Raises:
         MissingFolderError: the folder of the file does not exist.
-        InvalidURLError: the URL is wrong, or it is that of an older queue.
-        ImportError: the extra for that store is not installed. The message says which.
+        InvalidURLError: the URL is wrong, or it names an older queue.
+        ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
     found = _found(url, create)

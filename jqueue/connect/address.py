@@ -1,4 +1,4 @@
-"""A URL taken apart, what its options may say, and what is wrong with it, without its secrets."""
+"""Parsing of URLs: their parts, the values of their options, and errors about them that show no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What an option takes, in words, and how its text becomes its value."""
+    """The kind of value that an option takes: its description, and the conversion of its text."""
 
     words: str
     convert: Callable[[str], Any]
@@ -42,15 +42,15 @@ class Kind:
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A URL taken apart.
+    """The parts of a URL.
 
     Attributes:
-        scheme: which store.
-        user, secret: what stands before the @.
+        scheme: name of the store.
+        user, secret: the login before the @.
         place: the bucket or container.
-        name: the object in it; bytes that are not UTF-8 are surrogates, as in the names of files.
-        options: what stands behind the question mark.
-        create: True if a folder that is missing is to be created.
+        name: the object in it. Bytes that are not UTF-8 are surrogates, as in file names.
+        options: the options after the question mark, by name.
+        create: True if a missing folder may be created.
     """
 
     scheme: str
@@ -62,13 +62,13 @@ class Address:
     create: bool = False
 
     def take(self, **known: Kind) -> dict[str, Any]:
-        """The options, converted.
+        """Return the values of the options.
 
         Args:
-            known: the options that there are.
+            known: the options that the store has.
 
         Raises:
-            InvalidURLError: it has another one, or one whose value cannot be converted.
+            InvalidURLError: the URL has another option, or an option has an invalid value.
         """
         taken = {}
         for option, text in self.options.items():
@@ -82,20 +82,20 @@ class Address:
 
 
 def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
-    """Refuse the path of a queue in a folder that does not exist: it is misspelled more often than new.
+    """Refuse the path of a queue in a folder that does not exist: such a path is misspelled more often than new.
 
     Raises:
-        MissingFolderError: there is no such folder, and nobody asked to create it.
+        MissingFolderError: the folder does not exist, and `create` is False.
     """
     folder = os.path.dirname(os.path.abspath(os.fspath(path)))
-    if not create and not os.path.exists(folder):  # a file in its place is refused by the store, in its own words
+    if not create and not os.path.exists(folder):  # the store itself refuses a file in its place
         raise MissingFolderError(folder)
 
 
 def take_apart(scheme: str, url: str, begin: int) -> Address:
-    """What stands behind the scheme.
+    """Parse the part of a URL after its scheme.
 
-    Not by `urlsplit`: its errors show what they are about, it deletes line breaks, and it knows hosts and ports.
+    `urlsplit` will not do: its errors quote the URL, it deletes line breaks, and it looks for hosts and ports.
     """
     if not url.isprintable() or url != url.strip():
         raise wrong(scheme, "has a line break, or something else that has to be escaped with %")
@@ -128,7 +128,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
 
 
 def _unescaped(scheme: str, text: str) -> str:
-    """The text that was escaped with %. A plus is itself: the keys of Azure have many."""
+    """Return the text that was escaped with %. A plus stays a plus: the keys of Azure have many."""
     plain = or_none(partial(unquote, errors="strict"), text)
     if plain is None:
         raise wrong(scheme, "has escaped bytes that are not UTF-8")
@@ -136,7 +136,7 @@ def _unescaped(scheme: str, text: str) -> str:
 
 
 def check_object(address: Address, what: str) -> None:
-    """An object in a bucket: both are named."""
+    """Check that a URL names a bucket and an object in it."""
     if not address.place:
         raise wrong(address.scheme, f"names no {what}")
     if ":" in address.place:
@@ -151,20 +151,20 @@ def check_object(address: Address, what: str) -> None:
 
 
 def check_nobody(address: Address) -> None:
-    """A store that knows no users."""
+    """Check that a URL names no user, for a store that takes none."""
     if address.user is not None:
         raise wrong(address.scheme, "names a user, which this store does not take from a URL")
 
 
 def wrong(scheme: str, what: str) -> InvalidURLError:
-    """The error that says what is wrong with a URL, and shows a right one."""
+    """Return the error that says what is wrong with a URL and shows a right one."""
     return InvalidURLError(f"the {scheme}:// URL {what}: it should look like {EXAMPLES[scheme]}")
 
 
 def or_none(convert: Callable[[Given], Value], given: Given, wrong: type[Exception] = ValueError) -> Value | None:
-    """What the function returns; None if it finds the argument wrong.
+    """Return the result of a function, or None if it finds its argument wrong.
 
-    It is called here, so that our error is not raised within its error, which may show the argument.
+    The caller can then raise its own error outside of the function's error, which may show the argument.
     """
     try:
         return convert(given)
@@ -179,28 +179,28 @@ def _printable(text: str) -> str:
 
 
 def region(text: str) -> str:
-    """The name of a region."""
+    """Return the name of a region, checked."""
     if not _REGION.fullmatch(text):
         raise ValueError("not a region")
     return text
 
 
 def addressing_style(text: str) -> str:
-    """How a bucket is named in a request."""
+    """Return the style in which requests name a bucket, checked."""
     if text not in ("auto", "path", "virtual"):
         raise ValueError("not a style")
     return text
 
 
 def etag_style(text: str) -> str:
-    """The style of etags in a condition."""
+    """Return the style of etags in a condition, checked."""
     if text not in ("quoted", "unquoted"):
         raise ValueError("not a style")
     return text
 
 
 def _endpoint(text: str) -> str:
-    """The URL of an endpoint, which may hold no secrets: the errors of the clients show it."""
+    """Return the URL of an endpoint, checked. It must hold no secrets, as errors of the clients show it."""
     parts = urlsplit(text)
     plain = text.isprintable() and not any(sign in text for sign in " @?#")
     host = plain and _HOST.fullmatch(parts.hostname or "") and parts.port != 0

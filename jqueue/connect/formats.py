@@ -1,4 +1,4 @@
-"""The folder or file of an older queue for a URL, as the store of a `StoreQueue`."""
+"""The store of a `StoreQueue` for the URL of an older queue: its folder or file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jqueue.formats.port import JobStorePort
 
 
 def _taken(address: Address, **known: Kind) -> tuple[str, dict[str, Any]]:
-    """The path in a URL of three slashes, in a folder that exists or may be created, and the options."""
+    """Return the path and the options of a URL with three slashes. The folder of the path exists or may be created."""
     path = _path(address)
     options = address.take(**known, create=YES_OR_NO)
     check_folder(path.rstrip("/"), create=options.pop("create", address.create))

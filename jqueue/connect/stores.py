@@ -1,4 +1,4 @@
-"""The storage for a URL: what stands in it, as the arguments of an adapter."""
+"""The storage for a URL, whose parts become the arguments of an adapter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
 
 def bare_path(path: str | os.PathLike[str], *, create: bool) -> ObjectStoragePort:
-    """A storage for a path, which is taken as it is. `create` says whether its folder may be missing."""
+    """Return the storage for a path, which is used as it is. With `create`, its folder may be missing."""
     if isinstance(path, str) and not path.strip():
         raise InvalidURLError(f"the URL of a queue is empty: it should look like {EXAMPLES['s3']}, or be a path")
     if isinstance(path, str) and "://" in path:
@@ -49,7 +49,7 @@ def bare_path(path: str | os.PathLike[str], *, create: bool) -> ObjectStoragePor
 
 
 def _in_a_file(path: str | os.PathLike[str], **options: Any) -> ObjectStoragePort | None:
-    """A storage for a path; None if it cannot be one of a file."""
+    """Return the storage for a path, or None if it cannot be the path of a file."""
     if str(path).endswith(("/", os.sep)) or or_none(os.fsencode, path) is None:
         return None
     return or_none(partial(LocalFileSystemStorage, **options), path)
