@@ -1,1 +1,1 @@
-"""The stores: implementations of the port for storages."""
+"""The stores: implementations of the storage port."""

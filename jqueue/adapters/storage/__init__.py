@@ -1,1 +1,1 @@
-"""Object storage adapters, one file each. Nothing but `read` and `write` is asked of them."""
+"""Object storage adapters, one file each. A queue needs only their `read` and `write`."""

@@ -1,7 +1,7 @@
-"""One long-lived client for each storage object: opened at the first call, shared by all that follow, then closed.
+"""One long-lived client for each storage object: opened at the first call, shared by later calls, then closed.
 
-A client costs ten times as much to open as a request takes, and belongs to the event loop and the process that opened
-it. So there is one for each loop, and a fork begins with none.
+Opening a client takes ten times as long as a request, and it belongs to the event loop and the process that opened it.
+So each event loop has its own client, and a fork begins with none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jqueue.ports.log import logger_of
 
 try:
     import ctypes
-except ImportError:  # a Python that was built without it
+except ImportError:  # a Python built without it
     ctypes = None  # type: ignore[assignment]
 
 Client = TypeVar("Client")
@@ -27,10 +27,10 @@ logger = logger_of("jqueue")
 
 
 class _Lease(Generic[Client]):
-    """The client of one event loop, opened when it is first asked for, and how many calls use it.
+    """The client of one event loop, opened at its first use, and the number of calls that use it.
 
     Args:
-        connect: makes a context manager that opens a client, and closes it.
+        connect: makes a context manager that opens and closes a client.
         opened: called when a client was opened.
     """
 
@@ -46,7 +46,7 @@ class _Lease(Generic[Client]):
         self._client: Client
 
     async def client(self) -> Client:
-        """The client. Whoever comes while it is opened waits, and opens it if that has failed."""
+        """Return the client. Callers wait while it is being opened, and the next one tries again if that fails."""
         async with self._opening:
             if self._manager is None:
                 manager = self._connect()
@@ -56,40 +56,40 @@ class _Lease(Generic[Client]):
             return self._client
 
     async def retire(self) -> None:
-        """Close the client once nobody uses it. There will be no more calls than the ones under way."""
+        """Close the client once the calls under way have ended. There will be no further calls."""
         self._retired = True
         await self.close_if_idle()
 
     async def close_if_idle(self) -> None:
-        """Close the client if nobody will use it any more."""
+        """Close the client if it is retired and no call uses it."""
         if self._retired and not self.users and self._manager is not None:
             manager, self._manager = self._manager, None
             self._closing = asyncio.create_task(_close(manager))
-            await asyncio.shield(self._closing)  # it is closed although whoever is the last to leave is cancelled
+            await asyncio.shield(self._closing)  # it is closed even if the last caller is cancelled
 
     def leave_to_parent(self) -> None:
-        """Never close the client here: the parent uses it."""
+        """Never close the client in this process: the parent uses it."""
         self.users += 1
-        with suppress(AttributeError):  # no generator, or a loop that does not close them where it ends
+        with suppress(AttributeError):  # not a generator, or a loop that does not close generators when it ends
             self._loop._asyncgens.discard(self._manager.gen)
 
 
 async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
     try:
         await manager.__aexit__(None, None, None)
-    except Exception as error:  # no reason to say that the last call failed: its answer has come
+    except Exception as error:  # the last call has not failed: its answer has come
         logger.warning("The client of a store could not be closed: %s", type(error).__name__)
 
 
 class SharedClient(Generic[Client]):
-    """Lends a client to one call after the other. It may be shared by threads, event loops and forks.
+    """Lends a client to one call after the other. Threads, event loops and forks may share it.
 
     Args:
-        connect: makes a context manager that opens a client, and closes it. A generator is best, since `asyncio.run`
-            closes generators where it ends: the client that nobody has released, too.
+        connect: makes a context manager that opens and closes a client. A generator is best, since `asyncio.run` closes
+            generators when it ends, and with them a client that was not released.
 
     Attributes:
-        opened: how many clients were opened in this process, for tests that count.
+        opened: number of clients that were opened in this process, for tests that count them.
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
@@ -100,12 +100,12 @@ class SharedClient(Generic[Client]):
     def _begin(self) -> None:
         self.opened = 0
         self._leases: dict[asyncio.AbstractEventLoop, _Lease[Client]] = {}
-        self._living: WeakSet[_Lease[Client]] = WeakSet()  # the retired ones that are still in use, too
+        self._living: WeakSet[_Lease[Client]] = WeakSet()  # including retired leases that are still in use
         self._changing = threading.Lock()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Client]:
-        """The client of this event loop, for one call."""
+        """Lend the client of this event loop to one call."""
         lease = self._lease()
         lease.users += 1
         try:
@@ -135,7 +135,7 @@ class SharedClient(Generic[Client]):
         self.opened += 1
 
     def leave_to_parent(self) -> None:
-        """We were forked: have no client, and never close the parent's, which would end its connections for it too."""
+        """After a fork: begin without a client. Closing the parent's would end its connections in the parent too."""
         leases = list(self._living)
         for lease in leases:
             lease.leave_to_parent()
@@ -149,9 +149,9 @@ _kept: list[Any] = []
 
 
 def _keep_for_ever(kept: object) -> None:
-    """Have an object, and what it refers to, never collected: if possible, not even when the interpreter ends."""
+    """Keep an object and all that it refers to from being collected: on CPython, even when the interpreter ends."""
     _kept.append(kept)
-    with suppress(AttributeError):  # no CPython
+    with suppress(AttributeError):  # not CPython
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 

@@ -1,14 +1,14 @@
-"""What the listings of all storages have in common."""
+"""Common parts of the listings of all storages."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 Told = tuple[str, datetime, int]
-"""What a store tells of an object in a list: its whole name, when it was last written, how many bytes it has."""
+"""One object in a store's list: its full name, the time of its last write, and its size in bytes."""
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse the prefix that fits everything, the object itself included."""
+    """Refuse an empty prefix, which fits every object, including this one."""
     if not prefix:
         raise ValueError("list_beside needs a prefix, such as '.staged.': the empty one fits the object itself")

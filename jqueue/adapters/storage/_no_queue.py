@@ -1,6 +1,7 @@
-"""A storage that is taken for a queue says how to make one: `connect(url)` without a class returns a storage.
+"""Errors for a storage that is used like a queue: they say how to make a queue.
 
-The names of a queue's verbs stay absent: `hasattr` and the optional protocols of a storage see none of them.
+The mistake is easy, as `connect(url)` without a class returns a storage. The verbs of a queue stay absent from a
+storage, so `hasattr` and the optional storage protocols do not see them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def _enter(self: object) -> NoReturn:
 
 
 class _Entering:
-    """Stands where `async with` looks, so that it fails with the same words."""
+    """Descriptor that makes `async with` fail with the same text."""
 
     def __get__(self, storage: object, owner: type) -> Callable[[object], NoReturn]:
-        return _enter if storage is None else _enter(storage)  # of the class, as tools for documentation look at it
+        return _enter if storage is None else _enter(storage)  # documentation tools read it from the class
 
 
 class NoQueue:
-    """Base of storages: an AttributeError for a verb of a queue names the remedy."""
+    """Base of storages. Its AttributeError for the verb of a queue says how to make a queue."""
 
     if not TYPE_CHECKING:  # a type checker knows which attributes a storage has
         __aenter__ = __aexit__ = _Entering()

@@ -1,6 +1,6 @@
-"""The folder of a queue file: what lies there beside the file, its lock and its content.
+"""The folder of a queue file: the files in it besides the queue file and its lock.
 
-Temporary files are `.<name>.<token>.tmp`. Files of tools are `<name><suffix>`.
+Temporary files are named `.<name>.<token>.tmp`, and files of tools `<name><suffix>`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NOT_IN_A_NAME = re.compile(r"[^\w-]")
 
 
 class QueueFolder:
-    """What can be done in the folder of one queue file. It may be shared, copied and pickled.
+    """Operations in the folder of one queue file. It may be shared, copied and pickled.
 
     Args:
         file: the absolute path of the queue file.
 
     Attributes:
-        path: of the folder.
-        name: of the file in it.
+        path: path of the folder.
+        name: name of the queue file in it.
     """
 
     def __init__(self, file: str) -> None:
@@ -37,19 +37,19 @@ class QueueFolder:
         return {**self.__dict__, "_cleaned_in": None}
 
     def temporary(self, token: str) -> str:
-        """The path of the temporary file that belongs to a token."""
+        """Return the path of the temporary file for a token."""
         return self._temporary_in(self.path, token)
 
     def _temporary_in(self, folder: str, token: str) -> str:
         return os.path.join(folder, f".{self.name}.{_NOT_IN_A_NAME.sub('_', token)}.tmp")
 
     def check_suffix(self, suffix: str) -> None:
-        """Refuse, with a ValueError, the suffix of a name that would be in another folder."""
+        """Raise ValueError for a suffix that would put the name into another folder."""
         if os.path.basename(suffix) != suffix:
             raise ValueError(f"a file beside {self.name!r} cannot have a name that ends in {suffix!r}")
 
     def listed(self, prefix: str) -> list[Listed]:
-        """The files whose name is that of the queue file with a suffix that begins with a prefix.
+        """Return the files whose name is the queue file's plus a suffix that begins with `prefix`.
 
         Raises:
             ValueError: the prefix is empty, or leads to another folder.
@@ -71,27 +71,27 @@ class QueueFolder:
         return sorted(found)
 
     def _is_beside(self, name: str, prefix: str) -> bool:
-        """True if a name begins so, and is not that of a lock file or temporary file of any queue."""
+        """True if a name begins with the queue file's and `prefix`, and is no lock or temporary file of any queue."""
         temporary = name.startswith(".") and name.endswith(".tmp")
         return name.startswith(self.name + prefix) and not name.endswith(".lock") and not temporary
 
     def remove_leftovers(self) -> None:
         """Remove, once in each process, the temporary files of writers that were killed.
 
-        The caller holds the lock, so that no other writer has one. What follows our name has no dots: the temporary
+        The caller holds the lock, so no other writer has a temporary file now. The token has no dots, so the temporary
         files of a queue whose name only begins like ours are left alone.
         """
         if self._cleaned_in == os.getpid():
             return
         leftover = re.compile(rf"\.{re.escape(self.name)}\.[^.]+\.tmp", re.DOTALL)
-        with suppress(OSError):  # a file that cannot be removed harms nobody
+        with suppress(OSError):  # a file that cannot be removed does no harm
             for name in filter(leftover.fullmatch, os.listdir(self.path)):
                 with suppress(OSError):
                     os.unlink(os.path.join(self.path, name))
         self._cleaned_in = os.getpid()
 
     def check_room(self, token: str) -> None:
-        """Create an empty temporary file and remove it. Where the folder is missing, the one above it is tried.
+        """Create an empty temporary file and remove it. If the folder is missing, use the nearest one above it.
 
         Raises:
             OSError: the system refused.

@@ -1,6 +1,6 @@
-"""What all stores across a network have in common: one client, one try a call, a deadline around it, errors by meaning.
+"""Common base of the stores across a network: one client, one try per call, a deadline for it, errors by meaning.
 
-An adapter says how to get, put, delete and list objects with its client, and what the errors of its client mean.
+An adapter gets, puts, deletes and lists objects with its client, and says what the errors of the client mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ABSENT: Found = (b"", None)
 
 
 class Meaning(Enum):
-    """What an answer other than success means to the queue."""
+    """The meaning of an unsuccessful answer to the queue."""
 
     CONFLICT = "somebody else has written the object, or it is not there"
     MISSING = "there is no such object"
@@ -53,18 +53,18 @@ ERRORS: dict[Meaning, type[JQueueError]] = {
     Meaning.THROTTLED: StorageThrottledError,
     Meaning.FATAL: StorageFatalError,
 }
-"""What the others are, if a call has no other use for them: `StorageError`."""
+"""The error class for a meaning. The other meanings become `StorageError`, unless a call handles them itself."""
 
 
 class RemoteStorage(NoQueue, ABC, Generic[Client]):
-    """One object in a store across a network, as `jqueue.ports.storage` wants it.
+    """One object in a store across a network, with the methods of `jqueue.ports.storage`.
 
     Args:
-        url: names the object in errors: without secrets.
-        timeout: how long one call may take, whatever the client does meanwhile.
+        url: name of the object in errors, without secrets.
+        timeout: time that one call may take, whatever the client does meanwhile.
 
     Attributes:
-        listed_at_once: of how many objects one answer to `list_beside` may tell.
+        listed_at_once: largest number of objects in one answer of the store to `list_beside`.
     """
 
     listed_at_once = 1000
@@ -78,7 +78,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         self._client = SharedClient(self._connect)
         self._clock = StoreClock()
 
-    # What a queue calls
+    # Methods that a queue calls
 
     async def read(self) -> Found:
         """Return (content, etag), or (b"", None) when there is no such object.
@@ -89,7 +89,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         return await self._call("read", lambda client: self._get(client, None)) or ABSENT
 
     async def read_if_changed(self, etag: str) -> Found | None:
-        """Return None while the object's etag is still `etag`, and otherwise what `read` returns.
+        """Return None while the object's etag is still `etag`, and otherwise the same as `read`.
 
         Raises:
             StorageError: the store failed; the subclass says how.
@@ -98,32 +98,33 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         return None if found is None or found[1] == etag else found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Write the object if it is still the one that `if_match` names, and return its new etag.
+        """Write the object if its etag is still `if_match`, and return its new etag.
 
         Args:
             content: the whole new content.
-            if_match: the etag that the object must have now; None means that there must be no object yet.
+            if_match: the etag that the object must have now; None means that the object must not exist yet.
 
         Raises:
-            CASConflictError: the condition did not hold; or it did, and a client's own second try found it so.
+            CASConflictError: the condition did not hold. Or it held, and a second try of the client itself found the
+                write of the first.
             StorageError: the store failed; the subclass says how. The write may have landed, or may land later.
         """
         if if_match == "":
-            raise CASConflictError(f"{self.url}: an empty etag matches nothing")  # some stores take it for no condition
+            raise CASConflictError(f"{self.url}: an empty etag matches nothing")  # some stores treat it as no condition
         return await self._call("write", lambda client: self._put(client, content, if_match))
 
     def store_time(self) -> datetime | None:
-        """The store's time, UTC, by the dates of its answers; None before the first."""
+        """Return the store's time, UTC, estimated from the dates of its answers; None before the first answer."""
         return self._clock.now()
 
     async def release(self) -> None:
         """Close the client once the calls under way have ended. The next call opens another."""
         await self._client.release()
 
-    # What people and tools call
+    # Methods that users and tools call
 
     async def aclose(self) -> None:
-        """The same as `release`."""
+        """Do the same as `release`."""
         await self.release()
 
     async def __aenter__(self) -> Self:
@@ -133,7 +134,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         await self.release()
 
     async def remove(self) -> None:
-        """Delete the object, whatever it is; no object is fine. Never called by a queue.
+        """Delete the object, whatever its content. It need not exist. Never called by a queue.
 
         Raises:
             StorageError: the store failed; the subclass says how.
@@ -141,7 +142,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         await self._call("delete", self._delete)
 
     def beside(self, suffix: str) -> Self:
-        """Another object of the same store, whose name ends in this suffix. It shares the client."""
+        """Return the object of the same store whose name is this object's with the suffix. It shares the client."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other._rename(suffix)
@@ -149,9 +150,9 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         return other
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """The objects whose name is this one's with a suffix that begins with `prefix`. Never called by a queue.
+        """Return the objects whose name is this object's plus a suffix that begins with `prefix`.
 
-        The store is asked once for each thousand of them, and each time it has the whole timeout.
+        One request lists a thousand objects, and each request has the whole timeout. Never called by a queue.
 
         Raises:
             ValueError: the prefix is empty.
@@ -164,7 +165,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         while True:
             told, following = await self._call("list", partial(self._list, begins=begins, page=page))
             for name, modified, size in told:
-                if name.startswith(begins):  # whatever a store makes of the prefix: somebody may go on to remove these
+                if name.startswith(begins):  # a store may ignore the prefix, and a tool may remove what is listed
                     found[name] = Listed(name.removeprefix(self._name), modified.astimezone(UTC), size)
             if following is None:
                 return sorted(found.values())
@@ -172,7 +173,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
                 raise StorageError(f"{self.url}: the store tells the same part of its list again and again")
             page = following
 
-    # What an adapter says
+    # Methods of an adapter
 
     @abstractmethod
     def _connect(self) -> AbstractAsyncContextManager[Client]:
@@ -180,20 +181,20 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     @abstractmethod
     def _rename(self, suffix: str) -> None:
-        """Be the object whose name ends in this suffix."""
+        """Append the suffix to the name of this object."""
 
     @property
     @abstractmethod
     def _name(self) -> str:
-        """What the object is called in its bucket."""
+        """The name of the object in its bucket."""
 
     @abstractmethod
     async def _get(self, client: Client, unless: str | None) -> Found | None:
-        """The object; None if it still has the etag `unless`."""
+        """Return the object, or None if it still has the etag `unless`."""
 
     @abstractmethod
     async def _put(self, client: Client, content: bytes, if_match: str | None) -> str:
-        """Write the object on that condition: the new etag."""
+        """Write the object if its etag is `if_match`; None: if there is no object. Return the new etag."""
 
     @abstractmethod
     async def _delete(self, client: Client) -> None:
@@ -201,11 +202,14 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     @abstractmethod
     async def _list(self, client: Client, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
-        """Some objects whose name begins so, and which page to ask for next; None is the first, and behind the last."""
+        """Return a page of the objects whose names begin with `begins`, and the next page.
+
+        None is the first page as an argument, and means in the result that there are no more pages.
+        """
 
     @abstractmethod
     def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
-        """What an error of the client means to who reads, writes, deletes or lists; and in words, with a hint."""
+        """Return the meaning of a client's error for a call (read, write, delete or list), and a text with a hint."""
 
     async def _call(self, doing: str, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
         try:
@@ -222,14 +226,14 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         meaning, what = self._meaning(error, doing)
         failure = ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
         if isinstance(failure, StorageError):
-            failure.cause = error  # and not in the text: there, it is in our own words
+            failure.cause = error  # not in the text, which is in our own words
         return failure
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process opens a client of its own."""
+        """Return the state without the client and the clock: a copy in another process makes its own."""
         return {name: value for name, value in vars(self).items() if name not in ("_client", "_clock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -238,6 +242,6 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
 
 def describe(status: int | None, code: str, what: str) -> str:
-    """An answer in words: what it means, and what it said itself."""
+    """Return the text of an answer: its meaning, and its status and code."""
     said = " ".join(str(part) for part in (status, code) if part)
     return f"{what} ({said})" if said else what

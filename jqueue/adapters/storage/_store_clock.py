@@ -1,4 +1,4 @@
-"""The time by the clock of a store, as the dates of its answers tell it."""
+"""The time by the clock of a store, estimated from the dates of its answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from jqueue.runtime.system import SystemClock
 ANSWERS_KEPT = 16
 
 ROUGHLY = timedelta(seconds=2)
-"""Estimates differ by less."""
+"""Bound on the difference between two estimates."""
 
 _EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-"""A date beyond these is nonsense, and too close to the ends of time to count from."""
+"""Bounds of a valid date. A date beyond them is an error, and too close to the ends of `datetime` to calculate with."""
 
 
 class StoreClock:
-    """Estimates the store's time now. Answers may be heard in any thread.
+    """Estimates the store's current time. Answers may be heard in any thread.
 
-    An answer was sent after the moment that its date names, which is cut to a whole second, and before it came here:
-    each date is too early by a little, and the latest of several estimates is the best. Only some are kept, so that a
-    clock that was set back is believed after a while. What was told does not go back by so little as estimates differ.
+    The date of an answer is cut to a whole second, and the answer took some time to arrive. So each estimate is a
+    little too early, and the latest of several is the best. Only the last `ANSWERS_KEPT` are used, so that a clock that
+    was set back is believed after a while. The time returned never goes back by less than `ROUGHLY`.
 
     Args:
-        clock: measures what has passed since an answer.
+        clock: measures the time that has passed since an answer.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -34,7 +34,7 @@ class StoreClock:
         self._told: datetime | None = None
 
     def heard(self, date: str | datetime | None) -> None:
-        """An answer has come, of that date (as in HTTP, or a time with its zone); None or nonsense says nothing."""
+        """Take note of an answer's date: as in HTTP, or a time with its zone. None and invalid dates are ignored."""
         try:
             moment = parsedate_to_datetime(date) if isinstance(date, str) else date
         except (ValueError, OverflowError):
@@ -45,7 +45,7 @@ class StoreClock:
         self._epochs = (*self._epochs, epoch)[-ANSWERS_KEPT:]
 
     def now(self) -> datetime | None:
-        """The store's time, UTC; None before the first answer."""
+        """Return the store's time, UTC; None before the first answer."""
         epochs = self._epochs
         if not epochs:
             return None

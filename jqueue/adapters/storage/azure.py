@@ -1,8 +1,8 @@
 """A queue in a blob of Azure Blob Storage.
 
-Needs `pip install "jqueue[azure]"`. Azure's client sends a write again whose answer was lost, even when told not to;
-the second one finds the first and is refused. So no answer but a clean success says anything for sure, and the queue
-looks into the blob after each.
+Needs `pip install "jqueue[azure]"`. Azure's client repeats a write whose answer was lost, even when told not to. The
+second write finds the first and is refused. So only a clean success is certain, and after any other answer the queue
+reads the blob to find out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ImportError as error:
     raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
 
 LARGEST_PUT = 256 * 1024 * 1024
-"""Bytes up to which a blob is written and read in one request: conditions hold for one request, not for several."""
+"""Bytes up to which a blob is written or read in one request. A condition holds for one request, not for several."""
 
 MEANINGS: dict[str, Meaning] = {
     "BlobAlreadyExists": Meaning.CONFLICT,
@@ -40,11 +40,11 @@ MEANINGS: dict[str, Meaning] = {
     "OperationTimedOut": Meaning.TRANSIENT,
     "InternalError": Meaning.TRANSIENT,
 }
-"""What the codes of Azure mean; of others, the status decides."""
+"""Meanings of Azure's error codes. For other codes, the HTTP status decides."""
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # without BlobNotFound it is not Azure that says so
+    404: Meaning.TRANSIENT,  # without BlobNotFound, the answer is not Azure's
     408: Meaning.TRANSIENT,
     412: Meaning.CONFLICT,
     429: Meaning.THROTTLED,
@@ -71,18 +71,19 @@ class AzureBlobStorage(RemoteStorage[Any]):
     """One block blob in a container.
 
     Args:
-        container: the container; it must exist.
-        blob_name: the name of the blob in it.
-        connection_string: of the account; by default the environment's AZURE_STORAGE_CONNECTION_STRING.
-        account_url: of the account, as https://<account>.blob.core.windows.net; instead of a connection string.
-        credential: for the account_url: a key, a token, or any credential of `azure-identity`. If none is given,
+        container: name of the container, which must exist.
+        blob_name: name of the blob in it.
+        connection_string: connection string of the account; by default, the environment's
+            AZURE_STORAGE_CONNECTION_STRING.
+        account_url: URL of the account instead of a connection string, as https://<account>.blob.core.windows.net.
+        credential: credential for the account_url: a key, a token, or any credential of `azure-identity`. By default,
             AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; without these, `azure.identity.aio.DefaultAzureCredential`.
         encryption_scope: the encryption scope to write with.
         standard_blob_tier: the access tier to write with, for example "Hot".
-        timeout: how long one call may take.
+        timeout: time that one call may take.
 
     Raises:
-        ValueError: the container or the name of the blob is empty, or no account is named.
+        ValueError: the name of the container or of the blob is empty, or no account is named.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
                 await credential.close()
 
     def _find_credential(self) -> tuple[Any, bool]:
-        """The credential, and whether it is ours to close."""
+        """Return the credential, and True if we made it and must close it."""
         assert self.account_url is not None
         given = self._credential or os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_SAS_TOKEN")
         if given or "?" in self.account_url:
@@ -225,7 +226,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
         return told, pages.continuation_token
 
     def _hear(self, answer: Any) -> None:
-        """Take the date from an answer, or from the error that it has become."""
+        """Take the date from an answer, or from the error made from it."""
         response = getattr(answer, "http_response", None) or getattr(answer, "response", None)
         if response is not None:
             self._clock.heard(response.headers.get("Date"))

@@ -1,14 +1,14 @@
-"""A queue in a file, for all processes of one machine: durable when a write returns, whole whenever it is read.
+"""A queue in a file, for all processes of one machine: durable when a write returns, complete whenever it is read.
 
-A write goes into a temporary file beside, is flushed to the disk, takes the place of the old file in one step, and
-the folder is flushed. A process that dies at any instruction leaves the old content or the new one.
+A write goes into a temporary file in the same folder and is flushed to the disk. The file then replaces the old one in
+one step, and the folder is flushed. A process that dies at any instruction leaves either the old content or the new.
 
-The etag is a token, new at every write and kept in the sidecar `<name>.lock`, with the inode, size and times of the
-file, so that an edit by hand is another etag too. Why no etag can name two contents: the token is set before the file
-is renamed into place, under the lock. So while the token is T, the file is either the one before T's write, or T's
-own; at the rename both exist, hence their inodes differ; and once T is followed by another token, it never returns.
+The etag is a token with the inode, size and times of the file, so that an edit by hand changes the etag too. The token
+is new at every write and kept in the sidecar `<name>.lock`. No etag can name two contents, for these reasons. The token
+is set before the file is renamed into place, under the lock. So while the token is T, the file is either the one before
+T's write or T's own. Both exist at the rename, so their inodes differ. Once another token follows T, T never returns.
 
-It needs POSIX file locks and a local file system: over a network, neither locks nor times can be relied on.
+It needs POSIX file locks and a local file system: over a network, neither locks nor times are reliable.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ _READS_WITHOUT_LOCK = 8
 
 @names_its_options
 class LocalFileSystemStorage(NoQueue):
-    """One object in a local file. It may be shared by threads, event loops and forks, and it may be pickled.
+    """One object in a local file. Threads, event loops and forks may share it, and it may be pickled.
 
-    A new file and its sidecar `<name>.lock` have mode 0600, or the one that is given. A write keeps the mode and the
-    group of the file, and its owner where the process may give files away (root). The folder is created at the first
-    write. Cancelling a write does not stop it: it may still land.
+    A new file and its sidecar `<name>.lock` have mode 0600, or the mode given. A write keeps the mode and the group of
+    the file, and its owner if the process may give files away (root). The folder is created at the first write.
+    Cancelling a write does not stop it: it may still land.
 
     Args:
-        path: the file. No symbolic link is followed there, and a relative path stays what it is now, wherever the
-            process goes.
-        lock_timeout: how long a write may wait for other writers, in seconds or as a timedelta.
+        path: path of the file. A symbolic link there is not followed. A relative path keeps its meaning if the process
+            changes its working directory.
+        lock_timeout: time that a write may wait for other writers, in seconds or as a timedelta.
         entropy: makes the tokens; the system's by default.
-        mode: permissions of a file that is created, for example 0o660 for the users of one group; the umask does not
-            count. A file that is there keeps its own.
+        mode: permissions of a new file, for example 0o660 for the users of one group; the umask is ignored. An existing
+            file keeps its own.
 
     Raises:
         InvalidJobError: lock_timeout is not a duration.
-        ValueError: the path names no file; or the mode keeps the owner from reading or writing, or has bits that are
-            no permission to read or write.
+        ValueError: the path names no file; or the mode denies the owner to read or write, or has bits other than
+            permissions to read and write.
         StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
@@ -99,7 +99,7 @@ class LocalFileSystemStorage(NoQueue):
 
     @property
     def path(self) -> pathlib.Path:
-        """The file, as it was given."""
+        """The path of the file, as it was given."""
         return self._path
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class LocalFileSystemStorage(NoQueue):
         return await in_a_thread(self._read)
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        """Return None while the file's etag is still `etag`, and otherwise what `read` returns.
+        """Return None while the file's etag is still `etag`, and otherwise the same as `read`.
 
         Raises:
             StorageFatalError: as for `read`.
@@ -124,38 +124,38 @@ class LocalFileSystemStorage(NoQueue):
         return await in_a_thread(self._read_if_changed, etag)
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Write the file if it is still the one that `if_match` names, and return its new etag.
+        """Write the file if its etag is still `if_match`, and return its new etag.
 
         Args:
             content: the whole new content.
-            if_match: the etag that the file must have now; None means that there must be no file yet.
+            if_match: the etag that the file must have now; None means that the file must not exist yet.
 
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
             StorageFatalError: as for `read`. Nothing was written.
-            StorageError: the disk is full, the lock was not to be had, or the system failed. `nothing_written` of the
-                error is True unless the failure came with the rename or after it.
+            StorageError: the disk is full, the lock was not free in time, or the system failed. `nothing_written` of
+                the error is True unless the failure came with the rename or after it.
         """
         attempt = _Attempt()
         return await in_a_thread(self._write, bytes(content), if_match, attempt, close_last=attempt.replaced)
 
     def store_time(self) -> datetime:
-        """The machine's clock, UTC: all who use the file share it."""
+        """Return the time of the machine's clock, UTC: all users of the file share it."""
         return SystemClock().now()
 
     async def remove(self) -> None:
-        """Delete the file and its sidecar; no file is fine. Links are neither followed nor removed.
+        """Delete the file and its sidecar. They need not exist. Links are neither followed nor removed.
 
-        Never called by a queue: a queue whose file has gone is a lost queue.
+        Never called by a queue: without its file, a queue is lost.
 
         Raises:
             StorageFatalError: as for `read`; or the sidecar is not ours.
-            StorageError: the lock was not to be had, or the system failed.
+            StorageError: the lock was not free in time, or the system failed.
         """
         await in_a_thread(self._remove)
 
     def beside(self, suffix: str) -> LocalFileSystemStorage:
-        """Another file in the same folder, whose name ends in this suffix.
+        """Return the file in the same folder whose name is this file's with the suffix.
 
         Raises:
             ValueError: the suffix leads to another folder.
@@ -166,7 +166,7 @@ class LocalFileSystemStorage(NoQueue):
         )
 
     async def check_writable(self) -> None:
-        """Return if this process may write the file now, or create it. It leaves nothing behind, and takes no lock.
+        """Return if this process may write or create the file now. Nothing is left behind, and no lock is taken.
 
         Raises:
             StorageFatalError: permission is refused, the file system is read-only, a link is in the way, ...
@@ -175,13 +175,13 @@ class LocalFileSystemStorage(NoQueue):
         await in_a_thread(self._check_writable)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """The files in the same folder whose name is this one's with a suffix that begins with `prefix`.
+        """Return the files in the same folder whose name is this file's plus a suffix that begins with `prefix`.
 
-        Sidecars (what ends in `.lock`), temporary files, links and folders are left out. Never called by a queue.
+        Sidecars (names that end in `.lock`), temporary files, links and folders are left out. Never called by a queue.
 
         Raises:
             ValueError: the prefix is empty, or leads to another folder.
-            StorageFatalError: permission is refused, or something else than a folder is in the way.
+            StorageFatalError: permission is refused, or the folder's path is not a folder.
             StorageError: the system failed.
         """
         return await in_a_thread(self._folder.listed, prefix)
@@ -200,10 +200,10 @@ class LocalFileSystemStorage(NoQueue):
         return found
 
     def _read_once(self) -> tuple[bytes, str | None] | None:
-        """Read without the lock; None when the file was replaced or edited meanwhile.
+        """Read without the lock. Return None if the file was replaced or edited meanwhile.
 
-        If the file is the same before and after the token was read, both were current at that moment. A token whose
-        write is yet to land makes an etag that fits the old file, and no longer fits once the new one is there.
+        If the file is the same before and after the token is read, both were current at that moment. If the write of
+        that token has yet to land, the etag fits the old file, and no longer fits once the new one is there.
         """
         try:
             descriptor, before = open_file(self._file, os.O_RDONLY)
@@ -221,7 +221,7 @@ class LocalFileSystemStorage(NoQueue):
 
     def _read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
         try:
-            # The token comes last: if it is still the etag's, nobody has replaced the file that was seen before it.
+            # The token is read last: if it is still the etag's, the file that was seen before it was not replaced.
             status = file_status(self._file)
             if status is not None and _etag(self._lock.token(), status) == etag:
                 return None
@@ -241,7 +241,7 @@ class LocalFileSystemStorage(NoQueue):
             raise
 
     def _write_on_condition(self, content: bytes, if_match: str | None, attempt: _Attempt) -> str:
-        # Before the lock, which would create a sidecar beside nothing, or beside what is no file.
+        # Before the lock, which would create a sidecar although there is no file, or a folder or link in its place.
         found = file_status(self._file)
         if (found is None) != (if_match is None):
             raise CASConflictError(self._describe_conflict(if_match))
@@ -273,7 +273,7 @@ class LocalFileSystemStorage(NoQueue):
             raise as_storage_error(error, "write the queue file", self._file) from error
 
     def _open_current(self, opened: list[int]) -> os.stat_result | None:
-        """Open the file as for writing: a process that may not write it may not replace it, either."""
+        """Open the file for writing: a process that may not write it must not replace it either."""
         try:
             descriptor, status = open_file(self._file, os.O_RDWR)
         except FileNotFoundError:
@@ -283,7 +283,7 @@ class LocalFileSystemStorage(NoQueue):
 
     def _remove(self) -> None:
         try:
-            # Before the lock, which would create a sidecar beside nothing.
+            # Before the lock, which would create a sidecar although there is no file.
             if file_status(self._file) is None and file_status(self._sidecar) is None:
                 return
             folder = open_folder(self._folder.path)
@@ -293,7 +293,7 @@ class LocalFileSystemStorage(NoQueue):
                     with self._lock.folder(folder):
                         if file_status(self._file) is not None:
                             os.unlink(self._file)
-                        if lock.is_in_place():  # the last thing done under it: the next writer makes a new one
+                        if lock.is_in_place():  # the last step under this lock: the next writer makes a new sidecar
                             os.unlink(self._sidecar)
                 flush_folder(folder)
             finally:
@@ -304,7 +304,7 @@ class LocalFileSystemStorage(NoQueue):
     def _replace(
         self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int, attempt: _Attempt
     ) -> str:
-        """Put the content in the place of the file whose status is given, and return the new etag."""
+        """Replace the file that has the status `replaced` by one with the content, and return the new etag."""
         token = self._entropy.new_id()
         temporary = self._folder.temporary(token)
         descriptor = create_file(temporary)
@@ -316,10 +316,10 @@ class LocalFileSystemStorage(NoQueue):
             write_all(descriptor, content)
             flush(descriptor)
             lock.set_token(token)
-            with self._lock.folder(folder):  # a rename looks at nothing, so that the checks and it must be one step
+            with self._lock.folder(folder):  # a rename checks nothing, so the checks and it must be one step
                 self._check_nobody_interfered(replaced, lock)
                 attempt.rename(temporary, self._file)
-            return _etag(token, os.fstat(descriptor))  # only now: a rename moves the time of the last change
+            return _etag(token, os.fstat(descriptor))  # only now: a rename changes the time of the last change
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -328,7 +328,7 @@ class LocalFileSystemStorage(NoQueue):
             os.close(descriptor)
 
     def _check_nobody_interfered(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
-        """Refuse to overwrite an edit by hand, or what was written under another lock file than ours."""
+        """Refuse to overwrite an edit by hand, or a write made under another lock file than ours."""
         if not lock.is_in_place():
             raise CASConflictError(f"The lock file of {self._file!r} was removed during a write; nothing was written")
         status = file_status(self._file)
@@ -355,10 +355,10 @@ class _Attempt:
     """One write on its way.
 
     Attributes:
-        replaced: descriptors of the file that is replaced. As long as it is open, the system keeps its blocks: freeing
-            them takes a large part of a rename, and can wait until the answer is on its way. And no other file can
-            have its inode.
-        may_be_in_place: True if the new content is at the path of the queue, or if that cannot be said.
+        replaced: descriptors of the replaced file. While it is open, the system keeps its blocks, and no other file can
+            have its inode. Freeing the blocks takes a large part of a rename, and can wait until the answer is on its
+            way.
+        may_be_in_place: True if the new content is at the path of the queue, or if that is unknown.
     """
 
     def __init__(self) -> None:
@@ -371,12 +371,12 @@ class _Attempt:
         try:
             os.rename(temporary, file)
         except OSError as error:
-            self.may_be_in_place = error.errno == errno.EIO  # after any other error POSIX leaves both as they were
+            self.may_be_in_place = error.errno == errno.EIO  # after another error POSIX leaves both files as they were
             raise
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether it is the same file, as it was: whether a token makes the same etag with both."""
+    """True if both are the same unchanged file, so that a token makes the same etag with both."""
     return (one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) == (
         other.st_ino,
         other.st_size,

@@ -1,17 +1,17 @@
 """A queue in an object of Google Cloud Storage. Its etag is the object's generation.
 
-Needs `pip install "jqueue[gcs]"`. Credentials are Google's application default ones. Google's client is not
-asynchronous, so each call runs in a thread; whoever stops waiting for a call does not stop it.
+Needs `pip install "jqueue[gcs]"`. Credentials are Google's application default credentials. Google's client is not
+asynchronous, so each call runs in a thread. Cancelling the wait for a call does not stop the call.
 
-What that client does behind our back, and is kept from here: it takes an answer that was cut in its head for an empty
-object; it deletes the object, whatever it is by then, when the checksum of an upload does not fit; and it asks for the
-bucket on the side, again and again if that is not there.
+Three habits of that client are prevented here. It takes an answer that was cut off in its head for an empty object. It
+deletes the object, whatever it is by then, if the checksum of an upload does not fit. It makes extra requests for the
+bucket, again and again if the bucket does not exist.
 
-A 404 does not say in its structure whether the object or the bucket is missing, and that of a download has no structure
-at all. Google's own words for an object are taken for what they say. Other words are not guessed at: one request for a
-list of the bucket tells.
+The structure of a 404 does not show if the object or the bucket is missing, and the 404 of a download has no structure
+at all. Google's own message about a missing object is believed. Other messages are not interpreted: one request for a
+list of the bucket decides.
 
-An object takes about one write a second. The queue slows down to that, and puts more into each.
+An object takes about one write a second. The queue slows down to that, and puts more into each write.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ except ImportError as error:
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # where Google says what is missing, it has another meaning: see `_is_absent`
+    404: Meaning.TRANSIENT,  # if Google says what is missing, it means something else: see `_is_absent`
     408: Meaning.TRANSIENT,
     409: Meaning.CONFLICT,
     412: Meaning.CONFLICT,
     429: Meaning.THROTTLED,
     503: Meaning.THROTTLED,
 }
-"""What an answer means; of others, whether it is below 500 decides."""
+"""Meanings of HTTP statuses. Of the others, 300 to 499 are fatal, and the rest are transient."""
 
 UNUSABLE = (requests_errors.InvalidURL, requests_errors.MissingSchema, requests_errors.InvalidSchema)
-"""What requests raises before it sends anything."""
+"""Errors that requests raises before it sends anything."""
 
 PERMISSIONS = {
     "read": "storage.objects.get, and storage.objects.list to be told that an object is not there",
@@ -63,16 +63,16 @@ class GCSStorage(RemoteStorage[Any]):
     """One object in a bucket.
 
     Args:
-        bucket_name: the bucket; it must exist.
-        blob_name: the name of the object in it.
-        client: a `google.cloud.storage.Client` to use, which stays yours to close; by default, one of our own.
-        project: the project of our own client, if the environment does not say.
-        endpoint_url: of an emulator or a private endpoint. To one with http, no credentials are sent.
-        kms_key_name: the key to encrypt with.
-        timeout: how long one call may take.
+        bucket_name: name of the bucket, which must exist.
+        blob_name: name of the object in it.
+        client: a `google.cloud.storage.Client` to use, which you must close yourself; by default, one is made here.
+        project: project of the client made here, if the environment does not name one.
+        endpoint_url: URL of an emulator or a private endpoint. With http, no credentials are sent.
+        kms_key_name: name of the key to encrypt with.
+        timeout: time that one call may take.
 
     Raises:
-        ValueError: the bucket or the name of the object is empty.
+        ValueError: the name of the bucket or of the object is empty.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class GCSStorage(RemoteStorage[Any]):
         return failure
 
     def _blob(self, client: Any) -> Any:
-        """The object, as nobody has seen it yet: Google's own value of it remembers what it last read."""
+        """Return a fresh value for the object, since Google's value of an object remembers its last read."""
         return client.bucket(self.bucket_name).blob(self.blob_name, kms_key_name=self.kms_key_name)
 
     def _timeouts(self) -> tuple[float, float]:
@@ -252,7 +252,7 @@ class GCSStorage(RemoteStorage[Any]):
 
 
 def _without_side_requests(client: Any) -> Any:
-    """The same client without its cache of buckets, which asks the server for each bucket that a call names."""
+    """Return the client without its cache of buckets, which makes a request for each bucket that a call names."""
     if getattr(client, "_bucket_metadata_cache", None) is None:
         return client
     view = object.__new__(type(client))
@@ -261,12 +261,12 @@ def _without_side_requests(client: Any) -> Any:
 
 
 def _text_of(error: google_errors.GoogleAPICallError) -> str:
-    """The body of an answer that has become an error."""
+    """Return the body of the answer that an error was made from."""
     return str(getattr(error.response, "text", "")).strip()
 
 
 def _message_of(error: google_errors.GoogleAPICallError) -> str | None:
-    """The message in a structured error of the JSON API; None if the answer is not one.
+    """Return the message in a structured error of the JSON API; None if the answer is not such an error.
 
     Google's testbench wraps the whole error, as text, into the message of another.
     """

@@ -1,7 +1,7 @@
 """A store in this process's memory: for tests, trials, and queues that need not outlive their process.
 
-It keeps the whole promise of the port, creating included, so that what works on it works on a real store. It may be
-shared by threads and event loops. Nobody outside the process sees it, and nothing is left of it afterwards.
+It keeps the whole contract of the port, including conditional creation, so that a program that works on it works on a
+real store. Threads and event loops may share it. Other processes cannot see it, and it is lost when the process ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class InMemoryStorage(NoQueue):
     """One object in memory. The etag is a counter of writes, as text.
 
     Args:
-        initial_content: what the object holds at first; b"" means that there is no object yet.
-        clock: what `store_time` reads; the machine's clock by default.
+        initial_content: the first content of the object; b"" means that there is no object yet.
+        clock: the clock that `store_time` reads; the machine's clock by default.
     """
 
     initial_content: bytes = field(default=b"", repr=False)  # payloads, which no repr or log may show
@@ -39,8 +39,8 @@ class InMemoryStorage(NoQueue):
         self._exists = bool(self._content)
         self._modified = self.clock.now()
         self._name = ""
-        self._all = {"": self}  # this object and those beside it, by name: one dict for all of them
-        # A thread's lock and not asyncio's, which would bind the store to the first event loop that waits for it.
+        self._all = {"": self}  # this object and the ones beside it, by name; they share this dict
+        # A lock of threading, as asyncio's would bind the store to the first event loop that waits for it.
         self._guard = threading.Lock()
 
     async def read(self) -> tuple[bytes, str | None]:
@@ -50,22 +50,22 @@ class InMemoryStorage(NoQueue):
             return self._content, self._etag()
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
-        """Return None while the object's etag is still `etag`, and otherwise what `read` returns."""
+        """Return None while the object's etag is still `etag`, and otherwise the same as `read`."""
         found = await self.read()
         return None if found[1] == etag else found
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Write the object if it is still the one that `if_match` names, and return its new etag.
+        """Write the object if its etag is still `if_match`, and return its new etag.
 
         Args:
             content: the whole new content; a copy is kept.
-            if_match: the etag that the object must have now; None means that there must be no object yet.
+            if_match: the etag that the object must have now; None means that the object must not exist yet.
 
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
         """
         kept = bytes(content)
-        # As with a real store, others run meanwhile: a loop of commits must not keep the event loop to itself.
+        # As with a real store, other tasks run meanwhile: a loop of commits must not keep the event loop to itself.
         await asyncio.sleep(0)
         with self._guard:
             current = self._etag()
@@ -78,17 +78,17 @@ class InMemoryStorage(NoQueue):
             return str(self._writes)
 
     def store_time(self) -> datetime:
-        """The clock's time, UTC."""
+        """Return the time of the clock, UTC."""
         return self.clock.now()
 
     async def remove(self) -> None:
-        """Delete the object; no object is fine. Its etags never fit again. Never called by a queue."""
+        """Delete the object, which need not exist. Its etags never fit again. Never called by a queue."""
         await asyncio.sleep(0)
         with self._guard:
             self._content, self._exists = b"", False
 
     def beside(self, suffix: str) -> InMemoryStorage:
-        """Another object in memory, which has no name but this suffix: the same one each time."""
+        """Return the object in memory whose name is this object's with the suffix: the same object each time."""
         name = self._name + suffix
         with self._guard:
             if name not in self._all:
@@ -98,7 +98,7 @@ class InMemoryStorage(NoQueue):
             return self._all[name]
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """The objects made with `beside` whose suffix begins with `prefix`. Never called by a queue.
+        """Return the objects made with `beside` whose suffix begins with `prefix`. Never called by a queue.
 
         Raises:
             ValueError: the prefix is empty.

@@ -1,4 +1,4 @@
-"""What the object behind a storage is called, as people know it, without secrets, and safe to print."""
+"""The name of the object behind a storage, as users know it, without secrets and safe to print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jqueue.domain.printable import printable
 
 
 def describe(storage: object) -> str:
-    """The name of an object as people know it, without secrets, and safe to print."""
+    """Return the name of the object behind a storage, as users know it, without secrets and safe to print."""
     if isinstance(storage, RemoteStorage):
         name = storage.url
     elif isinstance(storage, LocalFileSystemStorage):

@@ -1,14 +1,14 @@
-"""A queue in an S3 bucket, or in any store that speaks S3 and keeps its conditions: MinIO, R2, Tigris, SeaweedFS, Ceph.
+"""A queue in an S3 bucket, or in any S3 store with conditional writes: MinIO, R2, Tigris, SeaweedFS, Ceph.
 
-Needs `pip install "jqueue[s3]"`. Credentials come from where the AWS tools look for them: the environment, the shared
-files, the machine's role.
+Needs `pip install "jqueue[s3]"`. Credentials come from the places where the AWS tools look for them: the environment,
+the shared files, the machine's role.
 
-What a client of S3 does behind our back: it sends a PUT again whose answer was lost, and the second one finds the
-first and is refused; it reports a write that landed as a failed connection. So no answer but a clean success says
-anything for sure, and the queue looks into the object after each. And it asks before a PUT whether it may send the
-body, which would take every commit two round trips: ours does not ask.
+A client of S3 repeats a PUT whose answer was lost, and the second PUT finds the first and is refused. It can also
+report a write that landed as a failed connection. So only a clean success is certain, and after any other answer the
+queue reads the object to find out. By default the client asks before each PUT if it may send the body, which would take
+two round trips for every commit: here it does not ask.
 
-Opening a client is 150 ms of work: most of it is reading two megabytes of models. A thread does that.
+Opening a client takes 150 ms, mostly to read two megabytes of models. A thread does that.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from jqueue.runtime.threads import in_a_thread
 
 try:
     import aioboto3
-    import aioboto3.s3.inject  # or a session would import it when it opens its first client
+    import aioboto3.s3.inject  # else a session would import it when it opens its first client
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
     from botocore import exceptions as botocore_errors
-    from botocore.exceptions import BotoCoreError as BotoCoreError  # for those who make a storage from a URL
+    from botocore.exceptions import BotoCoreError as BotoCoreError  # for `jqueue.connect`
     from botocore.loaders import JSONFileLoader, Loader, create_loader
 except ImportError as error:
     raise ImportError('S3Storage needs aioboto3: pip install "jqueue[s3]"') from error
@@ -55,11 +55,11 @@ MEANINGS: dict[str, Meaning] = {
     "BadDigest": Meaning.TRANSIENT,
     "NotImplemented": Meaning.FATAL,
 }
-"""What the codes of S3 mean; of others, the status decides."""
+"""Meanings of S3's error codes. For other codes, the HTTP status decides."""
 
 STATUSES: dict[int, Meaning] = {
     304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # without NoSuchKey it is not S3 that says so, and a queue must not be taken for empty
+    404: Meaning.TRANSIENT,  # without NoSuchKey, the answer is not S3's, and a queue must not be taken for empty
     408: Meaning.TRANSIENT,
     409: Meaning.CONFLICT,
     412: Meaning.CONFLICT,
@@ -95,7 +95,7 @@ TRANSPORT = (
     botocore_errors.CredentialRetrievalError,
     botocore_errors.MetadataRetrievalError,
 )
-"""What botocore raises when no answer came; its other errors are mistakes of the configuration."""
+"""Errors that botocore raises when no answer came. Its other errors are mistakes in the configuration."""
 
 
 QUOTED, UNQUOTED = "quoted", "unquoted"
@@ -104,23 +104,23 @@ OTHER_STYLE = {QUOTED: UNQUOTED, UNQUOTED: QUOTED}
 
 @dataclass
 class EtagStyle:
-    """How a store takes its etags in a condition, as far as its answers have shown. Calls under way share it.
+    """The style of etags that a store accepts in a condition, as learned from its answers. Calls under way share it.
 
     Attributes:
         next: the style to send next.
-        known: True once a write in that style has succeeded, or if the user has said so. It never changes again.
+        known: True once a write in that style has succeeded, or if the user has set the style. Then neither changes.
     """
 
     next: str = QUOTED
     known: bool = False
 
     def suspect(self, style: str) -> None:
-        """The store has refused the other style for an etag that was right."""
+        """Try this style next: the store refused the other one although the etag was right."""
         if not self.known:
             self.next = style
 
     def learn(self, style: str) -> None:
-        """A write with an etag in this style has succeeded."""
+        """Keep this style: a write with an etag in it has succeeded."""
         if not self.known:
             self.next, self.known = style, True
 
@@ -130,10 +130,10 @@ MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 
 
 class InterruptibleFiles(JSONFileLoader):  # type: ignore[misc]
-    """Reads the models of botocore, into plain dicts and object by object, so that other threads run in between."""
+    """Reads the models of botocore into plain dicts, object by object, so that other threads can run in between."""
 
     def load_file(self, file_path: str) -> Any:
-        """What the file holds, plain or compressed; None if there is none."""
+        """Return the content of a file, plain or compressed; None if there is no such file."""
         endings: dict[str, Callable[[str, str], Any]] = {".json": open, ".json.gz": gzip.open}
         for ending, opened in endings.items():
             if isfile(file_path + ending):
@@ -144,10 +144,10 @@ class InterruptibleFiles(JSONFileLoader):  # type: ignore[misc]
 
 @cache
 def _models(data_path: str | None) -> Loader:
-    """The models of botocore, read as far as a client of S3 needs them. All sessions of ours share them."""
+    """Return the models of botocore that a client of S3 needs. All sessions made here share them."""
     models = create_loader(data_path)
     models.file_loader = InterruptibleFiles()
-    with suppress(Exception):  # the client says what is wrong
+    with suppress(Exception):  # the client will raise the error
         models.list_available_services("service-2")
         for name in MODELS:
             models.load_data(name)
@@ -164,23 +164,24 @@ class S3Storage(RemoteStorage[Any]):
     """One object in a bucket.
 
     Args:
-        bucket: the bucket; it must exist.
-        key: the name of the object in it.
-        session: where credentials come from; by default, a new `aioboto3.Session`.
-        region_name: the region of the bucket, if the environment does not say.
-        endpoint_url: of a store that is not AWS.
-        profile_name: the profile of the AWS tools, if there is no session.
-        access_key_id: the key, if there is no session; better leave it to the environment.
-        secret_access_key: the secret that belongs to it.
-        server_side_encryption: as S3's `ServerSideEncryption`, for example "aws:kms".
-        sse_kms_key_id: the key for it, if it is not the default one.
-        storage_class: as S3's `StorageClass`, for example "EXPRESS_ONEZONE".
-        addressing_style: "path" or "virtual", where botocore guesses wrong.
-        etag_style: "quoted" or "unquoted", as the store wants its etags in a condition; by default, found out.
-        timeout: how long one call may take.
+        bucket: name of the bucket, which must exist.
+        key: name of the object in it.
+        session: source of the credentials; by default, a new `aioboto3.Session`.
+        region_name: region of the bucket, if the environment does not name it.
+        endpoint_url: URL of a store that is not AWS.
+        profile_name: profile of the AWS tools, if no session is given.
+        access_key_id: access key, if no session is given; better leave it to the environment.
+        secret_access_key: the secret of that key.
+        server_side_encryption: S3's `ServerSideEncryption`, for example "aws:kms".
+        sse_kms_key_id: the key for the encryption, if it is not the default key.
+        storage_class: S3's `StorageClass`, for example "EXPRESS_ONEZONE".
+        addressing_style: "path" or "virtual", if botocore guesses wrong.
+        etag_style: "quoted" or "unquoted", the style of etags that the store accepts in a condition; by default, it is
+            found out.
+        timeout: time that one call may take.
 
     Raises:
-        ValueError: bucket or key is empty, the endpoint_url holds credentials, or there is no such etag_style.
+        ValueError: the bucket or the key is empty, the endpoint_url holds credentials, or the etag_style is unknown.
     """
 
     def __init__(
@@ -226,21 +227,21 @@ class S3Storage(RemoteStorage[Any]):
 
     @property
     def etag_style(self) -> str | None:
-        """How this store wants its etags in a condition: "quoted" or "unquoted"; None until a write has shown it."""
+        """The style of etags in a condition, "quoted" or "unquoted"; None until a write has shown it."""
         return self._style.next if self._style.known else None
 
     def _connect(self) -> AbstractAsyncContextManager[Any]:
         return self._open()
 
     def open_session(self) -> Any:
-        """Where credentials come from: the session that was given, or one of our own."""
+        """Return the source of the credentials: the session that was given, or a new one."""
         if self.session:
             return self.session
         core = AioSession(profile=self._credentials["profile_name"])
         models = _models(core.get_config_variable("data_path"))
         core.register_component("data_loader", models)
         session = aioboto3.Session(botocore_session=core, region_name=self.region_name, **self._credentials)
-        models.search_paths[:] = dict.fromkeys(models.search_paths)  # each session adds its own, the same one
+        models.search_paths[:] = dict.fromkeys(models.search_paths)  # each session adds the same path again
         return session
 
     @asynccontextmanager
@@ -250,7 +251,7 @@ class S3Storage(RemoteStorage[Any]):
             connect_timeout=self.timeout,
             read_timeout=self.timeout,
             retries={"total_max_attempts": 1},
-            request_checksum_calculation="when_required",  # many stores that speak S3 do not know the newer ones
+            request_checksum_calculation="when_required",  # many S3 stores do not know the newer checksums
             response_checksum_validation="when_required",
             **style,
         )
@@ -315,7 +316,7 @@ class S3Storage(RemoteStorage[Any]):
             if _status(error) != 400:
                 raise
             self._style.suspect(OTHER_STYLE[style])
-            raise refusal from None  # the store takes no etag in that style, so the first answer is the one that counts
+            raise refusal from None  # the store rejects etags in that style, so the first answer counts
 
     async def _try_to_put(self, client: Any, content: bytes, if_match: str | None, style: str) -> str:
         condition = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": _in_style(if_match, style)}
@@ -333,10 +334,10 @@ class S3Storage(RemoteStorage[Any]):
         return etag
 
     async def _refused_for_its_style(self, client: Any, etag: str, error: Any) -> bool:
-        """True if a store refuses the etag that its object has, as Ceph refuses one with quotes.
+        """True if a store refuses the etag that its object has, as Ceph does if the etag has quotes.
 
-        Asked only until a write has shown the style. A write that landed and was sent again has changed the etag, so
-        it is not taken for a refusal of the style.
+        The store is asked only until a write has shown the style. If the client repeated a write that had landed, the
+        etag has changed, and the refusal is not blamed on the style.
         """
         if _status(error) != 412 or self._style.known or not etag.startswith('"'):
             return False
@@ -375,7 +376,7 @@ class S3Storage(RemoteStorage[Any]):
             by_status = Meaning.FATAL if status is not None and 300 <= status < 500 else Meaning.TRANSIENT
             meaning = MEANINGS.get(code) or STATUSES.get(status or 0, by_status)
             if meaning is Meaning.MISSING and doing == "write":
-                meaning = Meaning.CONFLICT  # so S3 answers If-Match where there is no object
+                meaning = Meaning.CONFLICT  # S3 answers so to If-Match if there is no object
             key = code if code in HINTS else "AccessDenied" if status == 403 else ""
             hint = HINTS.get(key, meaning.value)
             what = hint.format(bucket=self.bucket, doing=doing, permissions=PERMISSIONS[doing])
@@ -394,6 +395,6 @@ def _in_style(etag: str, style: str) -> str:
 
 
 def _status(error: Any) -> int | None:
-    """The HTTP status of an answer that has become an error."""
+    """Return the HTTP status of the answer that an error was made from."""
     status: int | None = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status
