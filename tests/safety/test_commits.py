@@ -189,7 +189,7 @@ def test_rule_2_what_expires_while_a_large_commit_is_prepared_is_not_done():
             loop = asyncio.get_running_loop()
             calls = [asyncio.create_task(queue.enqueue("t", b"", job_id=f"job {n}")) for n in range(600)]
             await asyncio.sleep(0)
-            loop.call_soon(lambda: queue._writer._carried[-1].expire())
+            loop.call_soon(lambda: queue._writer.calls.carried[-1].expire())
             results = await asyncio.gather(*calls, return_exceptions=True)
             assert 1 == sum(isinstance(result, DeadlineExceededError) for result in results)
             jobs = await world.jobs()

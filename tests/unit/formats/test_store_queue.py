@@ -32,7 +32,7 @@ async def somebody_waits(queue):
     """Somebody waits for a job, and gets none."""
     waiting = asyncio.create_task(queue.dequeue(wait=60))
     async with asyncio.timeout(20):
-        while not queue._writer._waiting:
+        while not queue._writer.calls.waiting:
             await asyncio.sleep(0.01)
     yield
     assert 0 == queue.store.times, "it was robbed"
