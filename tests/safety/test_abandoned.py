@@ -1,4 +1,4 @@
-"""What a caller leaves behind when it is cancelled or gives up: see docs/protocol.md, safety rule 2."""
+"""Calls that are cancelled or run out of time: see docs/protocol.md, safety rule 2."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import run
 from tests.safety.world import World
 
-# What a caller leaves behind
+# # Cancelled calls and calls that run out of time
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -59,7 +59,7 @@ def test_a_wait_that_ends_while_its_claim_is_on_the_way_gets_the_job(kind):
 
 @pytest.mark.parametrize("wait", [None, 60])
 def test_a_dequeue_cancelled_in_any_tick_leaves_no_job_claimed_by_nobody(kind, wait):
-    """The result and the cancellation in one tick, and every tick before that."""
+    """The cancellation comes in the same tick as the result, or in any tick before it."""
 
     async def main():
         delivered = 0
@@ -123,7 +123,7 @@ def test_leaving_looks_again_if_the_store_was_away_for_long(kind):
             call = asyncio.create_task(queue.dequeue("t"))
             await asyncio.sleep(1)
             call.cancel()
-            await asyncio.sleep(60)  # the queue has given up looking
+            await asyncio.sleep(60)  # the queue no longer looks for its write
             world.storage._read_faults.clear()
         assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
 

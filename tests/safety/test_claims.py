@@ -83,7 +83,7 @@ def test_rule_4_an_id_finished_a_moment_ago_is_not_enqueued_again(kind):
 
 
 def test_rule_4_a_reused_id_starts_above_forgotten_attempts(monkeypatch):
-    """However long ago the id was used: a claim from then must never fit again."""
+    """A claim from an earlier use of the id must never be valid again, however long ago that was."""
     monkeypatch.setattr("jqueue.domain.commits.FINISHED_KEPT", 4)
     monkeypatch.setattr("jqueue.domain.commits.FINISHED_SLACK", 0)
 

@@ -100,7 +100,7 @@ def test_rule_2_a_lost_answer_never_makes_it_happen_twice(kind, verb, fault):
 
 
 def test_rule_2_the_landing_try_is_recognised_after_many_other_commits(kind):
-    """The last writer's id alone, or a short ring, would have forgotten it."""
+    """A table with only the last writer's id, or a short ring, would have forgotten the commit."""
 
     async def main():
         world = World()
@@ -180,7 +180,7 @@ def test_rule_2_what_was_never_sent_says_not_done(kind):
 
 
 def test_rule_2_what_expires_while_a_large_commit_is_prepared_is_not_done():
-    """The event loop gets its turns meanwhile, and with them the deadlines."""
+    """The event loop runs other tasks during the preparation, so deadlines can pass."""
 
     async def main():
         world = World()
@@ -272,7 +272,7 @@ def test_rule_7_a_blob_that_is_gone_is_an_error(kind, verb):
             await queue.enqueue("t", b"")
             world.storage.storage = InMemoryStorage()
             arguments = ("t", b"") if verb == "enqueue" else ()
-            # What was sent before anybody knew is of unknown outcome, and says why.
+            # The outcome of a write sent before the loss was known is unknown. The error says why.
             expected = UnknownOutcomeError if verb in ("enqueue", "dequeue") else BlobMissingError
             with pytest.raises(expected, match="restore it"):
                 await getattr(queue, verb)(*arguments)
@@ -282,7 +282,7 @@ def test_rule_7_a_blob_that_is_gone_is_an_error(kind, verb):
 
 
 class SlowAnswers:
-    """A store whose answers to reads come a second late."""
+    """A store that answers each read one second late."""
 
     def __init__(self, storage):
         self.storage, self.write = storage, storage.write
@@ -294,7 +294,7 @@ class SlowAnswers:
 
 
 def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
-    """What it saw was true when it looked, and its answer came late."""
+    """The read began when the store was empty, and its answer arrives after the first commit."""
 
     async def main():
         world = World()
@@ -308,7 +308,7 @@ def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
 
 
 def test_rule_7_a_look_that_began_before_the_conversion_of_1_0_0_is_no_loss(kind):
-    """The queue had no id when it was looked at, and has one when the answer comes."""
+    """The read began when the queue had no id, and its answer arrives after the queue got one."""
 
     async def main():
         world = World()
@@ -350,7 +350,7 @@ def test_rule_7_another_queue_in_its_place_is_an_error(kind):
 
 
 def test_a_clock_that_is_hours_ahead_does_not_make_others_forget_their_commits(kind):
-    """A conflict is a conflict: who lost a race may try again, whatever the clocks of the others say."""
+    """A caller that lost a race may try again, whatever the other writers' clocks say."""
 
     async def main():
         world = World()

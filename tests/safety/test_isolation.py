@@ -39,7 +39,7 @@ def test_rule_8_a_refused_operation_leaves_the_others_of_its_commit_alone():
 
 
 def test_rule_8_what_a_refused_operation_had_begun_is_undone():
-    """A replacement that finds no room must not have removed what it was to replace."""
+    """A replacement that finds no space must leave the job that it was to replace."""
 
     async def main():
         world = World()

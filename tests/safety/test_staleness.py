@@ -1,4 +1,4 @@
-"""Safety rules 6 of docs/protocol.md, each by the names of what would break it.
+"""Safety rule 6 of docs/protocol.md, by the names of what would break it.
 
 A test of a rule fails when the code is taken out that docs/protocol.md names beside it.
 """
@@ -23,7 +23,7 @@ from tests.safety.world import World
 
 @pytest.mark.parametrize("skew", [timedelta(), timedelta(hours=3), timedelta(hours=-3)])
 def test_rule_6_a_beating_worker_keeps_its_claim(kind, skew):
-    """A busy neighbour has another clock and a far shorter timeout of its own."""
+    """Another worker has a different clock and a far shorter timeout."""
 
     async def main():
         world = World()
@@ -44,7 +44,7 @@ def test_rule_6_a_beating_worker_keeps_its_claim(kind, skew):
 
 
 def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(kind):
-    """The worker's clock is hours behind the store's, and its storage doesn't tell the time."""
+    """The worker's clock is hours behind the store's, and its storage does not tell the time."""
 
     class Bare:
         def __init__(self, storage):
@@ -68,7 +68,7 @@ def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(kind):
 
 
 def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(kind):
-    """The worker could not beat either."""
+    """While the store cannot be read, the worker cannot send heartbeats either."""
 
     async def main():
         world = World()

@@ -1,7 +1,7 @@
-"""Whatever becomes of a request to a real store, each call is done once, and returns the result that landed.
+"""Under every fault of a real store's requests, each call is done once and returns the result that landed.
 
-Between the real client and the real server stands a proxy that breaks one write in each way there is, most of them
-after the server has committed.
+A proxy stands between the real client and the real server. It breaks one write in each possible way, mostly after
+the server has committed.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ WITH_A_CLAIM = (ack, nack, heartbeat, apply, dead_letter)
 
 
 def every_combination():
-    """Each client meets each fault, and so does each queue; what comes on top of that is marked `full`."""
+    """Return the combinations: each client and each queue meets each fault; the rest are marked `full`."""
     for place, server in enumerate(SERVERS):
         for number, (name, fault) in enumerate(FAULTS.items()):
             for kind in (DirectQueue, BrokerQueue):
@@ -113,7 +113,7 @@ async def test_each_call_is_done_once_and_returns_what_landed(request, server, k
 
 
 async def try_operation(operation, honest, kind, fault):
-    """One call, whose first write meets the fault, on a queue of its own."""
+    """Make one call on a queue of its own; its first write meets the fault."""
     address, key = urlsplit(honest.address), honest.new_key()
     async with FaultProxy(address.hostname, address.port) as proxy:
         broken = copy.copy(honest)

@@ -1,4 +1,4 @@
-"""What the tests of the safety rules share: a blob, a clock that moves when told, a network that fails when told."""
+"""The world of the safety tests: a blob, a clock moved by hand, and a network that fails on request."""
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.core.blob import codec
@@ -18,7 +18,7 @@ class World:
         return kind(storage or self.storage, **{"clock": self.clock, **options})
 
     def honest(self, **options):
-        """Another process, whose network is fine."""
+        """Return another process, whose network has no faults."""
         return self.process(self.memory, **options)
 
     async def jobs(self):
