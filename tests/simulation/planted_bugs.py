@@ -1,4 +1,4 @@
-"""Bugs, planted one at a time: what a queue like ours gets wrong, and the seeds within which the simulation finds it.
+"""Bugs planted one at a time: likely mistakes in a queue, and the seeds within which the simulation finds each.
 
 Each takes pytest's `monkeypatch` and breaks one line of the protocol.
 """
@@ -46,7 +46,7 @@ def certain_of_lost_answers(patch):
 
 
 def keep_records(patch, count):
-    """The commit table keeps so few records, and does not say what it dropped."""
+    """Keep only `count` records in the commit table, without recording what was dropped."""
 
     def short(draft, commit, *rest):
         header = next_header(draft, commit, *rest)
@@ -287,14 +287,14 @@ def unknown_called_not_done(patch):
 
 
 STORM = Settings(rate=0.4, processes=6, short_table=1.0)
-"""Many processes, many faults, and a commit table that forgets as fast as it may."""
+"""Many processes, many faults, and a commit table that is as short as allowed."""
 
 MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
-"""The same, and every seed makes use of limits, cron entries and results."""
+"""Like `STORM`, and every seed uses limits, cron entries and results."""
 
 
 STAGED = Settings(rate=0.4, processes=6, modern=1.0, staged=1.0)
-"""The same, and every seed enqueues in transactions and claims under names."""
+"""Many processes and faults; every seed also enqueues in transactions and claims under names."""
 
 
 @dataclass(frozen=True)
@@ -302,10 +302,10 @@ class Planted:
     """One planted bug.
 
     Attributes:
-        plant: plants it, with pytest's `monkeypatch`.
-        rules: the rules one of which is found broken; 0 is liveness.
-        seeds: within so many seeds.
-        settings: with which.
+        plant: function that plants the bug with pytest's `monkeypatch`.
+        rules: the safety rules of which the simulation finds one broken; 0 is liveness.
+        seeds: number of seeds within which the bug is found.
+        settings: settings of the simulation.
     """
 
     plant: Callable[[pytest.MonkeyPatch], None]

@@ -1,4 +1,4 @@
-"""Every planted bug is found within the seeds that are stated for it, and shown so that a person can follow."""
+"""Every planted bug is found within its stated number of seeds, and the report is readable."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.simulation.planted_bugs import PLANTED, no_commit_id
 
 
 def first_violation(seeds, settings=None):
-    """The first of so many seeds that breaks a rule, and the rule."""
+    """Return the first of `seeds` seeds that breaks a rule, and the rule."""
     for seed in range(seeds):
         try:
             run_seed(seed, settings)
@@ -20,7 +20,7 @@ def first_violation(seeds, settings=None):
 
 
 SOON = 300
-"""What may take more seeds than these to be found is marked `full`."""
+"""Largest number of seeds of a test that is not marked `full`."""
 
 
 @pytest.mark.parametrize(
