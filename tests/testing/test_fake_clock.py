@@ -1,4 +1,4 @@
-"""The fake clock stands still until it is moved, and a queue on it believes what it shows."""
+"""The fake clock stands still until it is moved, and a queue on it uses its time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
@@ -81,7 +81,7 @@ async def test_whoever_waits_for_jobs_notices_that_it_was_moved():
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock, poll_interval=0.01)
     await queue.enqueue("work", b"", delay=3600)
     waiting = asyncio.create_task(queue.dequeue("work", wait=30))
-    await queue.stats()  # it waits by now
+    await queue.stats()  # by now the call waits
     for _ in range(60):
         clock.advance(60)
         await queue.stats()

@@ -1,4 +1,4 @@
-"""The fixtures work in a project of somebody else's, whatever runs its async tests, and stand in nobody's way."""
+"""The fixtures work in another project with any runner of async tests, and do not interfere with its tests."""
 
 import importlib.metadata
 import os
@@ -68,12 +68,12 @@ def test_they_are_the_projects_own(queue, worker, queue_clock):
 
 @pytest.fixture
 def project(tmp_path):
-    """Writes a project, runs its tests with our plugin, and returns what pytest said."""
+    """Return a function that writes a project, runs its tests with our plugin, and returns pytest's output."""
 
     def run(*arguments, **files):
         for name, text in {"app": APP, **files}.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        # Under its module's name, as this environment may be older than the entry point.
+        # # Named by its module, because this environment may be older than the entry point.
         command = [
             sys.executable,
             "-m",

@@ -1,4 +1,4 @@
-"""`WorkerTester` runs a real worker to the end of its work, however late that is, and tells what ran."""
+"""`WorkerTester` runs a real worker until its work is done, at any simulated time, and reports what ran."""
 
 import asyncio
 from contextlib import asynccontextmanager
