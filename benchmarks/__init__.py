@@ -1,1 +1,1 @@
-"""How fast the queue is: against its own first release, against other queues, and against what the disk allows."""
+"""Benchmarks of the queue against its own first release, other queues and the limit of the disk."""

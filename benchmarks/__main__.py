@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks` runs them, with `plot` it draws what [growth] found, `page` tells it."""
+"""The command line: `python -m benchmarks` runs the rows, `plot` draws the figures of [growth], `page` fills a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.runner import RowResult, Tell, run_row, runs_of
 
 RESULTS = Path(__file__).parent / "results.json"
 NARROWEST = 150
-"""The table is not squeezed below this width where there is no terminal."""
+"""Minimum width of the table in characters, where there is no terminal."""
 
 application = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -82,7 +82,7 @@ def _names(text: str) -> list[str]:
 
 
 def _rows(names: Sequence[str], peers: Sequence[str] | None) -> list[Row]:
-    """The rows of these names, all if there are none."""
+    """Return the rows of these names, or all rows if no name is given."""
     if peers == ["none"]:
         peers = []
     if unknown := sorted(set(peers or []) - set(PEERS)):
@@ -96,7 +96,7 @@ def _rows(names: Sequence[str], peers: Sequence[str] | None) -> list[Row]:
 
 @contextmanager
 def _progress(console: Console, total: int) -> Iterator[tuple[Tell, Callable[[], None]]]:
-    """A bar in a terminal, and one line for each run elsewhere."""
+    """Show a progress bar in a terminal, and one line for each run elsewhere."""
     if not console.is_terminal:
         yield lambda text: print(text, flush=True), lambda: None
         return

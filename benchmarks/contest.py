@@ -1,4 +1,4 @@
-"""What a row of the benchmarks is made of: contestants, and what of them is compared with what."""
+"""The parts of a row of the benchmarks: its contestants, and the lines that compare their figures."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ PROGRAMS = Path(__file__).parent / "programs"
 OURS = "jqueue"
 FIRST_RELEASE = "jqueue 1.0.0"
 SECONDS = 180
-"""How long a program may take, if its row says nothing else."""
+"""Default timeout of a program, in seconds."""
 
 Need = Literal["s3", "far s3", "redis", "postgres"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A program, where it runs, and what it is told.
+    """A program with its environment and arguments.
 
     Attributes:
         name: as the table shows it; unique within its row.
         environment: the name of its environment.
         program: the file.
-        arguments: what it is told, besides the folder and the server.
+        arguments: its arguments, besides the folder and the server.
         needs: the server that it needs.
-        note: what has to be known to understand its figures.
-        is_peer: whether it is another project.
+        note: a remark that its figures cannot be understood without.
+        is_peer: True if it is another project.
         timeout: seconds after which it has failed.
     """
 
@@ -56,11 +56,11 @@ class Line:
     """A line of the table.
 
     Attributes:
-        what: what is compared.
+        what: description of the comparison.
         ours: our figure.
-        theirs: what it is compared with; None if it stands for itself.
-        target: what the ratio is to be, or our figure if it stands for itself.
-        is_control: theirs is shown beside ours, and the target is for ours and not for the ratio.
+        theirs: the figure to compare ours with; None if ours stands alone.
+        target: the target for the ratio, or for our figure if it stands alone or `is_control` is set.
+        is_control: True if theirs is only shown beside ours: the target is for our figure, not for the ratio.
     """
 
     what: str
@@ -71,20 +71,20 @@ class Line:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether the target is for the ratio."""
+        """True if the target is for the ratio."""
         return self.theirs is not None and not self.is_control
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Contestants that run one after the other, again and again, and the lines that come out of it.
+    """Contestants that run in turn, several times, and the lines that compare their figures.
 
     Attributes:
-        name: what picks it, with others of the same name.
-        title: what it is; unique.
-        contestants: who takes part.
-        lines: what is compared.
-        most_runs: runs at the most, where one takes long or says enough.
+        name: selects the row on the command line; several rows may share it.
+        title: description of the row; unique.
+        contestants: the programs that take part.
+        lines: the comparisons.
+        most_runs: maximum number of runs, for a row whose run takes long or is enough on its own.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Row:
 
 
 def ours(program: str, arguments: Mapping[str, Any], *, name: str = OURS, **more: Any) -> Contestant:
-    """This project, as one of our programs runs it."""
+    """This project, run by one of our programs."""
     return Contestant(name, "jqueue", PROGRAMS / f"{program}.py", arguments, **more)
 
 
@@ -105,10 +105,10 @@ def first_release(program: str, arguments: Mapping[str, Any], **more: Any) -> Co
 
 
 def against(figure: str, other: str, target: Target | None, what: str) -> Line:
-    """One figure of ours against the same figure of another."""
+    """Compare one of our figures with the same figure of another contestant."""
     return Line(what, Measure(OURS, figure), Measure(other, figure), target)
 
 
 def alone(figure: str, target: Target | None, what: str, contestant: str = OURS) -> Line:
-    """One figure of ours, for itself."""
+    """Show one of our figures without a comparison."""
     return Line(what, Measure(contestant, figure), None, target)

@@ -1,7 +1,7 @@
-"""An environment of its own for every contestant, so that nobody runs with another's versions.
+"""A separate environment for every contestant, so that none runs with the versions of another.
 
-They are built on first use from `requirements/<name>.txt` in `.venv-bench/<name>`, all with the same interpreter, and
-kept until the requirements change.
+Environments are built on first use from `requirements/<name>.txt` in `.venv-bench/<name>`, all with the same
+interpreter, and kept until the requirements change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.machine import ROOT
 HOME = ROOT / ".venv-bench"
 REQUIREMENTS = ROOT / "benchmarks" / "requirements"
 VERSION = "3.12"
-"""jqueue 1.0.0 and vsqs ask for it; so all use it, if it is there."""
+"""jqueue 1.0.0 and vsqs require it, so all contestants use it if it is installed."""
 
 INSTALL_SECONDS = 600
 STAMP = ".installed"
@@ -38,17 +38,17 @@ print(json.dumps(found))
 
 
 class EnvironmentUnavailableError(Exception):
-    """An environment cannot be built; the message says why."""
+    """Raised if an environment cannot be built; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A place where a contestant is installed.
+    """A virtual environment in which a contestant is installed.
 
     Attributes:
-        name: of the environment, and of the file of its requirements.
-        python: the interpreter in it.
-        versions: of its direct requirements, and of Python.
+        name: name of the environment and of its requirements file.
+        python: its interpreter.
+        versions: versions of Python and of its direct requirements.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Environment:
 
 
 def environment(name: str) -> Environment:
-    """The environment of this name, built if need be.
+    """Return the environment of this name, and build it first if necessary.
 
     Raises:
         EnvironmentUnavailableError: it cannot be built.
@@ -79,14 +79,14 @@ def environment(name: str) -> Environment:
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables of this process, without those that would lead an interpreter to another's modules."""
+    """Return the variables of this process, except those that configure Python or a virtual environment."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "PYTHONHASHSEED": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @cache
 def interpreter() -> str:
-    """The interpreter of all environments: `VERSION` if there is one, or else the one that runs now."""
+    """Return the interpreter of all environments: one of `VERSION` if installed, otherwise the running interpreter."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     candidates = [
         shutil.which(f"python{VERSION}"),
@@ -94,14 +94,14 @@ def interpreter() -> str:
     ]
     probe = f"import ensurepip, sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{VERSION}')"
     for candidate in candidates:
-        # A command on the PATH proves nothing: pyenv leaves one for each version that it has, active or not.
+        # A command on the PATH proves nothing: pyenv puts one there for each installed version, active or not.
         if candidate and _succeeds(candidate, "-c", probe):
             return candidate
     return sys.executable
 
 
 def direct_requirements(requirements: Path) -> list[str]:
-    """The names that a file of requirements asks for; the project itself is `jqueue`."""
+    """Return the package names in a requirements file; the project itself is `jqueue`."""
     names = []
     for line in requirements.read_text(encoding="utf-8").splitlines():
         text = line.partition("#")[0].strip()
@@ -134,7 +134,7 @@ def _build(folder: Path, requirements: Path) -> None:
 
 
 def _fingerprint(requirements: Path) -> str:
-    """What the environment was built from; ours depends on the project's own requirements, too."""
+    """Return a hash of the inputs of the environment; for ours, they include the project's own requirements."""
     digest = hashlib.sha256(interpreter().encode() + requirements.read_bytes())
     if requirements.stem == "jqueue":
         digest.update((ROOT / "pyproject.toml").read_bytes())
@@ -158,7 +158,7 @@ def _succeeds(*command: str) -> bool:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Only one process builds an environment at a time."""
+    """Hold a lock, so that only one process builds an environment at a time."""
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What is made of the figures of several runs: medians, the ratio of two contestants, and whether a target is met."""
+"""Statistics over several runs: medians, the ratio of two contestants, and the check of a target."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure or a ratio is to be.
+    """Target for a figure or a ratio.
 
     Attributes:
         comparison: one of `COMPARISONS`.
-        value: what it is compared with.
+        value: the bound of the comparison.
     """
 
     comparison: str
@@ -26,7 +26,7 @@ class Target:
         return f"{self.comparison} {self.value:,g}"
 
     def is_met_by(self, value: float) -> bool:
-        """Whether this value is as it is to be."""
+        """True if this value meets the target."""
         return COMPARISONS[self.comparison](value, self.value)
 
 
@@ -46,7 +46,7 @@ class Ratio:
 
 
 def medians(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each figure over the runs that have it."""
+    """Return the median of each figure over the runs that have it."""
     found: dict[str, list[float]] = {}
     for run in runs:
         for name, value in run.items():
@@ -55,10 +55,10 @@ def medians(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def ratio_of(ours: Sequence[float | None], theirs: Sequence[float | None]) -> Ratio | None:
-    """The ratio of two contestants, of which run 1 is the partner of run 1, and so on; None is a run that failed.
+    """Return the ratio of two contestants, whose runs are paired by number; None stands for a failed run.
 
     Returns:
-        None if a contestant has no figure at all, or theirs is zero.
+        The ratio, or None if a contestant has no figure at all or theirs is zero.
     """
     our_values = [value for value in ours if value is not None]
     their_values = [value for value in theirs if value is not None]
@@ -70,7 +70,7 @@ def ratio_of(ours: Sequence[float | None], theirs: Sequence[float | None]) -> Ra
 
 
 def number(value: float | None) -> str:
-    """A figure, with as many digits as mean something."""
+    """Format a figure: three significant digits below 100, a whole number from 100 on."""
     if value is None:
         return "-"
     if value and abs(value) < 100:

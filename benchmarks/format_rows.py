@@ -1,4 +1,4 @@
-"""The rows of the formats of older queues, each against its original: `make bench ROWS=formats`; docs/formats.md."""
+"""Rows that compare our formats of older queues with the originals: `make bench ROWS=formats`; docs/formats.md."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _PROGRAMS = Path(__file__).parent / "peers"
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """An older queue, and its format as ours.
+    """An older queue, and our queue in the same format.
 
     Attributes:
         name: as the table shows it.
-        environment: where it is installed.
+        environment: the name of the environment in which it is installed.
         program: the file that runs it.
-        url: of the same format; {folder} stands for the folder.
-        note: what it does not do.
-        jobs: how many.
-        syncs: whether it flushes what it writes to the disk.
-        headers: whether each job has one.
+        url: URL of our queue in the same format; {folder} stands for the folder.
+        note: guarantees or features that it lacks.
+        jobs: number of jobs.
+        syncs: True if it flushes its writes to the disk.
+        headers: True if each job has a header.
     """
 
     name: str
@@ -72,7 +72,7 @@ ORIGINALS = (
 
 
 def format_rows() -> list[Row]:
-    """Each original on its own format, against ours there: what both do without fsync, and what both do with it.
+    """Compare each original with our queue in its format: both without fsync, and both with it.
 
     Ours has many calls in flight in one row, and one call at a time in another, as the originals always have.
     """

@@ -1,7 +1,7 @@
-"""A store far away: a proxy in a process of its own that passes bytes on after a while, in order, and as many as come.
+"""A simulated distant store: a proxy process that forwards bytes in order after a delay, without a bandwidth limit.
 
 `with LatencyProxy("127.0.0.1", 8333) as proxy:` adds 25 ms each way to whatever goes through `proxy.port`. Opening a
-connection costs nothing more here, as it would over a real distance: who opens many is treated kindly.
+connection costs no extra round trip, as it would over a real distance: a client that opens many has an advantage.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PATIENCE = 5.0
 
 
 class LatencyProxy:
-    """The child process. It ends with the block, and with this process however that ends.
+    """The child process. It ends with the block, or when this process ends for any reason.
 
     Args:
-        host: where the server is.
-        port: its port.
-        delay: seconds that bytes take, each way.
+        host: host of the server.
+        port: port of the server.
+        delay: seconds by which bytes are delayed, each way.
     """
 
     port: int
@@ -57,7 +57,7 @@ class LatencyProxy:
 
 
 class Way(asyncio.Protocol):
-    """One end of a connection: what comes in here goes out at the other end, `delay` seconds later."""
+    """One end of a connection: bytes received here are sent at the other end, `delay` seconds later."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
@@ -70,7 +70,7 @@ class Way(asyncio.Protocol):
         self._has_ended = False
 
     def join(self, other: Way) -> None:
-        """Make the other one the place where everything goes."""
+        """Send everything received here to the other end."""
         self._other = other
         self._arm()
 
@@ -80,7 +80,7 @@ class Way(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Note what came, and when it is to leave."""
+        """Queue the bytes with the time at which to forward them."""
         self._hold(data)
 
     def eof_received(self) -> bool:
@@ -90,7 +90,7 @@ class Way(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Close the other side, after what is still on its way to it."""
+        """Close the other side after the bytes still queued for it."""
         self._hold(None)
 
     def _hold(self, data: bytes | None) -> None:
@@ -98,7 +98,7 @@ class Way(asyncio.Protocol):
         self._arm()
 
     def _arm(self) -> None:
-        """One timer for all that waits: the order is that of arrival, whatever the timers' precision."""
+        """Use one timer for all queued bytes: they keep the order of arrival, whatever the precision of timers."""
         if self._timer is None and self._pending and self._other is not None:
             self._timer = asyncio.get_running_loop().call_at(self._pending[0][0], self._deliver)
 
@@ -149,7 +149,7 @@ async def serve(host: str, port: int, delay: float) -> asyncio.Server:
 async def _main(host: str, port: str, delay: str) -> None:
     server = await serve(host, int(port), float(delay))
     print(server.sockets[0].getsockname()[1], flush=True)
-    # Standard input ends with the process that needs this one.
+    # Standard input is closed when the parent process ends.
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     server.close()
 

@@ -1,4 +1,4 @@
-"""Where the project is, where benchmarks may write, and what machine this is: figures mean nothing without it."""
+"""Folders of the project and of the benchmarks, and a description of the machine, which readers of the figures need."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "benchmarks" / ".work"
-"""Where queues are while they are measured: on the project's own disk, because flushing to it counts."""
+"""Folder of the measured queues: on the project's own disk, because flushing to the disk is part of the measurement."""
 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """An empty folder on the project's disk, for as long as the block lasts."""
+    """Create an empty folder on the project's disk, and remove it after the block."""
     WORK.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=WORK, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def describe() -> dict[str, str | int]:
-    """The machine, in words."""
+    """Describe the machine."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "processor": _processor(),
@@ -36,7 +36,7 @@ def describe() -> dict[str, str | int]:
 
 
 def commit() -> str:
-    """The commit of this clone, with a mark if it was changed since; "unknown" where there is no git."""
+    """Return the commit of this clone, marked if files were changed since; "unknown" without git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
@@ -46,7 +46,7 @@ def commit() -> str:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that a folder is on, as Linux tells it."""
+    """Return the type of the file system that holds a folder, as reported by Linux."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:

@@ -10,13 +10,13 @@ from benchmarks.figures import number
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 DRAWN = "growth"
-"""The row that is a picture, and not part of the table."""
+"""The row that is drawn as a picture and left out of the table."""
 
 HEADINGS = ("what", "ours", "theirs", "ratio", "target", "met")
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The table of a run, as `make bench` wrote it."""
+    """Return the table of a run, from the results written by `make bench`."""
     machine, lines = found["machine"], []
     described = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
     lines += [f"{found['runs']} runs on {found['date'][:10]}: {described}.", ""]
@@ -31,7 +31,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def put(results: Path, page: Path) -> None:
-    """Write the table into the page, in the place of the one that is there.
+    """Replace the table in the page.
 
     Raises:
         ValueError: the page has no place for it.
@@ -46,7 +46,7 @@ def put(results: Path, page: Path) -> None:
 
 
 def _measured_apart(row: dict[str, Any]) -> str:
-    """What is to be said of a row that was put in from another run."""
+    """Return a note on the runs and date of a row taken from another run, or "" for other rows."""
     measured = row.get("measured")
     return f" ({measured['runs']} runs on {measured['date'][:10]})" if measured else ""
 

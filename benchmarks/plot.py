@@ -1,4 +1,4 @@
-"""Draws what [growth] measured: operations per second over the depth of the queue, for each size of payload."""
+"""Draws the figures of [growth]: operations per second over the depth of the queue, for each size of payload."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PANELS = {"memory": "in memory", "file": "in a file"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """What was measured at one depth.
+    """The figures at one depth.
 
     Attributes:
-        depth: jobs that stand in the queue.
-        operations: each second.
-        limit: operations that bare writes would allow, if each carried every call in flight; None in memory.
+        depth: number of jobs that stay in the queue.
+        operations: operations per second.
+        limit: operations per second that bare writes would allow if each carried every call in flight; None in memory.
     """
 
     depth: int
@@ -28,7 +28,7 @@ class Point:
 
 
 def points_of(document: dict[str, Any]) -> dict[str, dict[int, list[Point]]]:
-    """The points of [growth] in a JSON file of results, by storage and size of payload, in the order of the depth."""
+    """Return the points of [growth] in a JSON file of results, by storage and size of payload, in order of depth."""
     found: dict[str, dict[int, list[Point]]] = {}
     for row in document["rows"]:
         if row["name"] != "growth":

@@ -1,4 +1,4 @@
-"""A Postgres of our own for the peers that need one, as it comes: each commit is synced to the disk.
+"""A Postgres server for the peers that need one, with its default settings: each commit is synced to the disk.
 
 Postgres refuses to run as root. Then it runs as the user `postgres`, or else `nobody`, in a folder that is theirs.
 """
@@ -28,13 +28,13 @@ WORK = Path(__file__).parent / ".work"
 """On the project's disk, because fsync counts."""
 
 PACKAGED = Path("/usr/lib/postgresql")
-"""Where Debian and Ubuntu keep the programs of each version, off the PATH."""
+"""Folder in which Debian and Ubuntu keep the programs of each version, off the PATH."""
 
 PREPARING_SECONDS = 120
 STARTING_SECONDS = 60
 STOPPING_SECONDS = 20
 ATTEMPTS = 3
-"""A free port may be taken by another before the server has it."""
+"""Number of attempts to start: another process may take a free port before the server does."""
 
 LISTENS = "database system is ready to accept connections"
 BECOME = (
@@ -96,7 +96,7 @@ def _version(programs: Path) -> list[int]:
 
 
 def _account() -> Account | None:
-    """Whom to become; nobody else unless this is root."""
+    """Return the account to run the server as if this process is root, otherwise None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -108,7 +108,7 @@ def _account() -> Account | None:
 
 @contextmanager
 def _folder(account: Account | None) -> Iterator[Path]:
-    """A folder of that user, on the project's disk if the user can get there, or else where temporary files go."""
+    """Create a folder of that user: on the project's disk if the user can reach it, otherwise among temporary files."""
     WORK.mkdir(exist_ok=True)
     parent = WORK if account is None or _is_open_to_all(WORK) else Path(tempfile.gettempdir())
     with tempfile.TemporaryDirectory(prefix="postgres-", dir=parent, ignore_cleanup_errors=True) as name:
@@ -176,7 +176,7 @@ def _start_once(postgres: Path, data: Path, account: Account | None) -> tuple[Ch
 
 
 def _stop(child: Child) -> None:
-    """Without waiting for those who are still connected."""
+    """Stop the server without waiting for clients that are still connected."""
     try:
         os.kill(child.pid, signal.SIGINT)
         with suppress(Unavailable):

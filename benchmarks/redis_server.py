@@ -1,4 +1,4 @@
-"""A Redis of our own for the peers that need one.
+"""A Redis server for the peers that need one.
 
 It keeps nothing on disk, neither snapshots nor a log: fast, and all is lost when it ends. That is how task queues on
 Redis are mostly run, and it has to be said beside their figures.
@@ -18,7 +18,7 @@ __all__ = ["Unavailable", "redis_server"]
 
 STARTING_SECONDS = 30
 ATTEMPTS = 3
-"""A free port may be taken by another before the server has it."""
+"""Number of attempts to start: another process may take a free port before the server does."""
 
 LISTENS = "Ready to accept connections"
 
@@ -62,7 +62,7 @@ def _start_once(program: str) -> tuple[Child, int]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What is left of a run of the benchmarks: a table in the terminal, and one JSON file that holds it all."""
+"""Results of a run of the benchmarks: a table in the terminal, and one JSON file with everything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table_of(results: Iterable[RowResult]) -> Table:
 
 
 def cells_of(outcome: Outcome, records: dict[str, Record]) -> list[str]:
-    """The cells of a line but for the last: what, ours, theirs, ratio and target."""
+    """Return the cells of a line except the last: what, ours, theirs, ratio and target."""
     line = outcome.line
     return [
         _what(line, records),
@@ -59,7 +59,7 @@ def ratio_text(outcome: Outcome) -> str:
 def document(
     results: Sequence[RowResult], machine: dict[str, Any], commit: str, runs: int, when: datetime | None = None
 ) -> dict[str, Any]:
-    """All that there is to know of a run of the benchmarks, as JSON."""
+    """Return all results of a run of the benchmarks, as JSON."""
     versions = {
         record.contestant.environment: record.versions
         for result in results

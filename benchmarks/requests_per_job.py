@@ -1,4 +1,4 @@
-"""How many requests jobs cost: `python benchmarks/requests_per_job.py`.
+"""Number of requests that jobs cost: `python benchmarks/requests_per_job.py`.
 
 Stores charge by the request. This counts those of 1,000 jobs, enqueued one by one and then claimed and acked one by
 one, with so many calls in flight, on a store that takes 50 ms for each request: in virtual time, so that the counts
@@ -18,7 +18,7 @@ KINDS = (DirectQueue, BrokerQueue)
 
 
 async def count(kind: type[DirectQueue] | type[BrokerQueue], in_flight: int) -> tuple[int, int]:
-    """The writes and reads that all jobs together take."""
+    """Return the number of writes and of reads for all jobs together."""
     clock = VirtualClock()
     storage = FaultyStorage(InMemoryStorage(clock=clock), latency=LATENCY)
     async with kind(storage, clock=clock, deadline=3600) as queue:

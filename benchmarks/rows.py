@@ -1,4 +1,4 @@
-"""Every row of the benchmarks: what is measured, against whom, and what is to come out of it."""
+"""Every row of the benchmarks: its measurement, its contestants and its targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.spark_rows import pipeline_row
 PAYLOAD = 64
 NO_FLUSH = "no fsync"
 DEPTHS = {0: 5, 1_000: 12, 10_000: 50}
-"""How many jobs stand in the queue, and how many times as fast as the first release ours is to be."""
+"""Numbers of standing jobs, each with the target speed of ours as a multiple of the first release's."""
 
 GROWTH = {64: 100_000, 1_024: 10_000, 16_384: 1_000}
 """Sizes of payloads, and the depth up to which their queue fits the limit of 64 MiB."""
@@ -42,7 +42,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
     """Every row, in the order of the table.
 
     Args:
-        peers: the names of those that take part; None for all.
+        peers: the names of the peers that take part; None for all.
     """
     chosen = [peer for name, peer in PEERS.items() if peers is None or name in peers]
     return [
@@ -83,7 +83,7 @@ def depth_rows() -> list[Row]:
 
 
 def depth_arguments(storage: str, depth: int, in_flight: int = 200, seconds: float = 2.0) -> dict[str, Any]:
-    """What the program of [depth] is told."""
+    """Return the arguments of the program of [depth]."""
     return {
         "storage": storage,
         "depth": depth,
@@ -111,7 +111,7 @@ def file_row(peers: Sequence[Peer]) -> Row:
 
 
 def commits_rows() -> list[Row]:
-    """How much of what the disk allows the queue makes of it."""
+    """Commits per second of the queue, as a share of bare writes to the disk."""
     lines = (
         Line(
             "commits/s, against bare writes, fsyncs and renames of the same bytes",
@@ -153,7 +153,7 @@ def seaweedfs_row(peers: Sequence[Peer]) -> Row:
 
 
 def worker_row(peers: Sequence[Peer]) -> Row:
-    """Jobs that do nothing, from the first enqueue to the last ack, by the workers of those that have one."""
+    """Jobs that do nothing, from the first enqueue to the last ack, run by our worker and the workers of peers."""
     given = {"jobs": 5_000, "warm_jobs": 500, "in_flight": 100, "payload_bytes": PAYLOAD}
     on_s3 = f"{OURS} on SeaweedFS"
     phases = {
@@ -204,7 +204,7 @@ def latency_rows() -> list[Row]:
 
 
 def idle_rows() -> list[Row]:
-    """How soon a job starts in an idle queue, 50 ms away."""
+    """Time to the start of a job in an idle queue, 50 ms away."""
     common = {"storage": "s3", "samples": 20}
     same = {**common, "other_process": False, "poll_interval": 1.0}
     other = {**common, "other_process": True, "poll_interval": POLL}
@@ -277,7 +277,7 @@ DEFENDED = {
 
 
 def pacing_row() -> Row:
-    """What each constant of the pacing is good for, in virtual time."""
+    """The benefit of each constant of the pacing, in virtual time."""
     trials = [[constant, neutral, *told] for (constant, neutral), told in DEFENDED.items()]
     return Row(
         "pacing",
@@ -292,7 +292,7 @@ def pacing_row() -> Row:
 
 
 def stalls_row() -> Row:
-    """How long the event loop stands still."""
+    """Delays of the event loop."""
     given = {"depth": 10_000, "in_flight": 200, "seconds": 5.0, "payload_bytes": PAYLOAD, "repeats": 10}
     phases = {
         "work": "200 in flight",
@@ -359,7 +359,7 @@ def memory_row() -> Row:
 
 
 def growth_rows() -> list[Row]:
-    """How operations become slower as the queue grows; `plot` draws it."""
+    """Operations per second as the queue grows; `plot` draws them."""
     return [
         Row(
             "growth",

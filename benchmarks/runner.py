@@ -1,4 +1,4 @@
-"""Runs the rows: every contestant once, then every one again, so that noise hits all alike."""
+"""Runs the rows: every contestant once, then every contestant again, so that noise affects all alike."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from benchmarks.machine import work_folder
 from benchmarks.servers import Access, ServerMissingError, Servers
 
 SAID = 2_000
-"""How much of what a program said at its end is kept when it failed."""
+"""Maximum number of characters of a failed program's output in an error."""
 
 
 class ProgramFailedError(Exception):
-    """A program did not do what it should; the message says what it said."""
+    """Raised if a program failed; the message includes its output."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What became of a contestant.
+    """The runs of a contestant.
 
     Attributes:
-        contestant: who it is.
-        runs: the figures of each run; None for one that failed.
+        contestant: the contestant.
+        runs: the figures of each run; None for a failed run.
         errors: what went wrong, one text for each failed run.
-        absent: why it could not take part at all; empty if it could.
-        versions: of what it ran with.
+        absent: reason why it could not take part at all; empty if it could.
+        versions: versions of the packages that it ran with.
     """
 
     contestant: Contestant
@@ -55,7 +55,7 @@ class Record:
 
     @property
     def trouble(self) -> str:
-        """Why there are no figures; empty if there are some."""
+        """The reason why there are no figures; empty if there are some."""
         if any(run is not None for run in self.runs):
             return ""
         return self.absent or (in_short(self.errors[-1]) if self.errors else "did not run")
@@ -63,15 +63,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came out of a line of the table.
+    """Result of a line of the table.
 
     Attributes:
-        line: what was compared.
+        line: the comparison.
         ours: our median; None without one.
         theirs: the other median; None without one.
-        ratio: of the two; None without both.
-        met: whether the target is met; None if there is none, or nothing to compare it with.
-        reason: why something is missing; empty if nothing is.
+        ratio: the ratio of the two; None without both.
+        met: True if the target is met; None if there is no target, or no value to compare with it.
+        reason: reason why a figure is missing; empty if none is.
     """
 
     line: Line
@@ -84,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """All that came out of a row."""
+    """Results of a row."""
 
     row: Row
     records: dict[str, Record]
@@ -98,14 +98,14 @@ Find = Callable[[str], Environment]
 def run_row(
     row: Row, runs: int, tell: Tell, advance: Callable[[], None] = lambda: None, find: Find = environment
 ) -> RowResult:
-    """Run every contestant of a row so many times, in turn.
+    """Run every contestant of a row several times, in turn.
 
     Args:
-        row: who runs, and what is compared.
-        runs: how many times each.
-        tell: is told, in a line, what happened.
-        advance: is called after each of `contestants * runs_of(row, runs)` runs.
-        find: gives the environment of this name, or raises EnvironmentUnavailableError.
+        row: the contestants and comparisons.
+        runs: number of runs of each contestant.
+        tell: called with one line of text for each event.
+        advance: called after each of `contestants * runs_of(row, runs)` runs.
+        find: returns the environment of a name, or raises EnvironmentUnavailableError.
     """
     records = {contestant.name: Record(contestant) for contestant in row.contestants}
     places = {name: _prepared(record, find, tell) for name, record in records.items()}
@@ -121,7 +121,7 @@ def run_row(
 
 
 def runs_of(row: Row, runs: int) -> int:
-    """How many times each contestant of a row runs."""
+    """Return the number of runs of each contestant of a row."""
     return runs if row.most_runs is None else min(runs, row.most_runs)
 
 
@@ -131,7 +131,7 @@ def run_program(contestant: Contestant, python: os.PathLike[str] | str, access: 
     Raises:
         ProgramFailedError: it failed, took too long, or printed no result.
     """
-    os.sync()  # what others left to the disk is not to be paid for by this one
+    os.sync()  # flush the writes of earlier programs, so that they do not slow this one
     with work_folder() as folder:
         given = {**contestant.arguments, **access.arguments, "folder": str(folder)}
         process = subprocess.Popen(
@@ -156,7 +156,7 @@ def run_program(contestant: Contestant, python: os.PathLike[str] | str, access: 
 
 
 def parse_result(output: str) -> dict[str, float]:
-    """The figures in the last line that a program printed.
+    """Return the figures in the last line that a program printed.
 
     Raises:
         ProgramFailedError: there are none.
@@ -175,14 +175,14 @@ def parse_result(output: str) -> dict[str, float]:
 
 
 def in_short(error: str) -> str:
-    """The first words of an error and its last line, which is the one that says what went wrong."""
+    """Return the first words of an error and its last line, which names the cause."""
     first, _, rest = error.partition("\n")
     last = rest.strip().rpartition("\n")[2].strip()
     return f"{first.partition(': ')[0]}: {last}" if last else first
 
 
 def outcome_of(line: Line, records: dict[str, Record]) -> Outcome:
-    """What comes out of a line, from the runs of the contestants."""
+    """Return the result of a line, from the runs of the contestants."""
     ours = _median(line.ours.contestant, line.ours.figure, records)
     reasons = [_missing(line.ours.contestant, line.ours.figure, records)]
     theirs, ratio = None, None

@@ -16,16 +16,16 @@ from benchmarks.latency_proxy import LatencyProxy
 
 
 class ServerMissingError(Exception):
-    """A server cannot be had here; the message says why."""
+    """Raised if a server is not available here; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a program reaches a server.
+    """Access of a program to a server.
 
     Attributes:
-        arguments: what it is told.
-        environment: what it finds in its environment.
+        arguments: arguments of the program.
+        environment: environment variables of the program.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Access:
 
 
 class Servers:
-    """The servers of a row, as a block. Leaving it stops them, the last one first."""
+    """The servers of a row, as a context manager. Leaving it stops them, the last one first."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -49,10 +49,10 @@ class Servers:
         self._stack.__exit__(kind, error, traceback)
 
     def access(self, need: Need | None) -> Access:
-        """How to reach a server, started if need be; for every call there is a new key in an object store.
+        """Return the access to a server, and start it if necessary. Each call gets a new key in an object store.
 
         Raises:
-            ServerMissingError: it cannot be had.
+            ServerMissingError: the server is not available.
         """
         if need is None:
             return Access()

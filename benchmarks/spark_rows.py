@@ -11,10 +11,10 @@ BATCH = 10_000
 STANDING = 10_000
 WRITERS = 3
 ROUNDS = 3
-"""So often is each part done before it is measured: Java compiles what is done often."""
+"""Number of unmeasured rounds of each part first: Java compiles code that runs often."""
 
 DEADLINE = 30
-"""Seconds that the commit of a bulk enqueue may take, if nobody says otherwise."""
+"""Default deadline of the commit of a bulk enqueue, in seconds."""
 
 
 def pipeline_row() -> Row:

@@ -1,12 +1,12 @@
 """Other queues, and the programs that run the workload of the rows `file` and `worker` on each of them.
 
-The workload of `file`: so many jobs of 64 bytes are enqueued one by one, with one call for each, and when all are in,
+The workload of `file`: `jobs` jobs of 64 bytes are enqueued one by one, with one call for each, and when all are in,
 all are claimed and acked one by one. An asynchronous peer has `in_flight` tasks; another has one caller or several
 threads, whichever was faster (`"threads": 4` tries something else). Each program checks that it saw every job exactly
 once and left the queue empty, and fails if not. Only pailq may see a job again, which happens in nearly every run: it
 tells how often.
 
-The workload of `worker` is for those that have a worker to compare with ours: the jobs are enqueued in the same way,
+The workload of `worker` is for peers with a worker to compare with ours: the jobs are enqueued in the same way,
 and then run by the worker of the peer, up to `in_flight` at a time, with a handler that does nothing but note which job
 it saw. Three programs run their worker in both rows, as it is their only way to claim; SAQ has a program for it.
 
@@ -15,7 +15,7 @@ A program takes one JSON object: `jobs`, `payload_bytes`, `in_flight`, `folder` 
 - redis, postgres: `url`;
 - s3: `url` (of the endpoint), `access_key`, `secret_key`, `region`. It makes a bucket of its own, and removes it.
 
-A program of a worker also takes `warm_jobs`: so many go through a queue of their own first, and are not measured.
+A program of a worker also takes `warm_jobs`, the number of unmeasured jobs that go through a separate queue first.
 
 It prints `enqueue_per_second`, `work_per_second` and `jobs_per_second` (over both phases); pailq also `twice`.
 
@@ -42,12 +42,12 @@ class Peer:
     """Another queue.
 
     Attributes:
-        name: of the peer and of its environment.
+        name: name of the peer and of its environment.
         program: the file that runs it.
-        requirements: what its environment holds, pinned.
+        requirements: the pinned requirements of its environment.
         needs: the server that it runs on, if any.
-        jobs: how many are enough for a figure.
-        note: what a reader has to know beside its figures.
+        jobs: number of jobs that is enough for a figure.
+        note: a remark that readers need beside its figures.
     """
 
     name: str
@@ -67,9 +67,9 @@ class PeerWorker:
     """The worker of another queue.
 
     Attributes:
-        program: the file that enqueues and then runs it.
-        note: what a reader has to know beside its figures.
-        settings: what its program is told besides the workload: what made it fastest.
+        program: the file that enqueues the jobs and then runs the worker.
+        note: a remark that readers need beside its figures.
+        settings: arguments of its program besides the workload: the fastest that we found.
     """
 
     program: Path
@@ -116,4 +116,4 @@ WORKERS: dict[str, PeerWorker] = {
         PEERS["pgqueuer"].program, "Postgres with fsync; claims and acks in batches of 50", {"poll_seconds": 0.001}
     ),
 }
-"""By the name of the peer."""
+"""Workers of peers, by the name of the peer."""

@@ -1,4 +1,4 @@
-"""dirq: `Queue`, a folder with a folder for each job, here with a header. Never fsync; whoever adds a job can."""
+"""dirq: `Queue`, a folder with a folder for each job, here with a header. It never calls fsync; the producer can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dirq: `QueueSimple`, a folder with a file for each job. It never calls fsync; whoever adds a job can."""
+"""dirq: `QueueSimple`, a folder with a file for each job. It never calls fsync; the producer can."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def enqueue(folder: str, payloads: list[str], durable: bool) -> None:
 
 
 def work(folder: str) -> list[str]:
-    """Claim and ack all that is there, and return what was in it."""
+    """Claim and ack all jobs, and return their payloads."""
     queue = QueueSimple(folder)
     seen = []
     for name in queue:

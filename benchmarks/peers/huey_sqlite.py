@@ -1,6 +1,6 @@
 """huey: `SqliteHuey`, with a write-ahead log that is synced at each commit, as SQLite does by itself.
 
-It knows no claim and no ack: a job is deleted when it is taken. So what its worker does with each job is timed: take it
+It has no claims and no acks: a job is deleted when it is taken. The benchmark times the work of its worker: take a job
 and execute it, in this process.
 """
 

@@ -20,7 +20,7 @@ def enqueue(queue: LiteQueue, payloads: list[str]) -> None:
 
 
 def work(queue: LiteQueue) -> list[str]:
-    """Claim and ack until nothing is left, and return what was in it."""
+    """Claim and ack until the queue is empty, and return the payloads."""
     seen = []
     while (job := queue.pop()) is not None:
         seen.append(job.data)

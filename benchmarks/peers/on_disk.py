@@ -1,4 +1,4 @@
-"""What a program that uses an older queue does itself, if its jobs are to outlive a failure of the power."""
+"""Syncs that a program on an older queue must do itself for its jobs to survive a power failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def sync(*paths: str | os.PathLike[str]) -> None:
-    """See to it that files, or the names in folders, are on the disk."""
+    """Flush files, or the names in folders, to the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -31,7 +31,7 @@ def enqueue(queue: Pail, payloads: list[str]) -> None:
 
 
 def work(queue: Pail, jobs: int, finished: set[str]) -> list[str]:
-    """Claim and ack until all are done, and return what was in it."""
+    """Claim and ack until all jobs are done, and return their payloads."""
     seen = []
     while len(finished) < jobs:
         job = queue.claim()
@@ -43,7 +43,7 @@ def work(queue: Pail, jobs: int, finished: set[str]) -> list[str]:
 
 
 def connect(arguments: dict[str, Any], threads: int) -> Any:
-    """A client with a connection for each thread; by itself it has ten."""
+    """Return a client with a connection for each thread; the default is ten."""
     return boto3.client(
         "s3",
         endpoint_url=arguments["url"],

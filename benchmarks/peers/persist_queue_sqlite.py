@@ -21,7 +21,7 @@ def enqueue(queue: SQLiteAckQueue, payloads: list[str]) -> None:
 
 
 def work(queue: SQLiteAckQueue) -> list[str]:
-    """Claim and ack until nothing is left, and return what was in it."""
+    """Claim and ack until the queue is empty, and return the payloads."""
     seen = []
     try:
         while True:

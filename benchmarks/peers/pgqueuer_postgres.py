@@ -25,7 +25,7 @@ from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 
 CONNECTIONS = 5
-"""As its own pool has; more made it no faster."""
+"""The size of its own pool; more made it no faster."""
 
 
 async def enqueue(queries: Queries, payloads: list[str]) -> None:

@@ -1,6 +1,6 @@
 """SAQ on Redis: 100 tasks that enqueue, and then 100 that dequeue and finish, as its worker does with each job.
 
-What its worker does besides (mark a job active, look for cancelled ones) is left out, which makes it faster.
+Other work of its worker (mark a job active, look for cancelled ones) is left out, which makes it faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from saq import Queue
 from saq.job import Status
 
 PATIENCE = 10
-"""Seconds to wait for a job that has to be there."""
+"""Seconds to wait for a job that must exist."""
 
 
 async def enqueue(queue: Queue, payloads: list[str]) -> None:
@@ -27,7 +27,7 @@ async def enqueue(queue: Queue, payloads: list[str]) -> None:
 
 
 async def work(queue: Queue, tickets: Iterator[int], seen: list[str]) -> None:
-    """Claim and ack one job for each ticket, so that nobody waits for a job that does not come."""
+    """Claim and ack one job for each ticket, so that no task waits for a job that does not come."""
     for _ in tickets:
         job = await queue.dequeue(timeout=PATIENCE)
         if job is None:

@@ -1,7 +1,7 @@
 """SAQ's worker on Redis: 100 tasks that enqueue, and then its worker, which runs up to 100 jobs at a time.
 
-Unlike the program beside it, this one has all that its worker does with a job. No results are stored (`ttl=-1`), and no
-timer is put on a job (`timeout=0`); neither costs enough to be seen. It waits for jobs in Redis and
+Unlike `saq_redis.py`, this program includes all the work of SAQ's worker on a job. No results are stored (`ttl=-1`),
+and no timer is put on a job (`timeout=0`); neither costs enough to be seen. It waits for jobs in Redis and
 polls for nothing.
 """
 
@@ -17,7 +17,7 @@ from uuid import uuid4
 from saq import Queue, Worker
 
 ASK_AGAIN = 0.002
-"""Seconds between asking whether all is finished, once all has been seen."""
+"""Seconds between two checks that all jobs are finished, once all have been seen."""
 
 
 async def enqueue(queue: Queue, payloads: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""taskiq on Redis: `RedisStreamBroker`, the one that acks; 100 tasks that enqueue, and then its receiver.
+"""taskiq on Redis: `RedisStreamBroker`, its broker with acks; 100 tasks that enqueue, and then its receiver.
 
 It claims and acks only inside its receiver, which fetches up to 100 jobs at a time (or `fetch`), runs 100 and acks each
 by itself. It has no result backend, so it stores no results.
@@ -20,7 +20,7 @@ from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
 ASK_AGAIN = 0.002
-"""Seconds between asking whether all is acked, once all has been seen."""
+"""Seconds between two checks that all jobs are acked, once all have been seen."""
 
 
 async def run(arguments: dict[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""TextQueue: a file with a line for each job. It has no writer: whoever adds appends, and can call fsync. No claims."""
+"""TextQueue: a file with a line for each job. It has no writer: the producer appends, and can call fsync. No claims."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ THREADS = 2
 """Mostly faster than one; more were slower, as each call lists the folder."""
 
 VISIBILITY_TIMEOUT = 600
-"""Seconds in which a claimed job is hidden from others."""
+"""Seconds for which a claimed job is hidden from other consumers."""
 
 
 def enqueue(manager: QueueManager, payloads: list[str]) -> None:
@@ -24,7 +24,7 @@ def enqueue(manager: QueueManager, payloads: list[str]) -> None:
 
 
 def work(manager: QueueManager) -> list[str]:
-    """Claim and ack until nothing is left, and return what was in it."""
+    """Claim and ack until the queue is empty, and return the payloads."""
     queue = manager.get_queue("jobs")
     seen: list[str] = []
     while True:

@@ -1,4 +1,4 @@
-"""How much of what the disk allows the queue makes of it: commits per second, beside bare writes of the same bytes.
+"""Commits per second of the queue, beside bare writes of the same bytes to the same disk.
 
 A few workers claim a job and hand it back, again and again, so that commits follow each other and the queue stays as
 large as it is. The bare writes run in the same folder, one half before and one half after.

@@ -1,4 +1,4 @@
-"""Several brokers on one queue, each in a process of its own: what they do together, and whether each gets its turn.
+"""Several brokers on one queue, each in its own process: their total throughput, and how evenly they share it.
 
 Every worker enqueues, dequeues and acks. All processes begin at the same moment, and what they complete within the time
 counts. An error that reaches a caller is counted, and the worker goes on.
@@ -25,7 +25,7 @@ from jqueue import BrokerQueue
 
 HEAD_START = 0.5
 PAUSE = 0.01
-"""After an error, so that a queue that refuses everything is not asked all the time."""
+"""Seconds to pause after an error, so that a queue that refuses everything is not called all the time."""
 
 
 async def part(given: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(given: dict[str, Any]) -> dict[str, float]:
-    """Operations per second of all together, how far apart they are, and the errors of all."""
+    """Return the total operations per second, the most and the least of one process, and the number of errors."""
     command = [sys.executable, __file__, json.dumps({**given, "part": True})]
     pipe = subprocess.PIPE
     parts = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(given["processes"])]

@@ -1,6 +1,6 @@
-"""So many jobs through a queue in the format of an older one: all are enqueued, then all are claimed and acked.
+"""Jobs through a queue in the format of an older one: all are enqueued, then all are claimed and acked.
 
-Arguments: url, in which {folder} stands for the folder; jobs, in_flight, payload_bytes; headers, whether there is one.
+Arguments: url, in which {folder} stands for the folder; jobs, in_flight, payload_bytes; headers, true if each job has one.
 """
 
 from __future__ import annotations

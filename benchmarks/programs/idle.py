@@ -1,4 +1,4 @@
-"""How soon a job starts in an idle queue: from the call of enqueue until a waiting dequeue has returned it.
+"""Time to the start of a job in an idle queue: from the call of enqueue until a waiting dequeue has returned the job.
 
 The consumer waits in the same broker, or in a process of its own that polls. Clocks need not be compared: all processes
 of a machine share the monotonic one. Beside it stands the time of a bare conditional put to the same store.
@@ -28,12 +28,12 @@ QUIET = 0.3
 
 
 def queue_of(given: dict[str, Any], storage: Any) -> Any:
-    """A broker with the poll interval that was asked for."""
+    """Return a broker with the poll interval of the arguments."""
     return BrokerQueue(storage, poll_interval=given["poll_interval"])
 
 
 async def until_idle(given: dict[str, Any]) -> None:
-    """Wait for a moment that has nothing to do with the last poll."""
+    """Wait until the queue is idle, for a time unrelated to the last poll."""
     await asyncio.sleep(QUIET + random.random() * given["poll_interval"])
 
 

@@ -1,4 +1,4 @@
-"""How much memory a job takes that lies in a broker on a file, when nothing is going on.
+"""Memory per job of an idle broker on a file.
 
 The growth of the process over that with an empty queue, after everything that can be given back is given back; or what
 tracemalloc counts, which slows the process and adds to it, and so has a process of its own.
@@ -33,7 +33,7 @@ def traced() -> int:
 
 
 def give_back() -> None:
-    """Free what nobody uses, and return it to the system where the C library can."""
+    """Free unused memory, and return it to the system where the C library can."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

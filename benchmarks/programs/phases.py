@@ -17,7 +17,7 @@ from jqueue import BrokerQueue
 
 
 async def share_out(jobs: int, in_flight: int, step: Callable[[], Awaitable[None]]) -> float:
-    """Have so many workers do a step for each job, and return the seconds that it took."""
+    """Do a step for each job with `in_flight` workers, and return the seconds that it took."""
     left = iter(range(jobs))
 
     async def worker() -> None:

@@ -28,7 +28,7 @@ from jqueue.worker import Worker
 Seconds = TypeVar("Seconds", float, tuple[float, float])
 
 BUSY = "busy"
-"""The entrypoint of the jobs of writers that are in the way."""
+"""The entrypoint of the jobs of competing writers."""
 
 worker = Worker(concurrency=50)
 
@@ -82,7 +82,7 @@ class Pipeline:
         return seconds
 
     def commit(self, url: str, payloads: list[bytes]) -> float:
-        """Seconds of the commit alone of a bulk enqueue, called as Spark does it, when all rows are staged."""
+        """Return the seconds of the commit of a bulk enqueue, called as Spark does it, after all rows are staged."""
         schema = StructType([StructField("payload", BinaryType())])
         writer = BulkWriter({"path": url, "entrypoint": ENTRYPOINT}, schema, False)
         batch = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary())], names=["payload"])
@@ -94,7 +94,7 @@ class Pipeline:
         return time.perf_counter() - start
 
     def stream(self, url: str, count: int, batch: int) -> tuple[float, float]:
-        """Seconds in which a query takes all jobs, so many at a time: from its start to its end, and of its batches."""
+        """Return the seconds of a query that takes all jobs in batches: from start to end, and of its batches alone."""
         sizes: list[int] = []
         start = time.perf_counter()
         query = (
@@ -122,7 +122,7 @@ class Pipeline:
         return seconds
 
     def contended(self, frame: Any, standing: int, writers: int) -> float:
-        """Seconds of a bulk enqueue while others write to a queue with many jobs."""
+        """Return the seconds of a bulk enqueue while other processes write to a queue with many jobs."""
         url = self.new_queue()
         self.enqueue(url, self.rows(standing))
         with _in_the_way(url, writers):
@@ -130,7 +130,7 @@ class Pipeline:
 
 
 def measure(given: dict[str, Any]) -> dict[str, float]:
-    """Rows or jobs per second of each part, and seconds of those that have a deadline."""
+    """Return rows or jobs per second of each part, and the seconds of parts with a deadline."""
     rows, batch, jobs = given["rows"], given["batch"], given["batch_jobs"]
     spark = local_session("jqueue benchmark", "local[2]", spark_driver_memory="2g")
     spark.sparkContext.setLogLevel("ERROR")
@@ -174,7 +174,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _in_the_way(url: str, writers: int) -> Iterator[None]:
-    """So many processes that write to a queue as fast as they can, from the moment on that each has written."""
+    """Run `writers` processes that write as fast as they can; the block begins when each has written once."""
     told = [sys.executable, __file__, json.dumps({"busy": url})]
     others = [subprocess.Popen(told, stdout=subprocess.PIPE, text=True) for _ in range(writers)]
     try:

@@ -1,4 +1,4 @@
-"""What a store allows: the time of a bare conditional put, with one client and nothing else under way."""
+"""Time of a bare conditional put to a store, with one client and no other request in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PUTS = 15
 
 
 async def seconds_of_a_put(given: dict[str, Any], size: int, puts: int = PUTS) -> float:
-    """The median of so many conditional puts of this size, one after the other, each on the etag of the last."""
+    """Return the median of `puts` conditional puts of this size, one after the other, each on the etag of the last."""
     content = os.urandom(size)
     place = {"Bucket": given["bucket"], "Key": f"{given['key']}-bare"}
     taken: list[float] = []

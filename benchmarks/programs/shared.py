@@ -1,4 +1,4 @@
-"""What our programs share: their arguments, their storage, and the work of the queue that they measure.
+"""Code shared by our programs: their arguments, their storage, and the measured work of the queue.
 
 They run jqueue and its first release alike, so they use only what both have, and import nothing else of the project.
 """
@@ -19,7 +19,7 @@ from jqueue import InMemoryStorage, LocalFileSystemStorage
 
 ENTRYPOINT = "work"
 STANDING_PRIORITY = 10
-"""Standing jobs have the entrypoint of the others, and are served after them: a dequeue has to pass them by."""
+"""Priority of standing jobs: they share the entrypoint of other jobs and come last, so a dequeue passes them."""
 
 SETTING_UP_SECONDS = 600
 """A deadline for calls that are not measured: ten thousand jobs at once take the first release a while."""
@@ -28,7 +28,7 @@ CHUNK = 10_000
 
 
 def arguments() -> dict[str, Any]:
-    """What the program was called with."""
+    """Return the arguments of the program."""
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
 
@@ -39,7 +39,7 @@ def report(figures: dict[str, float]) -> None:
 
 
 def is_first_release() -> bool:
-    """Whether this is jqueue 1.0.0, which knows no deadlines, no waiting and no batches."""
+    """True if this is jqueue 1.0.0, which has no deadlines, no waiting and no batches."""
     from importlib.metadata import version
 
     return version("jqueue") == "1.0.0"
@@ -60,7 +60,7 @@ def storage_of(given: dict[str, Any]) -> Any:
 
 @dataclass(slots=True)
 class Writes:
-    """What went to a storage."""
+    """Number of commits to a storage, and their bytes."""
 
     commits: int = 0
     bytes: int = 0
@@ -82,7 +82,7 @@ def count_writes(storage: Any) -> Writes:
 
 
 async def fill(queue: Any, depth: int, payload: bytes, priority: int = STANDING_PRIORITY) -> None:
-    """Enqueue so many jobs, in as few commits as the release can."""
+    """Enqueue `depth` jobs, in as few commits as the release can."""
     if is_first_release():
         for start in range(0, depth, CHUNK):
             count = min(CHUNK, depth - start)
@@ -98,7 +98,7 @@ async def fill(queue: Any, depth: int, payload: bytes, priority: int = STANDING_
 
 @dataclass(slots=True)
 class Rate:
-    """How much was done in how long."""
+    """Number of operations, and the seconds that they took."""
 
     operations: int
     seconds: float
@@ -120,7 +120,7 @@ async def cycle(queue: Any, payload: bytes) -> int:
 
 
 async def work_for(seconds: float, in_flight: int, step: Callable[[], Awaitable[int]]) -> Rate:
-    """Have so many workers repeat a step for a while, each at least once, and end with the step that it is in."""
+    """Repeat a step with `in_flight` workers for `seconds`. Each does at least one step, and finishes its last one."""
     start = time.perf_counter()
     end = start + seconds
 
@@ -135,7 +135,7 @@ async def work_for(seconds: float, in_flight: int, step: Callable[[], Awaitable[
 
 
 def bare_commits(folder: str, size: int, seconds: float) -> Rate:
-    """What the disk allows: write a temporary file, flush it, rename it into place, flush the folder."""
+    """Measure the limit of the disk: write a temporary file, flush it, rename it into place, flush the folder."""
     content = os.urandom(1 << 16) * (size // (1 << 16) + 1)
     content = content[:size]
     path, temporary = Path(folder, "bare"), Path(folder, "bare.tmp")

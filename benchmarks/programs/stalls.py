@@ -1,4 +1,4 @@
-"""How long the event loop stands still while a broker works on a large queue in a file.
+"""Delays of the event loop while a broker works on a large queue in a file.
 
 A task sleeps a millisecond, again and again, and notes how late it wakes: while calls are in flight, while the queue is
 opened, while it is read again after another process wrote, during `read_state()` and during `stats()`. As a control, it
@@ -47,14 +47,14 @@ async def sampled(late: list[float]) -> AsyncIterator[None]:
 
 
 def summary(phase: str, late: list[float]) -> dict[str, float]:
-    """The longest delay, and the one that 99 of 100 do not exceed."""
+    """Return the longest delay and the 99th percentile."""
     ordered = sorted(late)
     place = max(0, -(-len(ordered) * 99 // 100) - 1)
     return {f"{phase}_p99": ordered[place], f"{phase}_longest": ordered[-1], f"{phase}_samples": len(ordered)}
 
 
 async def repeated(times: int, act: Callable[[], Awaitable[Any]]) -> list[float]:
-    """The delays during so many calls."""
+    """Return the delays during `times` calls."""
     late: list[float] = []
     for _ in range(times):
         async with sampled(late):
@@ -63,13 +63,13 @@ async def repeated(times: int, act: Callable[[], Awaitable[Any]]) -> list[float]
 
 
 async def stranger(given: dict[str, Any]) -> None:
-    """Somebody else's commit."""
+    """Commit as another process."""
     async with BrokerQueue(storage_of(given)) as queue:
         await queue.enqueue("other", b"x")
 
 
 async def have_a_stranger_commit(given: dict[str, Any]) -> None:
-    """Run it in another process."""
+    """Run `stranger` in another process."""
     child = await asyncio.create_subprocess_exec(sys.executable, __file__, json.dumps({**given, "stranger": True}))
     if await child.wait() != 0:
         raise RuntimeError("the other process failed")

@@ -1,7 +1,7 @@
-"""Jobs that do nothing: all are enqueued one by one, and then a worker runs them, so many at a time, to the end.
+"""Jobs that do nothing: all are enqueued one by one, and then a worker runs them, up to `in_flight` at a time.
 
-The worker opens the queue anew, as it would in a process of its own; that counts as its time. So many jobs as
-`warm_jobs` go the same way first, and are not measured.
+The worker opens the queue anew, as it would in a process of its own; that counts as its time. First, `warm_jobs` jobs
+go the same way without being measured.
 
 Arguments: jobs, warm_jobs, in_flight, payload_bytes, and those of the storage.
 """
