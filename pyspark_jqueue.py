@@ -1,4 +1,4 @@
-"""Makes `format("jqueue")` known to Spark, which looks for data sources in modules called `pyspark_…`."""
+"""Registers `format("jqueue")` with Spark, which looks for data sources in modules called `pyspark_…`."""
 
 from jqueue.spark.datasource import JQueueDataSource as DefaultSource
 

@@ -39,10 +39,10 @@ try:
 except ImportError:
     sys.exit("This example shows its progress with rich: pip install 'jqueue[examples]', or use `make run`")
 
-CLAIM_TIMEOUT = timedelta(seconds=3)  # short, so that the killed worker's jobs come back while one looks on
+CLAIM_TIMEOUT = timedelta(seconds=3)  # short, so that the killed worker's jobs come back during the demonstration
 PATIENCE = timedelta(seconds=5)
 JOBS_PER_ENQUEUE = 500
-MOST_QUEUED = 2000  # a commit writes the whole queue: one that is kept short is quick, however large the folder
+MOST_QUEUED = 2000  # a commit writes the whole queue: a short queue keeps commits quick, however large the folder
 SECONDS_BETWEEN_LOOKS = 0.25
 SECONDS_BETWEEN_LINES = 2.0
 
@@ -56,7 +56,7 @@ def checksum(path: str) -> Checksum:
     try:
         with open(path, "rb") as file:
             return Checksum(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
-    except OSError as error:  # a result too: to try again would not help
+    except OSError as error:  # also a result: a retry would not help
         return Checksum(f"unreadable: {type(error).__name__}", 0)
 
 
@@ -71,7 +71,7 @@ def find_files(folder: Path, limit: int | None) -> list[str]:
 
 
 def cancel_on(*signals: signal.Signals) -> None:
-    """Have signals cancel the running task: then every `async with` is left as it should be."""
+    """Have signals cancel the running task, so that every `async with` cleans up."""
     task = asyncio.current_task()
     assert task is not None
     for number in signals:
@@ -90,7 +90,7 @@ async def work(queue_path: Path, concurrency: int) -> None:
             jobs = await queue.dequeue("checksum", batch_size=concurrency, wait=PATIENCE)
             if not jobs:
                 continue
-            with suppress(ClaimLostError):  # this process stood still for too long: others have these jobs now
+            with suppress(ClaimLostError):  # this process stood still for too long: other workers have these jobs now
                 async with HeartbeatManager(queue, jobs):
                     reports = await asyncio.gather(*(asyncio.to_thread(do, job) for job in jobs))
                     await asyncio.to_thread(deliver, reports)
@@ -153,11 +153,11 @@ class Crew:
         return not all(task.done() for task in self._listening.values())
 
     def lost(self) -> list[Claim]:
-        """Claims of the killed worker whose job nobody has done since."""
+        """Claims of the killed worker whose jobs no other worker has done since."""
         return [claim for claim in self.held if self.attempts.get(claim.job_id, 0) <= claim.attempt]
 
     async def _listen(self, worker: Process) -> None:
-        """Note and confirm what a worker reports, until it ends, or until it is the one to be killed."""
+        """Record and confirm the reports of a worker, until it ends or is killed."""
         assert worker.stdin is not None
         assert worker.stdout is not None
         async for line in worker.stdout:
@@ -192,7 +192,7 @@ class Crew:
 
 
 class Show:
-    """What is seen of the run: a progress bar on a terminal, and plain lines elsewhere."""
+    """Output of the run: a progress bar on a terminal, and plain lines elsewhere."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console = console
@@ -219,7 +219,7 @@ class Show:
 
 
 async def run(files: list[str], queue_path: Path, options: argparse.Namespace, show: Show) -> Crew:
-    """Start the workers, and see the files through."""
+    """Start the workers, and wait until all files are done."""
     cancel_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with BrokerQueue(LocalFileSystemStorage(queue_path)) as queue, asyncio.TaskGroup() as group:
         crew = Crew(queue, len(files), show)
@@ -277,7 +277,7 @@ def table(crew: Crew) -> Table:
 
 
 def find_problems(crew: Crew, expected: dict[str, Checksum]) -> list[str]:
-    """What is not as it should be, in words."""
+    """Return a description of each problem."""
     problems = list(crew.problems)
     wrong = sorted(path for path in expected | crew.done if expected.get(path) != crew.done.get(path))
     if wrong:

@@ -27,7 +27,7 @@ from jqueue import BrokerQueue, connect
 from jqueue.worker import Context, Worker
 
 WORKERS = 2
-SEEN = 6  # so many runs are waited for
+SEEN = 6  # runs to wait for
 PATIENCE = 60  # seconds
 
 worker = Worker(concurrency=4)
@@ -45,7 +45,7 @@ async def check(what: str, ctx: Context) -> None:
 
 @worker.cron("30 2 * * MON-FRI", timezone="America/New_York")  # five fields, as in a crontab
 async def nightly() -> None:
-    """Not due while one looks on."""
+    """Usually not due during the demonstration."""
 
 
 async def start(queue_path: str) -> Process:
@@ -55,7 +55,7 @@ async def start(queue_path: str) -> Process:
 
 
 async def listen(number: int, process: Process, runs: list[tuple[str, datetime, int]]) -> None:
-    """Note what a worker prints: the name of a schedule, and the time for which a job of it was enqueued."""
+    """Record the lines of a worker: the name of a schedule, and the time for which its job was enqueued."""
     assert process.stdout is not None
     async for line in process.stdout:
         name, occurrence = line.decode().split()
@@ -63,7 +63,7 @@ async def listen(number: int, process: Process, runs: list[tuple[str, datetime, 
 
 
 async def run(queue_path: str, console: Console) -> tuple[list[tuple[str, datetime, int]], list[int]]:
-    """Let the workers run until there is something to see. Returns what they ran, and their exit codes."""
+    """Let the workers run until enough jobs have run. Returns what they ran, and their exit codes."""
     runs: list[tuple[str, datetime, int]] = []
     console.print(f"{WORKERS} workers start, and run until {SEEN} occurrences have been seen.")
     processes: list[Process] = []
@@ -91,7 +91,7 @@ async def run(queue_path: str, console: Console) -> tuple[list[tuple[str, dateti
 
 
 def main() -> int:
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # leave in order: what was started is stopped
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # exit cleanly, and stop the processes started here
         signal.signal(wanted, lambda number, _: sys.exit(128 + number))
     console = Console(markup=False, highlight=False)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder:

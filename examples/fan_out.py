@@ -1,4 +1,4 @@
-"""A job that makes jobs, within limits, and one that sums up what became of them.
+"""A job that enqueues jobs, within limits, and a job that sums up their results.
 
     python examples/fan_out.py
 
@@ -40,7 +40,7 @@ class Page(BaseModel):
 
 
 class Fetched(BaseModel):
-    """What a fetch leaves: when it was claimed, when it began and ended, and in which process."""
+    """Result of a fetch: the times of its claim, begin and end, and its process."""
 
     host: str
     claimed: float
@@ -82,12 +82,12 @@ async def summary(children: list[str], ctx: Context) -> list[Fetched]:
 
 
 def most_at_once(fetched: list[Fetched]) -> int:
-    """How many ran at the same time, at the most."""
+    """Return the largest number of fetches that ran at the same time."""
     return max(sum(other.began <= one.began < other.ended for other in fetched) for one in fetched)
 
 
 def most_in_a_second(fetched: list[Fetched]) -> int:
-    """How many were claimed within any second, at the most."""
+    """Return the largest number of fetches claimed within any second."""
     return max(sum(one.claimed <= other.claimed < one.claimed + 1 for other in fetched) for one in fetched)
 
 
@@ -100,7 +100,7 @@ async def run(queue_path: str) -> list[Fetched]:
 
 
 def main() -> int:
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # leave in order: what was started is stopped
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # exit cleanly, and stop the processes started here
         signal.signal(wanted, lambda number, _: sys.exit(128 + number))
     console = Console(markup=False, highlight=False)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "site-packages"}
 MOST_FILES = 50_000  # of one commit, and of one batch
-SHARE_STREAMED = 4  # one in so many is left for the streaming query
+SHARE_STREAMED = 4  # 1 in this many files is left for the streaming query
 BATCHES = 3  # into which that query cuts them
 KEEP_RESULTS = 3600  # seconds
 TOOK = "«took»"  # stands in a line for how long its step took
@@ -135,7 +135,7 @@ def look(spark: SparkSession, url: str, out: Path) -> DataFrame:
 
 
 class Show:
-    """Steps, what each came to, and how long it took."""
+    """Output of the steps: the results of each, and its duration."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -143,7 +143,7 @@ class Show:
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
-        """What is put into the list that it gives becomes the lines of the step."""
+        """Yield a list; its items are printed as the lines of the step."""
         lines: list[str] = []
         began = time.monotonic()
         if self.console.is_terminal:
@@ -173,7 +173,7 @@ def is_wanted(path: Path) -> bool:
 
 
 def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: Console) -> list[str]:
-    """The whole story. Returns what is not as it should be, in words."""
+    """Run all steps. Returns a description of each problem."""
     from jqueue.spark import run_batch
     from jqueue.spark.report import report
 
@@ -215,7 +215,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
 
 
 def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame, out: Path) -> list[str]:
-    """What is not as it should be, in words."""
+    """Return a description of each problem."""
     results = snapshot.where("entrypoint = 'summary' AND result IS NOT NULL").select("result").collect()
     worked = [json.loads(row.result) for row in results]
     streamed = [row.asDict() for row in spark.read.parquet(str(out / "summaries")).drop("id").collect()]
@@ -232,7 +232,7 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
 
 
 def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> list[str]:
-    """The files of which something else is told than a plain loop finds, or more than once, or nothing."""
+    """Return the files whose results are missing, repeated, or differ from those of a plain loop."""
     by_path: dict[str, list[Summary]] = {}
     for row in told:
         by_path.setdefault(row["path"], []).append(Summary(row["sha256"], row["lines"], row["size"]))

@@ -1,4 +1,4 @@
-"""A script without asyncio: threads enqueue, wait for results, and redrive what died.
+"""A script without asyncio: threads enqueue, wait for results, and redrive dead jobs.
 
     python examples/sync_script.py
 
@@ -55,7 +55,7 @@ def convert(queue: SyncQueue, amounts: list[Amount]) -> dict[str, Amount]:
 
 
 def wait_for(queue: SyncQueue, job_ids: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """The results of jobs, and the errors of those that are dead."""
+    """Return the results of jobs, and the errors of dead jobs."""
     results, errors = {}, {}
     for job_id in job_ids:
         try:
@@ -84,7 +84,7 @@ def run(folder: Path, console: Console) -> bool:
                 table.add_row(dead.id[:8], str(dead.attempt), dead.error)
             console.print(table)
 
-            rates.write_text(json.dumps({**json.loads(rates.read_text()), "CHF": 1.05}))  # the cause is mended
+            rates.write_text(json.dumps({**json.loads(rates.read_text()), "CHF": 1.05}))  # fixes the cause
             redriven = queue.redrive(entrypoint="to_euros")
             late, still = wait_for(queue, list(errors))
             version = queue.stats().version
@@ -100,7 +100,7 @@ def run(folder: Path, console: Console) -> bool:
 
 
 def main() -> int:
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # leave in order: what was started is stopped
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # exit cleanly, and stop the processes started here
         signal.signal(wanted, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder:
         return 0 if run(Path(folder), Console(markup=False, highlight=False)) else 1

@@ -63,7 +63,7 @@ async def mail_server() -> AsyncIterator[FlakyMailServer]:
 @worker.handler("welcome", max_attempts=5, backoff=Exponential(base=0.2, cap=60), timeout=30, keep_result=3600)
 async def welcome(mail: Welcome, ctx: Context) -> str:
     if "@" not in mail.address:
-        raise Discard("this is no address")  # no use to try again
+        raise Discard("this is no address")  # a retry would not help
     ctx.resources.send(ctx.job.id, mail.address)  # the id lets the server tell a repeated mail
     return f"sent by try {ctx.attempt}"
 
@@ -108,7 +108,7 @@ def call(url: str, body: object = None) -> Any:
 
 
 def main() -> int:
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # leave in order: what was started is stopped
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # exit cleanly, and stop the processes started here
         signal.signal(wanted, lambda number, _: sys.exit(128 + number))
     console = Console(markup=False, highlight=False)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, socket.create_server(("127.0.0.1", 0)) as door:

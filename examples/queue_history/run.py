@@ -6,8 +6,8 @@ It runs the declarative pipeline of this folder. Its table `history/warehouse/hi
 files; `latest` and `daily`, beside it, are made from that table. Have cron call it every few minutes, one run after
 the other. It needs `pip install "jqueue[pipelines,spark]"` and Java 17.
 
-The folder has all that Spark keeps between runs: tables, their catalog, and how far they are. Who has a catalog and a
-scheduler takes the project without this program: fills in the spec, and calls `spark-pipelines run`.
+The folder has all that Spark keeps between runs: tables, their catalog and their progress. If you have a catalog and a
+scheduler, use the project without this program: fill in the spec, and call `spark-pipelines run`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import yaml  # type: ignore[import-untyped]
 PROJECT = Path(__file__).resolve().parent
 
 CONNECT_PORT = 15002
-"""Where `spark-pipelines` talks to the Spark that it starts; it cannot be told another."""
+"""Port on which `spark-pipelines` talks to the Spark that it starts; it cannot be changed."""
 
 CONF = """\
 spark.sql.catalogImplementation hive
@@ -35,11 +35,11 @@ spark.ui.enabled false
 spark.ui.showConsoleProgress false
 spark.log.level ERROR
 """
-"""Where Spark keeps tables and catalog. A spec cannot say this, as it is settled when Spark starts."""
+"""Spark settings for the folders of tables and catalog. A spec cannot set them, as they are fixed when Spark starts."""
 
 
 def prepare(folder: Path, queues: list[str]) -> Path:
-    """Write what a run needs into the folder of the history. Returns where its spec is."""
+    """Write what a run needs into the folder of the history. Returns the path of its spec."""
     spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
     spec["storage"] = (folder / spec["storage"]).as_uri()
     spec["configuration"]["spark.jqueue.queues"] = ",".join(map(absolute, queues))
@@ -53,7 +53,7 @@ def prepare(folder: Path, queues: list[str]) -> Path:
 
 
 def absolute(queue: str) -> str:
-    """The same queue, wherever the pipeline runs."""
+    """Return the URL, or the absolute path, of a queue: the pipeline may run in another folder."""
     return queue if "://" in queue else os.path.abspath(queue)
 
 

@@ -23,7 +23,7 @@ dp.create_streaming_table(
     "history",
     comment="The jobs of each entrypoint in each queue, in figures, at each run; a queue without jobs has one row.",
     format="parquet",
-    table_properties={"pipelines.reset.allowed": "false"},  # a full refresh would lose what was
+    table_properties={"pipelines.reset.allowed": "false"},  # a full refresh would lose the history
 )
 
 
