@@ -2,10 +2,10 @@
 #
 # PYTHON=...  the interpreter to build the environment with (default: the first usable one from 3.11 on)
 # VENV=...    where the environment is (default: .venv)
-# WORKERS=... how many processes run the tests (default: one for each core, at most 8)
+# WORKERS=... number of test processes (default: one for each core, at most 8)
 # ARGS=...    more arguments for pytest, the example, or the tool
-# SEEDS=...   how many seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of requests that go wrong
-# CYCLES=...  how many processes `make kill` kills at random moments
+# SEEDS=...   number of seeds `make simulate` runs; FIRST=... the first one; FAULTS=... the share of failing requests
+# CYCLES=...  number of processes that `make kill` kills at random moments
 # SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
 # ROWS=... which rows `make bench` runs, PEERS=... against whom (or none), RUNS=... how many times each; OUT=... where the
@@ -104,12 +104,12 @@ check-system: $(STAMP) ## run the tests beside programs that pip cannot install:
 	    "(Fedora and EPEL: perl-Directory-Queue; Debian has no such package; from CPAN: cpan Directory::Queue)" >&2
 	@$(PYTEST) -m system -rs tests/system $(ARGS)
 
-# An environment whose Python is gone (a link to nowhere) is built anew.
+# An environment whose Python is gone (a broken link) is rebuilt.
 ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
 .PHONY: $(STAMP)
 endif
 
-# Done again whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
+# Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
 $(STAMP): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -c "" 2>/dev/null; then \
 	    python="$(PYTHON)"; \
