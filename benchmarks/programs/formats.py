@@ -1,6 +1,6 @@
 """Jobs through a queue in the format of an older one: all are enqueued, then all are claimed and acked.
 
-Arguments: url, in which {folder} stands for the folder; jobs, in_flight, payload_bytes; headers, true if each job has one.
+Arguments: url, with {folder} for the folder; jobs, in_flight, payload_bytes; headers, true if each job has one.
 """
 
 from __future__ import annotations
