@@ -28,7 +28,7 @@ NO_FUZZER = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, or replay. Returns 0, or 1 if something was found, or 2 if there is no fuzzer."""
+    """Run or replay. Returns 0; 1 if something was found; 2 if the fuzzer is not installed."""
     options = _parser().parse_args(arguments)
     console = Console(soft_wrap=True, highlight=False)
     if options.replay is not None:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _count(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number from 1 up."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
     return int(text)
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(outcomes: Sequence[Outcome], console: Console) -> int:
-    """The figures, what was found, and the verdict."""
+    """Print the figures, the findings and the verdict; returns the exit code."""
     table = Table("target", "runs", "runs/s", "edges", "corpus", "MB", "findings", box=box.SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -92,7 +92,7 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def _replay(name: str, path: Path, console: Console) -> int:
-    """Run one input once, and say what it stands for and what it does."""
+    """Run one input once, and show its meaning and its finding."""
     target, data = TARGETS[name], path.read_bytes()
     for number, content in enumerate(target.contents(data), 1):
         console.print(f"blob {number}: {content!a}", markup=False)

@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["jqueue"]):
     from tests.fuzz.targets import found
 
 MUTATION_BYTES = 64
-"""So many random bytes decide one edit."""
+"""Number of random bytes that decide one edit."""
 
 
 class Findings:
@@ -39,7 +39,7 @@ class Findings:
         self._shortest: dict[str, bytes] = {}
 
     def __call__(self, data: bytes) -> None:
-        """One execution."""
+        """Run the target once on an input."""
         error = found(self._target, data)
         if error is None:
             return
@@ -55,7 +55,7 @@ class Findings:
 
 
 def kind_of(error: BaseException) -> str:
-    """What tells one finding from another: the words and the place, without numbers."""
+    """Return the key of a kind of finding: its message and place, without numbers."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(innermost.filename).name}:{innermost.name}"
     words = "".join("0" if character.isdigit() else character for character in ascii(str(error))[:60])
@@ -63,7 +63,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def mutate(data: bytes, largest: int, seed: int) -> bytes:
-    """An edit as people and tools make them, or one as the fuzzer makes them."""
+    """Return a copy edited as people and tools edit, or as the fuzzer does."""
     random = Random(seed)
     if random.random() < 0.5:
         return bytes(atheris.Mutate(data, largest))

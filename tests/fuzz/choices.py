@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Choices:
-    """Bytes, used up one decision after the other.
+    """Bytes that are used up, one decision after the other.
 
     Args:
         data: the bytes.
@@ -25,31 +25,31 @@ class Choices:
 
     @property
     def left(self) -> int:
-        """How many bytes are not used yet."""
+        """Number of bytes that are not used yet."""
         return max(0, len(self._data) - self._at)
 
     def byte(self) -> int:
-        """The next byte; 0 when there is none."""
+        """Return the next byte; 0 if none is left."""
         self._at += 1
         return self._data[self._at - 1] if self._at <= len(self._data) else 0
 
     def below(self, bound: int) -> int:
-        """A number from 0 up to, not including, the bound."""
+        """Return a number from 0 up to, but not including, `bound`."""
         value, room = 0, 1
         while room < bound:
             value, room = value * 256 + self.byte(), room * 256
         return value % bound if bound else 0
 
     def one_in(self, bound: int) -> bool:
-        """True once in so many times; never when the bytes are used up."""
+        """Return True once in `bound` times; False when the bytes are used up."""
         return self.below(bound) == bound - 1
 
     def pick(self, items: Sequence[Item]) -> Item:
-        """One of several things."""
+        """Return one of the items."""
         return items[self.below(len(items))]
 
     def take(self, size: int) -> bytes:
-        """The next bytes as they are; fewer when there are fewer."""
+        """Return the next bytes as they are; fewer if fewer are left."""
         taken = self._data[self._at : self._at + size]
         self._at += len(taken)
         return taken

@@ -1,4 +1,4 @@
-"""The target `decode`: bytes as they come, taken for a blob; or two blobs, one read after the other."""
+"""The target `decode`: bytes read as a blob, or as two blobs, one read after the other."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.fuzz.edits import edit
 from tests.fuzz.seeds import NOW, SEPARATOR
 
 MOMENTS = (NOW, datetime(1900, 1, 1, tzinfo=UTC), datetime(9800, 1, 1, tzinfo=UTC))
-"""Clocks may be wrong by centuries."""
+"""Times at which the blob is read: a clock may be wrong by centuries."""
 
 
 def decode_target(data: bytes) -> None:
-    """Read the bytes, and hold the result against every promise.
+    """Read the bytes, and check the result against every promise.
 
     Raises:
         Finding: a promise was broken. Any other exception is a finding too.
@@ -52,7 +52,7 @@ def decode_target(data: bytes) -> None:
 
 
 def mutated(data: bytes, choices: Choices) -> bytes:
-    """A neighbour of an input: an edit of one of its blobs, or an edited copy put behind it."""
+    """Return a neighbour of an input: one of its blobs edited, or an edited copy appended."""
     first, separator, second = data.partition(SEPARATOR)
     if not separator and choices.one_in(4):
         return first + SEPARATOR + edit(first, choices)
@@ -62,7 +62,7 @@ def mutated(data: bytes, choices: Choices) -> bytes:
 
 
 def check_second(first: bytes, second: bytes) -> None:
-    """Reading over what is known is as reading anew, also after a try to commit that was taken back."""
+    """Reading a second blob over a first gives the same as reading it alone, also after a commit that was undone."""
     fresh = oracles.adopted(second).draft.freeze()
     oracles.check_same(oracles.adopted(first, second).draft.freeze(), fresh, "read over another blob", placed=False)
     blob = oracles.adopted(first)
@@ -76,7 +76,7 @@ def check_second(first: bytes, second: bytes) -> None:
 
 
 def check_operations(content: bytes, now: datetime) -> None:
-    """Every operation gives a result or our own error, and what our commits write we can read."""
+    """Every operation returns a result or raises our own error, and our commits can be read back."""
     blob = oracles.adopted(content)
     before = blob.draft.freeze()
     for number in range(1, 3):
@@ -95,7 +95,7 @@ def check_operations(content: bytes, now: datetime) -> None:
 
 
 def _perform_all(blob: Blob, now: datetime) -> None:
-    """Each operation once or twice, on whatever is there."""
+    """Perform each operation once or twice on the blob."""
     draft = blob.draft
     _perform(Enqueue("mail", b"new"), blob, now)
     _perform(Enqueue("mail", b"new", job_id="job-1", unique_key="mail:eve", on_conflict="replace"), blob, now)
@@ -122,7 +122,7 @@ def _perform_all(blob: Blob, now: datetime) -> None:
 
 
 def _perform(operation: Operation, blob: Blob, now: datetime) -> Any:
-    """A result, or None if it was refused in our own words."""
+    """Return the result, or None if the operation was refused with our own error."""
 
     def claim(reference: JobReference) -> Claim:
         assert isinstance(reference, Job)

@@ -1,4 +1,4 @@
-"""Blobs as people and broken tools leave them: one edit at a time, on the text of a blob, whatever its layout."""
+"""Damage that people and broken tools do to a blob: one edit of its text at a time, in any layout."""
 
 from __future__ import annotations
 
@@ -81,32 +81,32 @@ BYTES = (
 
 
 def change_value(blob: bytes, choices: Choices) -> bytes:
-    """A value becomes another one, of any type."""
+    """Replace a value by one of any type."""
     return _replace(VALUE, blob, choices, lambda _: choices.pick(VALUES))
 
 
 def change_count(blob: bytes, choices: Choices) -> bytes:
-    """A whole number becomes one at the edge of what fits."""
+    """Replace a whole number by one at the edge of a range."""
     return _replace(re.compile(rb"(?<=: )-?\d+(?=[,}])"), blob, choices, lambda _: choices.pick(COUNTS + NUMBERS))
 
 
 def change_time(blob: bytes, choices: Choices) -> bytes:
-    """A time becomes another one."""
+    """Replace a time."""
     return _replace(TIME, blob, choices, lambda _: choices.pick(TIMES))
 
 
 def change_text(blob: bytes, choices: Choices) -> bytes:
-    """A text, or a name, becomes another one."""
+    """Replace a text or a name."""
     return _replace(TEXT, blob, choices, lambda _: choices.pick(TEXTS))
 
 
 def rename(blob: bytes, choices: Choices) -> bytes:
-    """A field, or a job, gets another name, perhaps one that is there already."""
+    """Rename a field or a job, perhaps to a name that exists already."""
     return _replace(NAME, blob, choices, lambda _: b'"' + choices.pick(NAMES) + b'"')
 
 
 def add_field(blob: bytes, choices: Choices) -> bytes:
-    """An object gets one more field, known or not."""
+    """Add a field to an object, known or unknown."""
 
     def field(found: bytes) -> bytes:
         return found + b'"' + choices.pick(NAMES) + b'": ' + choices.pick(VALUES) + b", "
@@ -115,28 +115,28 @@ def add_field(blob: bytes, choices: Choices) -> bytes:
 
 
 def nest(blob: bytes, choices: Choices) -> bytes:
-    """A value becomes a deep one: around the limits of parsers, too."""
+    """Replace a value by a deeply nested one, also near the limits of parsers."""
     depth = choices.pick((3, 190, 199, 200, 201, 500, 3000)) if choices.one_in(2) else 850 + choices.below(150)
     opening, closing = choices.pick(((b"[", b"]"), (b'{"a": ', b"}")))
     return _replace(VALUE, blob, choices, lambda found: opening * depth + found + closing * depth)
 
 
 def set_header(blob: bytes, choices: Choices) -> bytes:
-    """The format, or the critical features, become others."""
+    """Replace the format or the critical features."""
     name, values = choices.pick(((b"format", FORMATS), (b"critical", FEATURES)))
     pattern = re.compile(rb'(?<="' + name + rb'": )[^,]+(?=,)')
     return pattern.sub(lambda _: choices.pick(values), blob, count=1)
 
 
 def delete_line(blob: bytes, choices: Choices) -> bytes:
-    """A line goes."""
+    """Delete a line."""
     lines = blob.split(b"\n")
     del lines[choices.below(len(lines))]
     return b"\n".join(lines)
 
 
 def double_line(blob: bytes, choices: Choices) -> bytes:
-    """A line stands twice, at once or further down, with or without its comma."""
+    """Repeat a line, at once or further down, with or without its comma."""
     lines = blob.split(b"\n")
     line = choices.pick(lines)
     if choices.one_in(4):
@@ -146,7 +146,7 @@ def double_line(blob: bytes, choices: Choices) -> bytes:
 
 
 def move_line(blob: bytes, choices: Choices) -> bytes:
-    """A line stands elsewhere."""
+    """Move a line."""
     lines = blob.split(b"\n")
     line = lines.pop(choices.below(len(lines)))
     lines.insert(choices.below(len(lines) + 1), line)
@@ -154,7 +154,7 @@ def move_line(blob: bytes, choices: Choices) -> bytes:
 
 
 def join_lines(blob: bytes, choices: Choices) -> bytes:
-    """A line end is missing, or stands where a space was."""
+    """Remove a line end, or put one in the place of a space."""
     old, new = choices.pick(((b"\n", b""), (b"\n", b" "), (b", ", b",\n"), (b"{", b"{\n"), (b"}", b"\n}")))
     places = [found.start() for found in re.finditer(re.escape(old), blob)]
     if not places:
@@ -164,14 +164,14 @@ def join_lines(blob: bytes, choices: Choices) -> bytes:
 
 
 def change_bytes(blob: bytes, choices: Choices) -> bytes:
-    """Some bytes go, and some come."""
+    """Remove some bytes and insert others."""
     at, gone = choices.below(len(blob) + 1), choices.pick((0, 1, 1, 2, 8, 50))
     come = choices.pick(BYTES) if choices.one_in(2) else choices.take(choices.below(4))
     return blob[:at] + come + blob[at + gone :]
 
 
 def cut(blob: bytes, choices: Choices) -> bytes:
-    """The end is missing, or the beginning, or the middle is all NULs, as after a crash of the machine."""
+    """Cut off the end or the beginning, or fill the middle with NULs, as after a crash of the machine."""
     at = choices.below(len(blob) + 1)
     kept = choices.below(4)
     if kept == 3:
@@ -180,7 +180,7 @@ def cut(blob: bytes, choices: Choices) -> bytes:
 
 
 def save_otherwise(blob: bytes, choices: Choices) -> bytes:
-    """An editor saves with other line ends, another encoding, or something around it."""
+    """Save as an editor does: with other line ends, another encoding, or something around the text."""
     text = blob.decode("utf-8", "surrogateescape")
     return choices.pick(
         (
@@ -201,7 +201,7 @@ def save_otherwise(blob: bytes, choices: Choices) -> bytes:
 
 
 def lay_out(blob: bytes, choices: Choices) -> bytes:
-    """A tool writes the same JSON in another layout, the jobs not last among them."""
+    """Write the same JSON in another layout, where the jobs are not the last member."""
     try:
         return _laid_out(json.loads(blob), choices.below(6), choices) or blob
     except (ValueError, RecursionError):
@@ -220,7 +220,7 @@ def _laid_out(content: Any, layout: int, choices: Choices) -> bytes | None:
         return json.dumps({"jobs": jobs, **content}, indent=1).encode()
     if not isinstance(jobs, dict):
         return None
-    if layout == 4:  # the jobs in our own layout, and header fields behind them
+    if layout == 4:  # the jobs in our own layout, followed by header fields
         lines = ",\n".join(json.dumps({name: job})[1:-1] for name, job in jobs.items())
         rest = json.dumps({**content, "last": {"of": "all"}})[1:]
         return f'{{"jobs": {{\n{lines}\n}}, {rest}\n'.encode()
@@ -252,7 +252,7 @@ EDITS: tuple[Callable[[bytes, Choices], bytes], ...] = (
 
 
 def edit(blob: bytes, choices: Choices) -> bytes:
-    """One edit."""
+    """Make one edit."""
     return choices.pick(EDITS)(blob, choices)
 
 

@@ -1,4 +1,4 @@
-"""Drives the fuzzer: gives it a target and seeds, waits for its processes, and reads what they say."""
+"""Run the fuzzer: give it a target and seeds, wait for its processes, and read their output."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ROOT = Path(__file__).parents[2]
 WORK = ROOT / ".fuzz"
 FINDINGS = WORK / "findings"
 LARGEST_INPUT = {"decode": 16_384, "hand-edit": 1024, "operations": 1024}
-"""Bytes. The choices of the others are used up long before."""
+"""Bytes of the largest input. The targets that read choices use fewer."""
 
 SECONDS_PER_INPUT = 5
 MEGABYTES = 1024
 SAID_LAST = 500
-"""So many characters tell why a fuzzer has ended."""
+"""Number of characters of output that explain the end of a fuzzer."""
 
 
 @dataclass
 class Outcome:
-    """What fuzzing one target came to, all processes together."""
+    """Result of fuzzing one target, all processes together."""
 
     target: str
     runs: int = 0
@@ -39,11 +39,11 @@ class Outcome:
     """File in `FINDINGS` -> what was found."""
 
     failures: list[str] = field(default_factory=list)
-    """What processes said that ended, and not on an input."""
+    """Output of processes that ended for another reason than an input."""
 
 
 def fuzz(target: str, seconds: int, seed: int, jobs: int) -> Outcome:
-    """Run the fuzzer on one target until its time is over, in as many processes as asked for."""
+    """Run the fuzzer on one target for `seconds`, in `jobs` processes."""
     corpus = WORK / "corpus" / target
     for folder in (corpus, FINDINGS):
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def fuzz(target: str, seconds: int, seed: int, jobs: int) -> Outcome:
     for process, path in zip(processes, logs, strict=True):
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # the fuzzer was interrupted too, and still says what it has done
+        except KeyboardInterrupt:  # the fuzzer was interrupted too, and still reports its work
             code = process.wait()
         read_output(path.read_text("utf-8", "replace"), code, outcome)
     outcome.corpus = sum(1 for _ in corpus.iterdir())
@@ -67,7 +67,7 @@ def fuzz(target: str, seconds: int, seed: int, jobs: int) -> Outcome:
 
 
 def read_output(output: str, code: int, outcome: Outcome) -> None:
-    """Add what one process of the fuzzer said, and the code that it ended with."""
+    """Add the output and the exit code of one fuzzer process to the outcome."""
     outcome.runs += _figure(r"stat::number_of_executed_units:\s*(\d+)", output)
     outcome.per_second += _figure(r"stat::average_exec_per_sec:\s*(\d+)", output)
     outcome.megabytes = max(outcome.megabytes, _figure(r"stat::peak_rss_mb:\s*(\d+)", output))

@@ -1,6 +1,6 @@
-"""The target `hand-edit`: a queue that somebody has edited, opened by the real queue, which then does its work.
+"""The target `hand-edit`: the real queue opens a blob that a person has edited, and works on it.
 
-The input is read as choices: which blob, which edits, and what is called then.
+The input is read as choices: the blob, its edits, and the calls made then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NACKS: tuple[dict[str, Any], ...] = ({}, {"delay": 60}, {"dead": True}, {"charge
 
 
 def edited(choices: Choices) -> bytes:
-    """A blob with a few edits."""
+    """Return a blob with a few edits."""
     content = choices.pick(blobs())
     for _ in range(1 + choices.below(3)):
         content = edit(content, choices)
@@ -49,7 +49,7 @@ def edited(choices: Choices) -> bytes:
 
 
 def hand_edit_target(data: bytes) -> None:
-    """Open what the choices make, call what they say, and judge every step.
+    """Open the chosen blob, make the chosen calls, and judge every step.
 
     Raises:
         Finding: a promise was broken. Any other exception is a finding too.
@@ -60,12 +60,12 @@ def hand_edit_target(data: bytes) -> None:
 
 
 def contents(data: bytes) -> list[bytes]:
-    """The blobs that an input puts into the store, for the replay."""
+    """Return the blobs that an input puts into the store, for the replay."""
     choices = Choices(data)
     session = Session(edited(choices))
     try:
         _run(session, choices)
-    except Exception:  # the replay shows it
+    except Exception:  # the replay shows the error
         return session.contents
     return session.contents
 
@@ -124,7 +124,7 @@ async def _step(session: Session, verb: str, choices: Choices) -> None:
 
 
 def _options(choices: Choices) -> dict[str, Any]:
-    """What an enqueue is told besides."""
+    """Return the keyword arguments of an enqueue."""
     options: dict[str, Any] = choices.pick(({}, {"job_id": "job-1"}, {"job_id": "bad"}, {"job_id": "mail-1"}))
     options = options | choices.pick(({}, {"delay": 60}, {"max_attempts": 1}, {"priority": -7}))
     key = choices.pick((None, "mail:eve", "mail:bob"))

@@ -1,6 +1,6 @@
 """The target `operations`: arguments of any type and size, given to the verbs of a real queue.
 
-A call gives a result or our own error; what it has stored can be read back, and is what it said.
+A call returns a result or raises our own error; what it stored can be read back unchanged.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class LostZone(tzinfo):
 
 
 class SilentError(Exception):
-    """An exception that has nothing to say for itself."""
+    """An exception with an empty text."""
 
     def __str__(self) -> str:
         return ""
 
 
 class OddMapping(Mapping[Any, Any]):
-    """Headers that are no dict."""
+    """Headers that are not a dict."""
 
     def __getitem__(self, name: Any) -> Any:
         return name
@@ -90,7 +90,7 @@ OTHERS: tuple[Any, ...] = (
 )
 
 WAITS = (None, 0, 1.5, True, -1, math.nan, math.inf, "1", timedelta(seconds=3), timedelta.max)
-"""Waiting for a century takes a while in virtual time, too."""
+"""Values of `wait`. A wait of a century takes a while even in virtual time."""
 
 TIMING = ["delay", "run_at", "expires_at", "deadline"]
 ENQUEUE = ["job_id", "max_attempts", "headers", "unique_key", "unique_for", "on_conflict", *TIMING]
@@ -111,7 +111,7 @@ VERBS: Mapping[str, tuple[int, list[str]]] = {
     "stats": (0, ["deadline"]),
     "apply": (1, ["deadline"]),
 }
-"""Verb -> how many arguments by place, and which by name."""
+"""Verb -> number of positional arguments, and names of keyword arguments."""
 
 USUAL: Mapping[str, Callable[[Choices], Any]] = {
     "on_conflict": lambda choices: choices.pick(("return", "raise", "replace")),
@@ -126,11 +126,11 @@ USUAL: Mapping[str, Callable[[Choices], Any]] = {
     "entrypoint": lambda choices: choices.pick(TEXTS),
     "error": lambda choices: choices.pick((*TEXTS, *OTHERS)),
 }
-"""What sort of thing an argument mostly is; any other is a duration or a number."""
+"""Argument name -> choice of a value that mostly has the right type. Any other argument is a duration or a number."""
 
 
 def operations_target(data: bytes) -> None:
-    """Call what the choices say.
+    """Make the calls that the choices name.
 
     Raises:
         Finding: a promise was broken. Any other exception is a finding too.
@@ -140,12 +140,12 @@ def operations_target(data: bytes) -> None:
 
 
 def contents(data: bytes) -> list[bytes]:
-    """What the store held at first."""
+    """Return the content of the store at the beginning."""
     return [Choices(data).pick((b"", blobs()[0], blobs()[8]))]
 
 
 def calls(data: bytes) -> list[str]:
-    """The calls of an input, in words, for the replay."""
+    """Return the calls of an input as text, for the replay."""
     choices = Choices(data)
     choices.below(3)
     return [f"{verb}(*{_shown(places)}, **{_shown(names)})" for verb, places, names in _calls(choices, [])]
@@ -173,7 +173,7 @@ async def _program(session: Session, choices: Choices) -> None:
             result = await session.call(verb, *arguments, hurried=True, **options)
         except TypeError as error:
             if "not iterable" in str(error) and verb in ("ack_many", "nack_many", "heartbeat_many"):
-                continue  # what is said of it is Python's own, before anything is sent
+                continue  # a TypeError of Python itself, before anything is sent
             raise
         if isinstance(result, JQueueError):
             continue
@@ -187,7 +187,7 @@ async def _program(session: Session, choices: Choices) -> None:
 
 
 def _first(verb: str, place: int, choices: Choices, claimed: list[Job]) -> Any:
-    """An argument by place: mostly one that makes sense."""
+    """Return a positional argument, mostly a sensible one."""
     if choices.one_in(4):
         return _anything(choices)
     if verb == "enqueue":
@@ -203,7 +203,7 @@ def _first(verb: str, place: int, choices: Choices, claimed: list[Job]) -> Any:
 
 
 def _argument(name: str, choices: Choices) -> Any:
-    """An argument by name: mostly of the right type, and often at an edge."""
+    """Return a keyword argument, mostly of the right type and often at an edge."""
     if name == "wait":
         return choices.pick(WAITS)
     if choices.one_in(4):

@@ -1,4 +1,4 @@
-"""What must be true of any blob and any state, whoever wrote them: the judges that all targets share."""
+"""Checks that hold for any blob and any state, whoever wrote them. All targets share them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jqueue.domain.errors import InvalidBlobError, JQueueError
 from jqueue.domain.models import Job, QueueState
 
 MESSAGE_BYTES = 20_000
-"""An error is for people to read: it is not as long as the blob."""
+"""Largest size of an error message in bytes. An error is for people to read, so it must not grow with the blob."""
 
 CUTS = 4
-"""So many places are tried at which a blob may be cut off."""
+"""Number of places at which cutting a blob is tried."""
 
 LINE_ENDS = re.compile(rb",\n|\n}}\n\Z")
-"""Behind each line of a blob that we wrote, but the first and the last."""
+"""End of each line of a blob that we wrote, but the first and the last."""
 
 ROUGHLY_NOW = timedelta(minutes=10)
 
@@ -32,21 +32,21 @@ class Finding(AssertionError):
 
 
 class Members(list[tuple[str, Any]]):
-    """The members of a JSON object, as they stand there."""
+    """Members of a JSON object, in the order of the text."""
 
 
 def require(true: object, said: str) -> None:
-    """A promise, in words that say how it was broken.
+    """Raise a Finding that says `said` if a promise was broken.
 
     Raises:
-        Finding: it was.
+        Finding: the promise was broken.
     """
     if not true:
         raise Finding(said)
 
 
 def read(content: bytes) -> QueueState | None:
-    """The state in a blob; None if it is refused in words that can be printed."""
+    """Return the state in a blob; None if it is refused with an error that can be printed."""
     try:
         return codec.decode(content)
     except InvalidBlobError as error:
@@ -55,7 +55,7 @@ def read(content: bytes) -> QueueState | None:
 
 
 def read_written(content: bytes) -> QueueState:
-    """The state in a blob that we wrote: it can be read."""
+    """Return the state in a blob that we wrote, which must be readable."""
     try:
         return codec.decode(content)
     except JQueueError as error:
@@ -63,7 +63,7 @@ def read_written(content: bytes) -> QueueState:
 
 
 def check_message(error: BaseException) -> None:
-    """An error can be printed, and is not endless."""
+    """Check that an error can be printed, and that its text is not too long."""
     try:
         size = len(str(error).encode())
     except UnicodeEncodeError:
@@ -72,13 +72,13 @@ def check_message(error: BaseException) -> None:
 
 
 def check_same(ours: QueueState, theirs: QueueState, what: str, *, placed: bool = True) -> None:
-    """Two states are the same in what matters: header, jobs by id, lines set aside.
+    """Check that two states agree on header, jobs by id, and lines set aside.
 
     Args:
-        ours: the one.
-        theirs: the other.
-        what: what it means if they are not.
-        placed: whether jobs have kept their sequence numbers; if not, only their order.
+        ours: one state.
+        theirs: the other state.
+        what: description of the comparison, for the finding.
+        placed: True if the jobs must have kept their sequence numbers; False if only their order.
     """
     require(_header(ours) == _header(theirs), f"{what}: the headers differ")
     one, two = (_by_id(state.jobs, placed=placed) for state in (ours, theirs))
@@ -90,7 +90,7 @@ def check_same(ours: QueueState, theirs: QueueState, what: str, *, placed: bool 
 
 
 def check_normal(state: QueueState) -> bytes:
-    """Writing is a normal form: what is written is JSON, is read back the same, and is written the same again."""
+    """Check the normal form: a written state is JSON, is read back the same, and is written the same again."""
     written = codec.encode(state)
     again = read_written(written)
     check_same(state, again, "written and read back")
@@ -101,7 +101,7 @@ def check_normal(state: QueueState) -> bytes:
 
 
 def check_closed(content: bytes) -> None:
-    """What is taken for a queue has an end: it is JSON as a whole, or its last line is what closes the jobs."""
+    """Check that an accepted blob has an end: it is JSON as a whole, or its last line closes the jobs."""
     if content.rstrip().rpartition(b"\n")[2].strip() == codec.JOBS_CLOSE:
         return
     try:
@@ -113,7 +113,7 @@ def check_closed(content: bytes) -> None:
 
 
 def check_cuts(written: bytes) -> None:
-    """A blob that we wrote is no queue any more when its end is missing, also where a line ends as a blob does."""
+    """Check that a blob of ours is refused without its end, even if it is cut after a line that ends like a blob."""
     ends = [written.index(b"\n"), *(found.start() for found in LINE_ENDS.finditer(written))]
     ends.sort(key=lambda end: not written.endswith(codec.JOBS_CLOSE, 0, end))
     for end in ends[:CUTS]:
@@ -121,7 +121,7 @@ def check_cuts(written: bytes) -> None:
 
 
 def check_json(content: bytes) -> None:
-    """Other programs can read it: it is JSON by the letter of the standard, in UTF-8."""
+    """Check that other programs can read the blob: strict JSON in UTF-8."""
     try:
         json.loads(content.decode(), parse_constant=_no_constant)
     except ValueError as error:
@@ -129,7 +129,7 @@ def check_json(content: bytes) -> None:
 
 
 def check_layout(content: bytes, state: QueueState) -> None:
-    """Read is any layout of the same JSON: laid out otherwise, it says the same."""
+    """Check that the same JSON in another layout is read as the same state."""
     try:
         whole = json.loads(content.decode("utf-8"), object_pairs_hook=_pairs)
         if not isinstance(whole, dict) or not isinstance(whole.get("jobs"), dict):
@@ -149,7 +149,7 @@ def check_layout(content: bytes, state: QueueState) -> None:
 
 
 def check_all_there(content: bytes, state: QueueState) -> None:
-    """Every job that a person sees in the text is a job or a line set aside, also where a name stands twice."""
+    """Check that every job in the text is a job or a line set aside, even if a name occurs twice."""
     try:
         whole = json.loads(content.decode("utf-8"), object_pairs_hook=Members)
     except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def check_all_there(content: bytes, state: QueueState) -> None:
 
 
 def _members(line: bytes) -> int:
-    """How many members of an object a line holds; a line that is no JSON is one."""
+    """Number of members of an object on a line; 1 if the line is not JSON."""
     try:
         return len(json.loads(b"{" + line + b"}", object_pairs_hook=Members))
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def _members(line: bytes) -> int:
 
 
 def check_blob(content: bytes) -> QueueState | None:
-    """Everything that must be true of any bytes. Returns the state, or None if it is no queue."""
+    """Check everything that holds for any bytes. Returns the state, or None if they are not a queue."""
     state = read(content)
     if not content:
         return state
@@ -190,7 +190,7 @@ def check_blob(content: bytes) -> QueueState | None:
 
 
 def adopted(*contents: bytes) -> Blob:
-    """What the engine holds after reading blobs, one after the other."""
+    """Return the engine's blob after it has read these contents, one after the other."""
     blob = Blob()
     for content in contents:
         blob.adopt(codec.parse_blob(content), len(content))
@@ -198,29 +198,29 @@ def adopted(*contents: bytes) -> Blob:
 
 
 def asides(state: QueueState) -> Counter[bytes]:
-    """The lines set aside. White space around them is the layout's."""
+    """Return the lines set aside, without the white space of the layout around them."""
     return Counter(aside.line.strip() for aside in state.set_aside)
 
 
 def check_kept(before: QueueState, after: QueueState) -> None:
-    """Every line that was set aside is still there, byte by byte."""
+    """Check that every line set aside is still there, byte by byte."""
     missing = asides(before) - asides(after)
     require(not missing, "a line that was set aside is gone")
 
 
 def is_deep(content: bytes) -> bool:
-    """Whether it may be a matter of the stack that is left how far it can be read."""
+    """True if the free stack may decide whether the blob can be read."""
     return content.count(b"[") + content.count(b"{") > 500
 
 
 def _header(state: QueueState) -> dict[str, Any]:
-    """Everything but the jobs and the lines set aside."""
+    """Return all of the state but the jobs and the lines set aside."""
     header = {name: getattr(state, name) for name in QueueState.model_fields if name not in ("jobs", "set_aside")}
     return header | {"order": [list(header[name]) for name in ("commits", "finished", "holds", "extra")]}
 
 
 def _by_id(jobs: Iterable[Job], *, placed: bool) -> dict[str, Job]:
-    """The jobs as they compare. One that came without a date is dated when it is read: today says nothing."""
+    """Return the jobs for a comparison. A job without a date got the date of its reading, which is left out."""
     found = {}
     for job in jobs:
         changes: dict[str, Any] = {} if placed else {"sequence": 0}
@@ -245,7 +245,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _deep_or_odd(value: Any, depth: int = 0) -> bool:
-    """Whether parsers may disagree on it: too deep for one of them, or a text that is no Unicode."""
+    """True if parsers may disagree on the value: too deep for some, or a text that is not Unicode."""
     if depth > 100:
         return True
     if isinstance(value, dict):

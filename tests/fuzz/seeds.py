@@ -1,4 +1,4 @@
-"""Where fuzzing starts: blobs that the code itself writes, in every layout that it reads, and the corpus folder.
+"""Start of fuzzing: blobs that the code itself writes, in every layout that it reads, and the corpus folder.
 
 The corpus folder holds hand-picked files, one folder for each target. Every past finding stays there as a file.
 """
@@ -17,10 +17,10 @@ from jqueue.domain.models import CommitRecord, Job, JobStatus, KeyHold, QueueSta
 CORPUS = Path(__file__).parent / "corpus"
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-"""When the seeds were written; what virtual clocks show at first."""
+"""Time at which the seeds were written, and the first time of virtual clocks."""
 
 SEPARATOR = b"\n\0\0\n"
-"""Between two blobs in one input: what stood in the store, and what somebody put there next."""
+"""Separates two blobs in one input: the content of the store, and the content that another program writes next."""
 
 
 def _job(number: int, **fields: object) -> Job:
@@ -55,7 +55,7 @@ FULL = QueueState(
 
 @cache
 def blobs() -> tuple[bytes, ...]:
-    """The same few queues, in every shape and layout."""
+    """Return the same few queues in every shape and layout."""
     own = encode(FULL)
     few = encode(FULL.model_copy(update={"jobs": JOBS[:2], "set_aside": ()}))
     lone = encode(QueueState(jobs=tuple(job.evolve(attempt=job.attempt + 1) for job in JOBS), version=12))
@@ -75,29 +75,29 @@ def blobs() -> tuple[bytes, ...]:
 
 
 def decode_seeds() -> list[bytes]:
-    """Inputs of the decode target: a blob, or two blobs."""
+    """Return the inputs of the decode target: one blob, or two."""
     known = blobs()
     return [*known, known[0] + SEPARATOR + known[4], known[4] + SEPARATOR + known[7], *corpus("decode")]
 
 
 def choice_seeds(target: str) -> list[bytes]:
-    """Inputs of a target that reads its input as choices: counting up, so that each first choice is made once."""
+    """Return inputs of a target that reads choices. They count up, so that each first choice is made once."""
     spread = bytes((index * 37 + 11) % 256 for index in range(256))
     return [bytes([first]) + spread[first:] + spread[:first] for first in range(0, 48, 3)] + corpus(target)
 
 
 def seeds(target: str) -> list[bytes]:
-    """What a target starts from."""
+    """Return the inputs that a target starts from."""
     return decode_seeds() if target == "decode" else choice_seeds(target)
 
 
 def corpus(target: str) -> list[bytes]:
-    """The hand-picked files of a target."""
+    """Return the hand-picked inputs of a target."""
     return [path.read_bytes() for path in sorted((CORPUS / target).glob("*"))]
 
 
 def _legacy() -> bytes:
-    """The shape of jqueue 1.0.0, with a job that stands twice and one that cannot be read."""
+    """Return a queue in the format of jqueue 1.0.0, with a duplicate job and a job that cannot be read."""
     fields = ("id", "entrypoint", "payload", "status", "priority", "created_at", "heartbeat_at")
     entries = []
     for job in JOBS:

@@ -1,6 +1,6 @@
-"""A real queue on a store in memory, and a judge beside it: after each call, what the store holds is looked at.
+"""A real queue on a store in memory, and a judge that checks the content of the store after each call.
 
-Virtual time: five minutes of waiting take none, and a call that never ends is noticed at once.
+Time is virtual: five minutes of waiting take no time, and a call that never ends is noticed at once.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from tests.fuzz.oracles import Finding, require
 
 
 class CountedEntropy:
-    """Ids in order, and no jitter: the same input always gives the same run."""
+    """Ids that count up, and constant jitter: the same input always gives the same run."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def new_id(self) -> str:
-        """The next id."""
+        """Return the next id."""
         self._count += 1
         return f"id-{self._count:016d}"
 
     def jitter(self, bound: float) -> float:
-        """Half of what is allowed."""
+        """Return half of the bound."""
         return bound / 2
 
 
 class Session:
-    """One queue object on one blob, and the state that the store was seen in.
+    """One queue object on one blob, and the last state seen in the store.
 
     Args:
-        content: what the store holds at first.
+        content: the content of the store at the beginning.
 
     Attributes:
-        queue: the real thing.
-        storage: what it stands on.
+        queue: the queue object.
+        storage: its store.
         claimed: jobs as they were dequeued.
-        contents: every content that somebody else put into the store. Until the next commit has landed, writes may meet
-            it, and then be of unknown outcome; what hands back their claims may come with the next call.
+        contents: every content that another program put into the store. Until the next commit has landed, writes may
+            conflict with it and have an unknown outcome. Their claims may be handed back as late as the next call.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -65,15 +65,15 @@ class Session:
         self._disturbed = False
 
     def another(self) -> DirectQueue:
-        """A queue object that knows nothing yet."""
+        """Return a fresh queue object on the same blob."""
         return DirectQueue(self.storage, clock=self.clock, entropy=self.entropy)
 
     async def content(self) -> bytes:
-        """What the store holds."""
+        """Return the content of the store."""
         return (await self.storage.read())[0]
 
     async def somebody_writes(self, content: bytes) -> None:
-        """Another program puts something else there."""
+        """Put another content into the store, as another program does."""
         _, etag = await self.storage.read()
         if content:
             await self.storage.write(content, etag)
@@ -81,13 +81,13 @@ class Session:
             self._disturbed = True
 
     async def call(self, verb: str, *arguments: Any, hurried: bool = False, **options: Any) -> Any:
-        """Call a verb, and judge what it did. Returns its result, or the error that refused it.
+        """Call a verb and judge the result. Returns its result, or the error that refused it.
 
         Args:
             verb: its name.
-            arguments: what it takes.
-            hurried: whether it may fail because it has a deadline of its own.
-            options: what else it takes.
+            arguments: its positional arguments.
+            hurried: True if the call may fail because of its own deadline.
+            options: its keyword arguments.
 
         Raises:
             Finding: a promise was broken.
@@ -117,7 +117,7 @@ class Session:
         return result
 
     async def judge_view(self) -> None:
-        """What the queue object sees is what the store holds."""
+        """Check that the queue object shows the content of the store."""
         content = await self.content()
         state = oracles.read(content)
         seen = await self.call("read_state")
@@ -136,7 +136,7 @@ class Session:
         if type(error) is StorageError or isinstance(error, CASConflictError):
             raise Finding(f"nothing was wrong with the store: {error}") from error
         if disturbed and isinstance(error, UnknownOutcomeError):
-            return  # a write met what somebody else had put there, and the commit table says no more
+            return  # the write met another program's content, and the commit table cannot tell
         if isinstance(error, DeadlineExceededError | UnknownOutcomeError) and not hurried:
             raise Finding(f"nothing was in the way of the call: {error}") from error
 
@@ -145,7 +145,7 @@ class Session:
         if before is None:
             raise Finding("what could not be read was overwritten")
         grown = after.version - before.version
-        patient = disturbed or verb == "dequeue"  # what expires or is stale meanwhile is a commit of its own
+        patient = disturbed or verb == "dequeue"  # jobs that expire or become stale meanwhile take their own commit
         require(grown == 1 or (patient and grown > 0), f"the version has grown by {grown}")
         require(before.queue in ("", after.queue), "the queue has another id")
         oracles.check_kept(before, after)
@@ -164,7 +164,7 @@ class Session:
 
 
 def check_gone(verb: str, missing: Sequence[Job], result: Any) -> None:
-    """Whether jobs that left the queue could leave by this verb."""
+    """Check that the verb is allowed to remove the jobs that are missing."""
     if verb in ("ack", "ack_many", "cancel", "purge", "apply"):
         return
     for job in missing:
@@ -174,11 +174,11 @@ def check_gone(verb: str, missing: Sequence[Job], result: Any) -> None:
 
 
 def enqueued(verb: str, result: Any) -> set[str]:
-    """The ids that a verb may have added."""
+    """Return the ids that a verb may have added."""
     if verb not in ("enqueue", "enqueue_many", "apply"):
         return set()
     return {job.id for job in (result if isinstance(result, list) else [result]) if isinstance(job, Job)}
 
 
 LONG = timedelta(days=1).total_seconds()
-"""After so long, every claim is stale."""
+"""Seconds after which every claim is stale."""

@@ -1,4 +1,4 @@
-"""The targets by name: each is a function of bytes that returns, or raises what it found."""
+"""The targets by name. Each is a function of bytes that returns or raises its finding."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.fuzz.seeds import SEPARATOR
 
 @dataclass(frozen=True)
 class Target:
-    """What is fuzzed.
+    """A target of the fuzzer.
 
     Attributes:
-        run: takes an input, and raises what it finds.
+        run: runs an input, and raises a finding.
         contents: the blobs that an input stands for.
-        words: what else there is to say of an input, for people.
+        words: more text about an input, for people.
     """
 
     run: Callable[[bytes], None]
@@ -32,7 +32,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def found(name: str, data: bytes) -> BaseException | None:
-    """What a target finds in an input; None if nothing."""
+    """Return the finding of a target for an input, or None."""
     try:
         TARGETS[name].run(data)
     except Exception as error:

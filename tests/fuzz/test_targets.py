@@ -1,4 +1,4 @@
-"""The targets of the fuzzer, without the fuzzer: what is kept in the corpus holds, and some hundred neighbours do."""
+"""The targets without the fuzzer: they find nothing in the corpus and in some hundred neighbours of it."""
 
 import logging
 import sys
@@ -17,14 +17,14 @@ from tests.fuzz.seeds import CORPUS, FULL, NOW, decode_seeds, seeds
 from tests.fuzz.targets import TARGETS, found
 
 SEED = 20260101
-"""What the neighbours below are drawn from; a failure names it."""
+"""Seed from which the neighbours below are drawn; a failure names it."""
 
 NEIGHBOURS = {"decode": 240, "hand-edit": 120, "operations": 240}
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    """What is set aside is told to the log, some thousand times here."""
+    """Silence the log, which reports each line set aside: some thousand times here."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -77,7 +77,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_reading_twice_as_much_takes_about_twice_the_work(pattern):
-    """Work is counted in calls: functions of Python and functions that Python calls."""
+    """Work is counted in calls: Python functions, and functions called by Python."""
     once, twice = (_calls_to_read(PATTERNS[pattern](size)) for size in (400, 800))
     assert twice <= 2.2 * once + 100, (once, twice)
 
@@ -85,13 +85,13 @@ def test_reading_twice_as_much_takes_about_twice_the_work(pattern):
 def test_every_line_is_parsed_once_and_never_again_while_it_stays():
     data = PATTERNS["jobs"](300)
     blob = adopted(data)
-    assert 301 == blob.lines_parsed  # and one that cannot be read
+    assert 301 == blob.lines_parsed  # 300 jobs, and a line that cannot be read
     blob.adopt(codec.parse_blob(data), len(data))
     assert 301 == blob.lines_parsed
 
 
 def neighbours(target, seed, number):
-    """Inputs near the seeds, or of random choices: always the same for a seed."""
+    """Return inputs near the seeds, or of random choices: always the same for a seed."""
     random, starts = Random(seed), decode_seeds()
     for _ in range(number):
         if target != "decode":

@@ -1,4 +1,4 @@
-"""The targets find what they are for: faults planted in the code are found among the seeds and a few neighbours."""
+"""Check the targets: faults planted in the code are found with the seeds and a few neighbours."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ real_encode_job, real_encode_header, real_parse_blob = lines.encode_job, codec.e
 real_read_line, real_from_json, real_adopt, real_encoding = lines.read_line, from_json, Blob.adopt, Blob.encoding
 
 INPUTS = {name: seeds(name) + [Random(number).randbytes(200) for number in range(200)] for name in TARGETS}
-"""Made before anything is planted."""
+"""Inputs of each target, made before any fault is planted."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _quiet():
 
 
 def plant(monkeypatch, name, function):
-    """Replace a function of the codec, where the blob uses it too."""
+    """Replace a function of the codec, also where the blob imports it."""
     monkeypatch.setattr(codec, name, function)
     if hasattr(blob_module, name):
         monkeypatch.setattr(blob_module, name, function)
@@ -243,5 +243,5 @@ def test_what_is_mended_can_be_replayed(capsys):
 
 
 def assert_found(target):
-    """One of the inputs shows the fault."""
+    """Fail unless one of the inputs shows the fault."""
     assert any(found(target, data) is not None for data in INPUTS[target])
