@@ -1,4 +1,4 @@
-"""What other writers and people do to a blob: plain edits of its text, each a function of the text and of choices."""
+"""Edits that other writers and people make to a blob: functions of its text and of some choices."""
 
 import json
 
@@ -11,13 +11,13 @@ AT = '"created_at": "2026-01-02T03:04:05+00:00"'
 
 
 def new_line(job_id, priority=0, sequence=1, more=""):
-    """The line of a job that waits, as another program could write it."""
+    """Return the line of a waiting job, as another program could write it."""
     place = f'"sequence": {sequence}, {AT}, "priority": {priority}{more}'
     return f'"{job_id}": {{"entrypoint": "x", "payload": "", {place}}}'.encode()
 
 
 def cut(content):
-    """The header, the lines as they stand, and the end; no lines if it has another layout."""
+    """Return the header, the lines unchanged, and the end; no lines if the blob has another layout."""
     first, last = content.find(b"\n") + 1, content.rfind(b"\n" + JOBS_CLOSE) + 1
     if not 0 < first <= last:
         return content, [], b""
@@ -29,13 +29,13 @@ def paste(head, lines, tail):
 
 
 def commas(lines):
-    """Lines, each with the comma behind it that it needs."""
+    """Return the lines, each followed by the comma that it needs."""
     bare = [line.rstrip(b" \r,") for line in lines]
     return [line + b"," for line in bare[:-1]] + bare[-1:]
 
 
 def on_lines(change):
-    """An edit of the lines: `change(lines, number)` returns the new ones; the commas are put in order."""
+    """Return an edit of the lines: `change(lines, number)` returns the new ones; then the commas are put right."""
 
     def edit(content, number):
         head, lines, tail = cut(content)
@@ -46,7 +46,7 @@ def on_lines(change):
 
 
 def on_one(change):
-    """An edit of one line as it stands, with its comma."""
+    """Return an edit of one line with its comma."""
 
     def edit(content, number):
         head, lines, tail = cut(content)
@@ -138,7 +138,7 @@ def give_a_concurrency_key(lines, number):
 
 @on_lines
 def finish_a_job(lines, number):
-    """With a result that is kept for longer than anybody reads."""
+    """Finish a job, with a result that is kept for a very long time."""
     at = number % len(lines)
     line, added = (
         lines[at],
@@ -179,7 +179,7 @@ def put_two_on_a_line(lines, number):
 
 @on_lines
 def put_some_into_an_object(lines, number):
-    """Behind the brace stand lines that look like jobs."""
+    """Put lines that look like jobs into a nested object."""
     at = number % len(lines)
     inner = commas(lines[at : at + 3])
     return [*lines[:at], b'"nest": {\n' + b"\n".join(inner) + b"\n}", *lines[at + (3 if number % 2 else 0) :]]
@@ -232,7 +232,7 @@ def lay_it_out_otherwise(content, number):
 
 
 def save_it_as_we_do(content, number):
-    """Another writer of ours has read it, and written it."""
+    """Save the blob as another writer of ours does."""
     try:
         return codec.encode(codec.decode(content))
     except InvalidBlobError:
@@ -245,7 +245,7 @@ def break_the_header(content, number):
 
 
 def decide_otherwise(content, number):
-    """A person changes what holds for many jobs, in the header."""
+    """Change settings for many jobs in the header, as a person does."""
     tables = (
         b'"entrypoints": {"x": {"paused": true}}, ',
         b'"entrypoints": {"x": {"max_running": 1}, "y": {"rate": 1, "per": 60.0}}, "recent": {"y": [[1.0, 2.0, 1]]}, ',
@@ -265,7 +265,7 @@ def decide_otherwise(content, number):
 
 
 def add_jobs(content, number):
-    """Another writer has added jobs; some of them ids that were there before."""
+    """Add jobs as another writer does, some with ids that were used before."""
     try:
         state = codec.decode(content)
     except InvalidBlobError:

@@ -1,7 +1,7 @@
-"""A state machine of one blob that we read again and again, while others write it, and we do: the pages' worst life.
+"""A state machine of one blob that we read again and again, while other writers and we write it: a stress of the pages.
 
-After each reading, what is held must be what a reader holds who has never seen the blob before. Pages and slices are
-made small, so that a few jobs fill many.
+After each read, the blob's copy must equal that of a reader that never saw the blob before. Pages and slices are
+small, so that a few jobs fill many.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -58,7 +58,7 @@ numbers = st.integers(0, 200)
 
 
 def ranked(jobs):
-    """The jobs by id, each with its rank: what places are numbered with means nothing."""
+    """Return the jobs by id, each with its rank, because the numbers of places mean nothing."""
     places = sorted({job.sequence for job in jobs})
     return {job.id: (places.index(job.sequence), job.evolve(sequence=0)) for job in jobs}
 
@@ -68,7 +68,7 @@ def header_of(state):
 
 
 def served(draft):
-    """In which order three consumers are served."""
+    """Return the order in which three consumers are served."""
     orders = []
     for sought in (None, ("x",), ("yx", "x", "")):
         operation = Dequeue(sought, batch_size=200).prepared(PREPARATION)
@@ -78,13 +78,13 @@ def served(draft):
 
 
 def keys_of(state):
-    """The unique keys that are held, each as often as it is."""
+    """Return the unique keys that are held, each as often as it is held."""
     live = [job for job in state.jobs if job.status in (JobStatus.QUEUED, JobStatus.IN_PROGRESS)]
     return [job.unique_key for job in live if job.unique_key is not None]
 
 
 def due_of(draft):
-    """When something is due, for somebody who has not looked for jobs yet."""
+    """Return the next due time of a consumer that has not looked for jobs yet."""
     looked = draft.jobs.order._now
     draft.jobs.order._now = datetime.min.replace(tzinfo=UTC)
     try:
@@ -94,7 +94,7 @@ def due_of(draft):
 
 
 def held(blob):
-    """Everything that a blob holds and that anybody can see."""
+    """Return all visible contents of a blob."""
     draft = blob.draft
     state = draft.freeze()
     keys = keys_of(state)
@@ -113,7 +113,7 @@ def held(blob):
 
 
 class Refused:
-    """What a blob that is no queue says."""
+    """Answer of a blob that is not a queue."""
 
     def __init__(self, error):
         self.said = str(error)
@@ -126,7 +126,7 @@ class Refused:
 
 
 class BlobMachine(RuleBasedStateMachine):
-    """One used blob, the store, and others who write it."""
+    """One used blob, its store, and other writers."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +142,7 @@ class BlobMachine(RuleBasedStateMachine):
     def teardown(self):
         self.patch.undo()
 
-    # Others
+    # Other writers
 
     @rule(chosen=edits)
     def others_write(self, chosen):
@@ -173,7 +173,7 @@ class BlobMachine(RuleBasedStateMachine):
             anew = Refused(error)
         if not isinstance(found, Refused) and not isinstance(anew, Refused):
             self.held_twice |= HELD_TWICE == anew["keys"]
-            if self.held_twice:  # who has read both may forget the one with the other
+            if self.held_twice:  # a reader of both holds may forget one with the other
                 anew["keys"] = found["keys"]
         assert anew == found
         self.current = not isinstance(found, Refused)
@@ -202,7 +202,7 @@ class BlobMachine(RuleBasedStateMachine):
 
     @rule(slices=st.integers(0, 12))
     def look_while_we_commit(self, slices):
-        """The draft goes on between the slices of a look."""
+        """Keep using the draft between the slices of a read."""
         try:
             parsed = codec.parse_blob(self.store)
             anew = codec.decode(self.store)
@@ -225,11 +225,11 @@ class BlobMachine(RuleBasedStateMachine):
                 return
         assert anew == exhaust(looked.freezing())
 
-    # Ours
+    # Our own commits
 
     @rule(number=numbers)
     def decide(self, number):
-        """What holds for many jobs at once changes."""
+        """Change settings for many jobs."""
         chosen = (
             SetLimits("x", running=1 + number % 3),
             SetLimits("x", rate=1 + number % 3, per=60),
@@ -280,7 +280,7 @@ class BlobMachine(RuleBasedStateMachine):
 
     @rule(outcome=st.integers(0, 3))
     def commit(self, outcome):
-        """It lands; it lands and the answer is lost; it does not land; it lands where we had not read."""
+        """Commit, and let the write land, land with its answer lost, not land, or conflict."""
         if not self.current:
             self.read()
         if not self.current:
@@ -297,7 +297,7 @@ class BlobMachine(RuleBasedStateMachine):
             self.check_lines()
         else:
             draft.rollback()
-            self.current = outcome == 2  # the store has the old one: the engine need not read it again
+            self.current = outcome == 2  # the store kept the old blob, so the engine need not read it again
 
     @rule(slices=st.integers(0, 6))
     def be_cut_short_while_we_encode(self, slices):
@@ -310,7 +310,7 @@ class BlobMachine(RuleBasedStateMachine):
         draft.rollback()
 
     def check_lines(self):
-        """Every job has its line, or is to be encoded."""
+        """Check that every job has its line, or is marked to be encoded."""
         blob = self.blob
         lines = {job_id: line for page in blob.pages for job_id, line in page.lines.items()}
         assert set(lines) == set(blob.pages._of)

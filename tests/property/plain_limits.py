@@ -1,11 +1,11 @@
-"""A queue that looks through all its jobs for each that it claims: what holds them back, and nothing else."""
+"""A plain queue for limits: it looks through all its jobs for each claim."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Record:
-    """What the plain queue knows of a job. Times are seconds since the beginning."""
+    """The plain queue's record of a job. Times are seconds since the beginning."""
 
     id: str
     entrypoint: str
@@ -23,7 +23,7 @@ class Record:
 
 @dataclass
 class Rules:
-    """What holds one entrypoint back."""
+    """Limits of one entrypoint."""
 
     paused: bool = False
     running: int | None = None
@@ -33,7 +33,7 @@ class Rules:
 
 
 class PlainLimits:
-    """A queue that looks through all its jobs for each it claims."""
+    """A queue that looks through all its jobs for each claim."""
 
     def __init__(self):
         self.jobs, self.rules, self.aging, self.now, self.last_place = [], {}, None, 0, 0
@@ -74,7 +74,7 @@ class PlainLimits:
             job.status, job.attempt, job.since = "running", job.attempt + 1, self.now
             rules = self.rules.get(job.entrypoint, Rules())
             if rules.rate is not None:
-                kept = rules.per + max(rules.per, 2)  # those that are over count again where the window gets longer
+                kept = rules.per + max(rules.per, 2)  # expired claims count again if the window gets longer
                 rules.claims[:] = [at for at in rules.claims if self.now - at < kept] + [self.now]
             claimed.append(job)
         return [(job.id, job.attempt) for job in claimed]

@@ -1,4 +1,4 @@
-"""What one queue object knows besides the queue: the claims that it handed out, and which claims stand still.
+"""State of one queue object besides the queue: the claims that it handed out, and the claims that stand still.
 
 It is the other half of the model of `tests/property/plain_queue.py`: how calls become commits (docs/architecture.md,
 "How a call travels"), what a bare id means (docs/decisions/0008), and when a claim is stale (docs/protocol.md).
@@ -21,7 +21,7 @@ class PlainProgram:
 
     Args:
         stale_timeout: seconds that a claim made here lasts, if the dequeue does not say.
-        groups: whether all calls made together go into one commit.
+        groups: True if all calls made together go into one commit.
     """
 
     def __init__(self, stale_timeout, *, groups):
@@ -34,15 +34,15 @@ class PlainProgram:
         self.sights = {}
 
     def do(self, queue, calls, new_ids):
-        """Make calls at the same time, each a pair (operations, whether all or nothing).
+        """Make calls at the same time, each a pair (operations, True if all or nothing).
 
         Args:
             queue: the plain queue.
             calls: the calls.
-            new_ids: for each call and operation, the id that a job without one shall get.
+            new_ids: for each call and operation, the id for a job that has none.
 
         Returns:
-            For each call the results of its operations, or the Refused that it ends with.
+            For each call the results of its operations, or the Refused that ends it.
         """
         prepared = [
             [(operation, self._claims(operation), new_id) for operation, new_id in zip(operations, ids, strict=True)]
@@ -51,7 +51,7 @@ class PlainProgram:
         numbers = range(len(calls))
         outcomes: dict[int, Any] = {
             number: [] for number in numbers if not prepared[number]
-        }  # to ask for nothing is not a look
+        }  # a call that asks for nothing does not look
         asking = [number for number in numbers if prepared[number]]
         for group in [asking] if asking and self.groups else [[number] for number in asking]:
             made = self._commit(queue, [(number, prepared[number], calls[number][1]) for number in group])
@@ -63,7 +63,7 @@ class PlainProgram:
     # One commit
 
     def _commit(self, queue, calls):
-        """A commit if something changed; an answer that none carries has looked."""
+        """Commit if something changed; calls that no commit answers read the queue."""
         looked = False
         while True:
             if self.version_seen != queue.version:
@@ -80,7 +80,7 @@ class PlainProgram:
             self.version_seen = None
 
     def _perform(self, queue, calls):
-        """First what does not claim, then the sweep, then what claims."""
+        """Perform the operations that do not claim, then the sweep, then the claims."""
         claiming = [
             call for call in calls if any(isinstance(operation, Dequeue | AwaitResult) for operation, _, _ in call[1])
         ]
@@ -108,7 +108,7 @@ class PlainProgram:
     # Claims
 
     def _claims(self, operation):
-        """The claims that an operation names. Attempt None is a claim that nobody can name."""
+        """Return the claims that an operation names. A claim with attempt None cannot be named."""
         if isinstance(operation, Ack | Nack):
             return [self._claim(operation.job)]
         return [self._claim(reference) for reference in operation.jobs] if isinstance(operation, Heartbeat) else []
@@ -122,7 +122,7 @@ class PlainProgram:
         return reference, attempts[0] if len(attempts) == 1 else None
 
     def _note(self, operations, outcome):
-        """Remember the claims handed out; forget those that were ended, or found to be lost."""
+        """Remember the claims handed out; forget the claims that ended or were lost."""
         if isinstance(outcome, Refused):
             self._note_lost(outcome)
             return
@@ -150,7 +150,7 @@ class PlainProgram:
     # Watching
 
     def _look(self, queue):
-        """See the whole queue, and since when each claim has stood still."""
+        """Read the whole queue, and note since when each claim has stood still."""
         now = queue.now
         sights = {}
         for job in queue.claimed():
@@ -162,10 +162,10 @@ class PlainProgram:
         self.version_seen = queue.version
 
     def _stale_at(self, job, now):
-        """When a claim seen for the first time will be stale, if it stands still."""
+        """Return the time at which a claim seen for the first time will be stale, if it stands still."""
         timeout = timedelta(seconds=job["claim_timeout"])
         stale_at = now + timeout
-        if self.last_look is None or now - self.last_look > timeout:  # nobody here was watching
+        if self.last_look is None or now - self.last_look > timeout:  # this program was not watching
             stale_at = min(stale_at, max(now, job["heartbeat_at"] + timeout + ALLOWANCE))
         began = now if self.first_look is None else self.first_look
         return max(stale_at, began + timedelta(seconds=min(LONGEST_GRACE, job["claim_timeout"] / 3)))

@@ -1,6 +1,6 @@
-"""A queue as the documentation tells it, in the plainest words there are: a list of dicts, searched from end to end.
+"""A queue as the documentation describes it, as plain as possible: a list of dicts, searched from end to end.
 
-It is what `tests/property/queue_machine.py` compares the real queues with. It was written from README.md, docs/ and
+`tests/property/queue_machine.py` compares the real queues with it. It was written from README.md, docs/ and
 the docstrings of the verbs, and shares nothing with `jqueue.domain` but the public names of operations and errors.
 `jqueue` is fast because it has heaps, drafts and journals; this one is right because it has none.
 """
@@ -32,12 +32,12 @@ TABLES = ("finished", "holds", "rules", "claims_made", "settings")
 
 
 class PlainQueue(PlainRules):
-    """The whole queue, and what each operation does to it.
+    """The whole queue, and the effect of each operation on it.
 
     Attributes:
         jobs: every job, as a dict of the fields of `jqueue.Job`, with `place` for `sequence`.
         changes: counts every change; a call that adds none must write nothing.
-        now: the time, set by whoever drives it.
+        now: the time, set by the test.
     """
 
     def __init__(self):
@@ -51,26 +51,26 @@ class PlainQueue(PlainRules):
         self.version = 0
 
     def copy(self):
-        """Everything there is, to be put back by `restore`."""
+        """Return a copy of everything, for `restore`."""
         tables = {name: dict(getattr(self, name)) for name in TABLES}
         tables["schedules"] = {name: dict(entry) for name, entry in self.schedules.items()}
         return {**vars(self), **tables, "jobs": [dict(job) for job in self.jobs]}
 
     def restore(self, copy):
-        """Put everything back."""
+        """Restore everything from a copy."""
         vars(self).update(copy)
 
     def committed(self):
-        """A commit: the version grows by one, and keys kept for long enough are let go."""
+        """Commit: increment the version, and release keys whose time is over."""
         self.version += 1
         self.holds = {key: hold for key, hold in self.holds.items() if hold[1] > self.now}
 
     def find(self, job_id):
-        """The job with this id, or None."""
+        """Return the job with this id, or None."""
         return next((job for job in self.jobs if job["id"] == job_id), None)
 
     def perform(self, operation, claims, new_id, default_timeout):
-        """Do one operation; returns its result or, with nothing changed, raises Refused."""
+        """Perform one operation. Returns its result; raises Refused, with nothing changed."""
         before = self.copy()
         try:
             return self._do(operation, claims, new_id, default_timeout)
@@ -144,7 +144,7 @@ class PlainQueue(PlainRules):
         return dict(job)
 
     def _completed(self, job_id):
-        """Of a job that was acked only this is told."""
+        """Return the answer for an acked job, which has these fields only."""
         return {"id": job_id, "status": "completed", "attempt": self.finished[job_id]}
 
     def _make_way(self, key, holder):
@@ -173,7 +173,7 @@ class PlainQueue(PlainRules):
     # Claims
 
     def held(self, claim):
-        """The job, if the claim is current."""
+        """Return the job if the claim is current."""
         job_id, attempt = claim
         job = self.find(job_id)
         if attempt is None and job is None:
@@ -187,7 +187,7 @@ class PlainQueue(PlainRules):
         there = self.find(job_id)
         is_gone = there is None or (there["status"], there["attempt"]) == ("completed", attempt)
         if attempt is not None and self.finished.get(job_id) == attempt and is_gone:
-            return  # the same ack again
+            return  # the same ack repeated
         job = self.held(claim)
         if job["keep_result"] is None:
             self.jobs.remove(job)
@@ -214,7 +214,7 @@ class PlainQueue(PlainRules):
             self.changes += 1
 
     def send_back(self, job, dead, delayed=False):
-        """A claim ends with a failure. Where jobs age, the job is as old as this moment."""
+        """End a claim with a failure. With aging, the job's age starts again now."""
         if job["cancel_requested"]:
             self.remove(job)
             return
@@ -242,7 +242,7 @@ class PlainQueue(PlainRules):
                 if not tolerant:
                     raise stop
                 lost.append(stop)
-            stood_still = job["heartbeat_at"] == self.now  # it moves even if the clock stands still
+            stood_still = job["heartbeat_at"] == self.now  # the heartbeat moves even if the clock stands still
             job["heartbeat_at"] = self.now + timedelta(microseconds=1) if stood_still else self.now
             self.changes += 1
         return lost
@@ -250,18 +250,18 @@ class PlainQueue(PlainRules):
     # Operators
 
     def look_for_result(self, job_id):
-        """The finished job, or nothing as long as it is not."""
+        """Return the finished job; nothing before it is finished."""
         job = self.find(job_id)
         if job is None:
             raise Refused(ResultNotKeptError if job_id in self.finished else JobNotFoundError, job_id=job_id)
         if job["status"] == "dead":
             raise Refused(JobFailedError, job_id=job_id, error=job["error"])
-        if job["status"] == "completed" and self.is_outlived(job):  # it is still there only because nobody has changed
-            raise Refused(ResultNotKeptError, job_id=job_id)  # the queue since
+        if job["status"] == "completed" and self.is_outlived(job):  # kept only because no commit removed it yet
+            raise Refused(ResultNotKeptError, job_id=job_id)
         return [dict(job)] if job["status"] == "completed" else []
 
     def alter(self, job_id, **fields):
-        """A queued job gets another time, or another priority."""
+        """Change the time or the priority of a queued job."""
         self.drop_outlived()
         job = self.find(job_id)
         if job is None:
@@ -329,16 +329,16 @@ class PlainQueue(PlainRules):
         return self.revoke([job for job in self.claimed() if self.now - min(job["heartbeat_at"], self.now) >= limit])
 
     def revoke(self, stale):
-        """Take jobs from their holders, in the order in which they stood."""
+        """Revoke the claims of stale jobs, in the order of their places."""
         for job in sorted(stale, key=lambda job: job["place"]):
             job["error"] = STALE
             self.send_back(job, dead=False)
         return len(stale)
 
-    # What the above is made of
+    # Helpers of the above
 
     def key_holder(self, key):
-        """The id of the job that holds a key, or None."""
+        """Return the id of the job that holds a key, or None."""
         for job in self.jobs:
             if key is not None and job["unique_key"] == key and job["status"] in ("queued", "in_progress"):
                 return job["id"]
@@ -346,21 +346,21 @@ class PlainQueue(PlainRules):
         return job_id if until > self.now else None
 
     def drop_outlived(self):
-        """Remove the jobs that nobody has claimed in time, and those that were kept for long enough."""
+        """Remove the jobs that expired before a claim, and the finished jobs whose time is over."""
         for job in [job for job in self.jobs if self.is_outlived(job)]:
             self.remove(job)
 
     def remove(self, job):
-        """A job leaves the queue, and not by an ack: the highest attempt of such jobs is remembered."""
+        """Remove a job that was not acked, and remember the highest attempt of such jobs."""
         self.jobs.remove(job)
         self.attempt_floor = max(self.attempt_floor, job["attempt"])
         self.changes += 1
 
     def behind_all(self):
-        """A place behind every other."""
+        """Return a place behind all others."""
         self.places += 1
         return self.places
 
     def later(self, seconds):
-        """So many seconds from now."""
+        """Return the time in `seconds` seconds."""
         return self.now + timedelta(seconds=seconds)

@@ -1,6 +1,6 @@
-"""What holds jobs back and what brings them in by the clock, in the plainest words: the other part of the plain queue.
+"""Limits and cron entries in the plainest form: the other part of the plain queue.
 
-Every limit is looked up in the list of all jobs and of all claims that were made; nothing is counted on the way.
+Every limit is looked up in the list of all jobs and of all claims made; nothing is counted along the way.
 """
 
 from datetime import timedelta
@@ -11,7 +11,7 @@ from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, 
 from jqueue.testing.virtual_time import EPOCH
 
 CRONS = {"* * * * *": 60, "*/10 * * * * *": 10, "0 */2 * * * *": 120}
-"""Cron expressions and the seconds between two of their times, the first of which is a whole minute."""
+"""Cron expressions, and the seconds between two of their times. The first of their times is a whole minute."""
 
 NO_RULES = {"paused": False, "running": None, "rate": None, "per": None}
 
@@ -20,11 +20,11 @@ class PlainRules:
     """Limits, pauses, settings and cron entries of a plain queue.
 
     Attributes:
-        rules: entrypoint to what holds it back.
-        claims_made: entrypoint to the times of its claims, while it has a rate limit.
-        settings: those of the whole queue.
+        rules: entrypoint -> its limits and pause.
+        claims_made: entrypoint -> times of its claims, while it has a rate limit.
+        settings: settings of the whole queue.
         schedules: the cron entries by name.
-        is_critical: whether there was ever a limit.
+        is_critical: True if a limit was ever set.
     """
 
     jobs: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class PlainRules:
     # Operators
 
     def decide(self, operation):
-        """Do an operation that is for many jobs at once."""
+        """Perform an operation for many jobs at once."""
         match operation:
             case Pause(entrypoint):
                 return self.set_rules(entrypoint, paused=True)
@@ -61,7 +61,7 @@ class PlainRules:
         raise AssertionError(operation)
 
     def set_rules(self, entrypoint, **changes):
-        """Change what holds an entrypoint back. With its rate limit go the claims that were counted for it."""
+        """Change the limits of an entrypoint. Removing its rate limit forgets the claims counted for it."""
         before = self.rules.get(entrypoint, NO_RULES)
         after = before | changes
         if after == before:
@@ -75,14 +75,14 @@ class PlainRules:
         self.changes += 1
 
     def configure(self, given):
-        """Change settings; returns all."""
+        """Change settings; returns all of them."""
         if given | self.settings != self.settings | given:
             self.changes += 1
         self.settings = self.settings | given
         return dict(self.settings)
 
     def schedule(self, asked):
-        """Set a cron entry; an equal one stays, and one that keeps its times may be overdue."""
+        """Set a cron entry. An equal one stays; one with the same times may be overdue."""
         entry = {"payload": b"", "headers": {}, "keep_result": None, "concurrency_key": None} | asked
         known = self.schedules.get(entry["name"])
         if known is not None and {**known, "next_at": None} == {**entry, "next_at": None}:
@@ -95,7 +95,7 @@ class PlainRules:
         return dict(entry)
 
     def unschedule(self, name):
-        """Remove a cron entry; returns whether there was one."""
+        """Remove a cron entry; returns True if there was one."""
         if name not in self.schedules:
             return False
         del self.schedules[name]
@@ -105,7 +105,7 @@ class PlainRules:
     # Claims
 
     def next_to_claim(self, entrypoints):
-        """The first job that is ready and not held back."""
+        """Return the first job that is ready and not held back."""
         free = [
             job
             for job in self.jobs
@@ -118,14 +118,14 @@ class PlainRules:
         return min(free, key=self.rank, default=None)
 
     def rank(self, job):
-        """By priority, and then by place; with aging, so many seconds of waiting are worth one step of priority."""
+        """Return the rank: priority, then place. With aging, some seconds of waiting count as one step of priority."""
         if self.settings["aging"] is None:
             return job["priority"], job["place"]
         waits_since = job["run_at"] or job["created_at"]
         return job["priority"] * self.settings["aging"] + (waits_since - EPOCH).total_seconds(), job["place"]
 
     def is_open(self, entrypoint):
-        """Whether its rules let one more job of it be claimed."""
+        """True if the limits of the entrypoint allow one more claim."""
         rules = self.rules.get(entrypoint, NO_RULES)
         running = [job for job in self.claimed() if job["entrypoint"] == entrypoint]
         if rules["paused"] or (rules["running"] is not None and len(running) >= rules["running"]):
@@ -133,31 +133,31 @@ class PlainRules:
         return rules["rate"] is None or len(self.counting(entrypoint)) < rules["rate"]
 
     def is_free(self, job):
-        """Whether fewer jobs with its concurrency key are in progress than it takes."""
+        """True if the job's concurrency key has room for one more job in progress."""
         sharing = [other for other in self.claimed() if other["concurrency_key"] == job["concurrency_key"]]
         return job["concurrency_key"] is None or len(sharing) < (job["concurrency_limit"] or 1)
 
     def counting(self, entrypoint):
-        """The claims of an entrypoint that are within its window."""
+        """Return the claims of an entrypoint within its window."""
         window = timedelta(seconds=self.rules[entrypoint]["per"])
         return [at for at in self.claims_made.get(entrypoint, []) if at + window > self.now]
 
     def count_claim(self, entrypoint):
-        """A claim was made."""
+        """Record a claim."""
         if self.rules.get(entrypoint, NO_RULES)["rate"] is not None:
             per = self.rules[entrypoint]["per"]
-            kept = timedelta(seconds=per + max(per, 2))  # those that are over count again where the window gets longer
+            kept = timedelta(seconds=per + max(per, 2))  # expired claims count again if the window gets longer
             found = [at for at in self.claims_made.get(entrypoint, []) if at + kept > self.now]
             self.claims_made[entrypoint] = [*found, self.now]
 
     def claimed(self):
-        """The jobs in progress."""
+        """Return the jobs in progress."""
         return [job for job in self.jobs if job["status"] == "in_progress"]
 
-    # What happens by itself
+    # Changes made by time
 
     def is_outlived(self, job):
-        """Whether the time of a job is over: it expired, or was kept for long enough."""
+        """True if the job's time is over: it expired, or its retention ended."""
         if job["status"] == "queued":
             return job["expires_at"] is not None and job["expires_at"] <= self.now
         since: Any = None
@@ -169,7 +169,7 @@ class PlainRules:
         return kept is not None and since + timedelta(seconds=kept) <= self.now
 
     def fire(self):
-        """Enqueue a job for each cron entry that is due: for the last of its times, whatever was missed."""
+        """Enqueue one job for each cron entry that is due: for its last due time, even if several were missed."""
         for entry in self.schedules.values():
             if entry["next_at"] <= self.now:
                 occurrence = self.last_time(entry["cron"])
@@ -186,15 +186,15 @@ class PlainRules:
                 entry["next_at"] = occurrence + timedelta(seconds=CRONS[entry["cron"]])
 
     def last_time(self, cron):
-        """The last time until now at which an entry was due."""
+        """Return the last time until now at which an entry was due."""
         return self.now - (self.now - EPOCH) % timedelta(seconds=CRONS[cron])
 
     def add(self, **fields):
-        """A job comes in, with these fields."""
+        """Add a job with these fields."""
         raise NotImplementedError
 
     def figures(self, entrypoint=None):
-        """What `stats` must say of an entrypoint, or of all: depth, scheduled, in progress, dead, oldest ready
+        """Return the expected figures of an entrypoint, or of all: depth, scheduled, in progress, dead, oldest ready
         age, completed, and whether it is paused."""
         jobs = [job for job in self.jobs if entrypoint in (None, job["entrypoint"])]
         queued = [job for job in jobs if job["status"] == "queued"]

@@ -1,13 +1,13 @@
-"""What the plain queue is made of: the fields of its jobs, what is refused, and what is kept of an error."""
+"""Values of the plain queue: the fields of its jobs, refusals, and errors as they are kept."""
 
 import json
 
 STALE = "stale"
-"""Stands for the error that is kept with a job whose claim was revoked; its wording is not a promise."""
+"""Stands for the error kept with a job whose claim was revoked; its wording is not a promise."""
 
 
 class Refused(Exception):
-    """What a call must be refused with: the class of the error, and what it says besides its text."""
+    """Refusal that a call must end with: the class of the error, and its attributes besides its text."""
 
     def __init__(self, kind, **said):
         super().__init__(kind.__name__, said)
@@ -21,22 +21,22 @@ ABSENT = {
     **dict.fromkeys(["keep_result", "result", "finished_at"]),
     **{"priority": 0, "attempt": 0, "failures": 0, "cancel_requested": False},
 }
-"""What most fields of a job are when nobody says otherwise."""
+"""Default values of most fields of a job."""
 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
     *("concurrency_key", "concurrency_limit", "keep_result"),
 )
-"""What a job has as its enqueue says."""
+"""Fields of a job that its enqueue sets."""
 
 
 def ended(job):
-    """Since when a job is as it is, for who purges old ones."""
+    """Time since which a job is in its present state, for a purge of old jobs."""
     return job["dead_at"] or job["finished_at"] or job["created_at"]
 
 
 def kept_text(error):
-    """An error as it is kept: as text, at most 2 KiB of it as JSON writes it, and no half letters."""
+    """Return an error as it is kept: text of at most 2 KiB as JSON writes it, and no half characters."""
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
     while len(json.dumps(text, ensure_ascii=False).encode()) > len('""') + 2048:
         text = text[:-1]

@@ -1,4 +1,4 @@
-"""Calls as Hypothesis draws them, before they are made: what is asked for, and of which of the jobs seen so far.
+"""Calls as Hypothesis draws them, before they are made: the operation, and which of the jobs seen so far.
 
 A drawn call names jobs by how recently they were seen ("the last claim but two"), and times by how far off they are,
 so that it means something in whatever state it is made, and a failing example shrinks to few and small numbers.
@@ -54,7 +54,7 @@ ENQUEUE_OPTIONS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """One operation, as drawn."""
+    """One operation as drawn."""
 
     verb: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class Asked:
 entrypoints = st.sampled_from(["x", "y", "z"])
 ids = st.sampled_from(["a", "b", "c", "d"])
 waits = st.sampled_from([0, 0.25, 1, 3, 10, 40, 100])
-"""Seconds, each a whole number of quarters: the sums are exact, and things fall due in the very same moment."""
+"""Seconds, each a whole number of quarters: sums are exact, so events fall due at the very same moment."""
 
 recent = st.integers(0, 4)
-"""How many others were seen since."""
+"""Number of jobs seen since the one meant."""
 
 references = st.tuples(st.sampled_from(["job", "job", "job", "claim", "id", "id", NOBODY]), recent)
 errors = st.sampled_from(["it failed", ValueError("no such image"), TimeoutError(), "é" * 1500, "a" + "é" * 1500])
@@ -133,7 +133,7 @@ ceilings = st.none() | st.integers(1, 2)
 rates: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
     {"rate": st.integers(1, 3), "per": st.sampled_from([1, 3, 10])}
 )
-"""Windows so short that the claims of each quarter of a second are counted by themselves."""
+"""Windows so short that each quarter of a second is counted separately."""
 
 limits = st.builds(
     lambda name, running, rate: Asked("limit", {"entrypoint": name, "running": running, **rate}),
@@ -158,7 +158,7 @@ keepers = st.one_of(
         lambda options: Asked("schedule", options)
     ),
 )
-"""What is decided for many jobs at once."""
+"""Operations for many jobs at once."""
 
 cron_entries = st.fixed_dictionaries(
     {"name": st.sampled_from("mn"), "cron": st.sampled_from([*CRONS]), "entrypoint": entrypoints},
@@ -171,24 +171,24 @@ anything = st.one_of(enqueues, dequeues, acks, nacks, heartbeats, operators, kee
 
 
 class Seen:
-    """The claims and the jobs that were seen so far, by whoever makes the calls."""
+    """The claims and jobs that the callers have seen so far."""
 
     def __init__(self):
         self.claims = []
         self.ids = []
 
     def note(self, jobs, *, claimed):
-        """Jobs were returned."""
+        """Note the jobs that were returned."""
         if claimed:
             self.claims += jobs
         self.ids += [job.id for job in jobs if job.id not in self.ids]
 
     def job_id(self, which):
-        """An id as it is, or that of a job by how recently it was first seen."""
+        """Return an id unchanged, or the id of a job by how recently it was first seen."""
         return which if isinstance(which, str) else self.ids[-1 - which % len(self.ids)] if self.ids else NOBODY
 
     def reference(self, drawn):
-        """A claim as callers may name it."""
+        """Return a claim in a form that callers may use."""
         kind, back = drawn
         if kind == NOBODY or not self.claims:
             return self.job_id(back) if kind == "job" else NOBODY
@@ -196,7 +196,7 @@ class Seen:
         return {"job": job, "claim": job.claim, "id": job.id}[kind]
 
     def operation(self, asked, now):
-        """The operation that was asked for, as a value of the public API."""
+        """Return the operation that was asked for, as a value of the public API."""
         options = dict(asked.options)
         match asked.verb:
             case "enqueue":
@@ -250,7 +250,7 @@ DECISIONS: dict[str, type[Any]] = {
 
 
 async def by_verb(queue, operation):
-    """Do what an operation says by the verb for it."""
+    """Perform an operation with its verb."""
     match operation:
         case Enqueue(entrypoint, payload, priority):
             options = {name: getattr(operation, name) for name in ENQUEUE_OPTIONS}
@@ -281,7 +281,7 @@ async def by_verb(queue, operation):
 
 
 async def decide(queue, operation):
-    """As `by_verb`, for what is decided for many jobs at once."""
+    """Do the same as `by_verb` for operations on many jobs at once."""
     match operation:
         case SetLimits(name, running=running, rate=rate, per=per):
             return await queue.limit(name, running=running, rate=rate, per=per)

@@ -1,4 +1,4 @@
-"""How what a queue returned or raised is compared with what the plain one did."""
+"""Comparison of the real queue's results and errors with the plain queue's."""
 
 from dataclasses import dataclass
 
@@ -7,47 +7,47 @@ from jqueue.domain.rules import QueueSettings, Schedule
 from tests.property.plain_values import STALE, Refused
 
 UNDONE = "undone-"
-"""Begins the ids of jobs that nobody got to see."""
+"""Prefix of the ids of jobs that were never visible."""
 
 COMPARED = [name for name in Job.model_fields if name != "sequence"]
 
 
 def result_of(found, late):
-    """What the verb returns: the result of the job that was found; that it is late, if there was none."""
+    """Return the result of a find: the job that was found, or that the call is late if there was none."""
     return Value(found[0]["result"]) if found else late
 
 
 @dataclass
 class Value:
-    """Any value that was returned, to be compared as it is."""
+    """Any returned value, to be compared unchanged."""
 
     value: object
 
 
 def only_errors(results):
-    """What a call of many operations returns that may fail one by one."""
+    """Return the errors of a call whose operations may fail one by one."""
     return [result for result in results if result is not None]
 
 
 def new_ids_of(call, outcome):
-    """The id that each operation of a call gave to a job, where it returned one."""
+    """Return the id that each operation of a call gave to a job, where it returned one."""
     results = outcome if isinstance(outcome, list) and len(outcome) == len(call.operations) else [outcome]
     results = results if len(results) == len(call.operations) else [None] * len(call.operations)
     return [result.id if isinstance(result, Job) else f"{UNDONE}{number}" for number, result in enumerate(results)]
 
 
 def figures(stats):
-    """The figures of an entrypoint, or of all."""
+    """Return the figures of an entrypoint, or of all."""
     counts = stats.depth, stats.scheduled, stats.in_progress, stats.dead
     return *counts, stats.oldest_ready_age, stats.completed, stats.paused
 
 
 def same(expected, actual):
-    """Compare what must be returned or raised with what was."""
+    """Compare the expected result or error with the real one."""
     if isinstance(expected, Refused):
         assert expected.kind is type(actual), (expected, actual)
         said = {name: without_wording(getattr(actual, name)) for name in expected.said}
-        undone = str(expected.said["job_id"]).startswith(UNDONE)  # a job of a call that was undone had its key
+        undone = str(expected.said["job_id"]).startswith(UNDONE)  # its key belonged to a job of a call that was undone
         assert expected.said == (said | {"job_id": expected.said["job_id"]} if undone else said)
     elif isinstance(expected, Value):
         assert expected.value == actual
@@ -70,5 +70,5 @@ def same(expected, actual):
 
 
 def without_wording(said):
-    """The error of a job whose claim was revoked is worded as it likes."""
+    """Remove the text of the error of a revoked job, which is not promised."""
     return STALE if isinstance(said, str) and said.startswith("stale:") else said

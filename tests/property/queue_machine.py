@@ -1,6 +1,6 @@
 """A state machine that makes any calls in any order, and compares the queue with the plain one after each.
 
-Everything happens in virtual time, on one event loop for each example. Compared is all that can be seen: what a call
+Everything happens in virtual time, on one event loop for each example. All visible state is compared: what a call
 returns or raises, the claims, every field of every job, their order, what is remembered of acked jobs and keys, the
 figures, and the version: a call that changes nothing must write nothing.
 """
@@ -41,7 +41,7 @@ class Draws:
 
 @dataclass
 class Call:
-    """One call of a verb: what it does, and what is to be made of the results of its operations."""
+    """One call of a verb, and the treatment of the results of its operations."""
 
     operations: list
     run: object
@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
             timeout = CLAIM_TIMEOUTS[kind]
             queue = kind(self.storage, stale_timeout=timeout, clock=VirtualClock(), entropy=Draws(kind.__name__))
             begin = queue._engine.pacing.turns.begin
-            # Whether a call reads first decides when a claim is seen to be stale. The plain queue cannot know.
+            # A claim becomes stale by the reads of a call. The plain queue cannot know whether a call reads first.
             queue._engine.pacing.turns.begin = lambda begin=begin: begin() and False
             self.runner.run(queue.__aenter__())
             self.queues.append(queue)
@@ -142,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(who=who, asked=calls.limits, jobs=st.lists(calls.enqueues, min_size=1, max_size=3), wanted=calls.dequeues)
     def hold_back(self, who, asked, jobs, wanted):
-        """A limit is set where jobs are, and somebody wants them."""
+        """Set a limit where jobs are, and then dequeue them."""
         self.one(who, asked)
         for job in jobs:
             self.one(who, calls.Asked("enqueue", {**job.options, "entrypoint": asked.options["entrypoint"]}))
@@ -252,7 +252,7 @@ class QueueMachine(RuleBasedStateMachine):
         return outcomes
 
     def make(self, who, made):
-        """Make calls, at the same time, and see that each ends as it should."""
+        """Make calls at the same time, and check that each ends as it should."""
         outcomes = self.run_all(who, [call.run for call in made])
         program = self.programs[who % len(self.queues)]
         new_ids = [new_ids_of(call, outcome) for call, outcome in zip(made, outcomes, strict=True)]
@@ -269,7 +269,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif isinstance(each, Job):
                 self.seen.note([each], claimed=each.status == "in_progress")
 
-    # What must be true after each
+    # Invariants after each call
 
     @invariant()
     def the_state_is_as_it_should_be(self):

@@ -1,4 +1,4 @@
-"""Whatever a job may hold, it is read back as it was written; whatever a file may hold, decoding ends in a state or
+"""Any job is read back as it was written. Decoding any file ends in a state or
 in our own error.
 """
 
@@ -39,7 +39,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-"""What JSON can hold."""
+"""Values that JSON can hold."""
 
 ceilings = st.none() | st.integers(1, COUNT_MAX)
 jobs = st.builds(
@@ -138,7 +138,7 @@ decisions = st.fixed_dictionaries(
         "schedules": st.lists(schedules, max_size=2).map(lambda many: {each.name: each for each in many}),
     }
 )
-"""What is decided for a whole queue: the fields of its state that are no jobs."""
+"""Fields of a state besides its jobs: settings of the whole queue."""
 
 states = st.builds(
     lambda jobs, decided, **header: QueueState(jobs=tuple(jobs), **header, **decided),

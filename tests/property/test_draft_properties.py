@@ -106,7 +106,7 @@ def prepared(operation):
 
 
 def served(draft, now):
-    """Which jobs it hands out, in which order, to three kinds of consumers; as found by the indexes."""
+    """Return the jobs that the indexes hand out, in order, to three kinds of consumers."""
     orders = []
     for sought in (None, ("x",), ("y", "x")):
         savepoint = draft.savepoint()

@@ -1,4 +1,4 @@
-"""What the comparison with the plain model found, and what is so now."""
+"""Regressions found by the comparison with the plain model."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""However a blob is laid out, whoever wrote it, and in whatever versions it is read: it says the same."""
+"""A blob means the same in any layout, from any writer, and read after any earlier versions."""
 
 import json
 from base64 import b64encode
@@ -84,7 +84,7 @@ def test_every_field_of_a_job_is_read_back_whatever_the_others_are(data):
 @given(st.lists(any_jobs, min_size=1), st.binary(max_size=3), st.data())
 @settings(deadline=None)
 def test_a_line_that_is_read_by_the_short_cut_is_read_as_any_other(jobs, bytes_put_in, data):
-    """Those that we write, and those that somebody has changed by a few bytes."""
+    """Lines that we write, and lines with a few bytes changed."""
     for job in jobs:
         waiting = Job(
             id=job.id, entrypoint=job.entrypoint, payload=job.payload, sequence=len(jobs) - 1, created_at=job.created_at
@@ -116,7 +116,7 @@ ONCE = settings(max_examples=500, database=None, phases=[Phase.generate], deadli
 
 @pytest.mark.parametrize("name", Job.model_fields)
 def test_the_strategies_draw_every_field(name):
-    """Or the test above would show nothing for a field that is added."""
+    """Without this, the test above would show nothing for a new field."""
     nothing = getattr(Job(id="0", entrypoint="", payload=b""), name)
     find(any_jobs, lambda job: getattr(job, name) != nothing, settings=ONCE)
 
@@ -261,7 +261,7 @@ def versions(draw):
 
 
 def unplaced(job):
-    """As somebody adds a job by hand."""
+    """Return the job as a person adds it by hand."""
     return job.evolve(sequence=0)
 
 

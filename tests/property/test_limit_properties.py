@@ -1,4 +1,4 @@
-"""At a limit everything is taken and can be read back; one beyond, it is refused, and not a byte has changed."""
+"""Values at a limit are accepted and read back. Values one beyond are refused, and no byte changes."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class Trial:
         self.queue = DirectQueue(self.storage, limits=Limits(**limits), clock=VirtualClock())
 
     def job_bytes(self):
-        """What the lines of the jobs take of the blob."""
+        """Bytes of the blob that the lines of the jobs take."""
         return len(self.storage._content) - self.storage._content.index(b"\n")
 
     async def takes(self, *arguments, **options):
@@ -48,7 +48,7 @@ class Trial:
 
 
 def text_of(size, letter):
-    """A text of exactly so many bytes in UTF-8, with as many of a letter as there is room for."""
+    """Return a text of exactly `size` bytes in UTF-8, with as many of a letter as fit."""
     text = letter * (size // len(letter.encode()))
     return text + "x" * (size - len(text.encode()))
 

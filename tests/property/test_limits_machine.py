@@ -1,4 +1,4 @@
-"""Whatever holds jobs back: the job claimed is the first that a plain look through all of them finds claimable.
+"""Under any limits, the claimed job is the first one that a plain search of all jobs finds claimable.
 
 A draft is changed by the real operations, some taken back, some made by another writer; beside it, a plain list.
 """
@@ -63,7 +63,7 @@ class LimitsMachine(RuleBasedStateMachine):
         return EPOCH + timedelta(seconds=self.plain.now)
 
     def do(self, operation, draft=None):
-        """The result of an operation that must not be refused."""
+        """Return the result of an operation that must not be refused."""
         result = perform(operation.prepared(PREPARATION), self.draft if draft is None else draft, self.now())
         assert not isinstance(result, JQueueError), result
         return result
@@ -159,7 +159,7 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.has("queued"))
     @rule(place=places, priority=priorities, names=sought)
     def change_after_a_look(self, place, priority, names):
-        """What was found to be held back changes, and is looked at again."""
+        """Change a job that was found to be held back; it must be checked again."""
         self.dequeue(names, 4, 0)
         if self.has("queued"):
             self.change(place, priority, None)
@@ -173,7 +173,7 @@ class LimitsMachine(RuleBasedStateMachine):
         job.status, job.place = "queued", self.plain.next_place()
         job.run_at = None if self.plain.aging is None else self.plain.now
 
-    # What holds them back
+    # Limits
 
     @rule(name=names, paused=st.booleans())
     def pause(self, name, paused):
@@ -213,7 +213,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def take_back(self, data):
-        """A commit that was refused, or an apply that failed: what it did was never there."""
+        """Undo a commit that was refused, or an apply that failed."""
         savepoint = self.draft.savepoint()
         self.meddle(data, self.draft)
         self.draft.rollback(savepoint)
@@ -225,7 +225,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(names=sought, count=st.integers(0, 3), name=names, running=ceilings, paused=st.booleans(), ages=st.booleans())
     def other_writer(self, names, count, name, running, paused, ages):
-        """Somebody else claims, and sets limits; then we read what is new."""
+        """Another writer claims and sets limits; then we read its changes."""
         self.dequeue(None, 1, 0)
         self.draft.settle()
         before = self.draft.freeze()
@@ -276,7 +276,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert {job.id: (job.status, job.attempt, job.priority) for job in self.draft.jobs.values()} == expected
 
     def teardown(self):
-        """All that is left is claimed in order as the limits fall, one after another."""
+        """Claim all jobs left, in order, as the limits are removed one after another."""
         for name in ("a", "b", "c"):
             for names in (None, (name,)):
                 claimed = self.do(Dequeue(names, batch_size=20))

@@ -1,4 +1,4 @@
-"""Whatever is in a queue, a move there and back brings all of it, as far as both queues can keep it."""
+"""A move to another queue and back keeps all that both queues can hold."""
 
 import asyncio
 import tempfile
@@ -24,7 +24,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 
 @st.composite
 def jobs(draw, number, *, all_of_it):
-    """A job as a queue may have it that nobody works on."""
+    """Draw a job as a queue may have it while no worker holds it."""
     status = draw(st.sampled_from([JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.DEAD]))
     failures = draw(st.integers(0, 5))
     values = {
@@ -95,7 +95,7 @@ CAN = st.builds(
 @given(data=st.data(), can=CAN, lossy=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_a_plan_sends_nothing_that_would_not_be_taken(data, can, lossy):
-    """Each job goes, or stays with a reason; and what goes asks for nothing that is missing there."""
+    """Each job moves, or stays with a reason. A job that moves needs no feature that the target lacks."""
     given_jobs = data.draw(several(all_of_it=True))
 
     found = plan(QueueState(jobs=tuple(given_jobs)), can, datetime.now(UTC), lossy=lossy, holder="us")

@@ -78,7 +78,7 @@ def test_jobs_are_served_by_priority_and_then_in_the_order_in_which_they_came_or
 
 
 async def turn(queue, way, by, job, line):
-    """A claimed job comes back, or does not; the line of those that wait changes accordingly."""
+    """A claimed job comes back or not, and the order of the waiting jobs changes accordingly."""
     waiting = (job.priority, job.id)
     if way == "keep":
         line.remove(waiting)

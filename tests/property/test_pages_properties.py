@@ -1,4 +1,4 @@
-"""Pages are lines in order, whatever was done to them; and a blob read again says what it says to who never saw it."""
+"""Pages are lines in order after any change, and a blob read again means the same as to a new reader."""
 
 from unittest.mock import patch
 
@@ -37,7 +37,7 @@ def id_of(line):
 
 
 def edited(lines, chosen, number):
-    """What a plain writer, who keeps the order, makes of the lines: some are gone, changed, new, or moved."""
+    """Return the lines after the edits of a writer that keeps their order: some gone, changed, new or moved."""
     lines = dict(lines)
     for at, job_id in enumerate(chosen):
         if (number + at) % 4 == 0:
@@ -66,14 +66,14 @@ def check(pages, lines):
 
 
 def check_kept(pages):
-    """What is kept apart is bounded, and so is the number of pages."""
+    """Check the bounds of the lines kept apart and of the number of pages."""
     apart = [page for page in pages if page._lines is not None]
     assert len(apart) <= pages_module.OPEN_PAGES
     assert set(apart) <= set(pages._open)
 
 
 def look(pages, lines, blob, doubted):
-    """What `match` finds is the blob, and nothing that is doubted."""
+    """Check that the pieces found by `match` make up the blob, and contain nothing doubted."""
     data, start, end = blob
     found = pages.match(data, start, end, doubted)
     cut = [line for run in found for line in cut_lines(run.text if isinstance(run, Page) else run)]
@@ -126,7 +126,7 @@ def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
 @given(st.lists(ids, min_size=1, max_size=30, unique=True), st.integers(1, 4), many)
 @settings(max_examples=100, deadline=None)
 def test_pages_of_which_nothing_changed_are_all_found(present, lines_in_page, changed):
-    """And those that have no changed line are found too, where the blob is as we write it."""
+    """Unchanged pages are also found if the blob is laid out as we write it."""
     with patch.object(pages_module, "LINES_IN_PAGE", lines_in_page):
         pages, lines = Pages(), {}
         for job_id in present:

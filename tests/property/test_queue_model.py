@@ -1,4 +1,4 @@
-"""Whatever is asked of a queue, in whatever order: it does what the documentation says, as a plain model has it."""
+"""Any calls in any order: the queue does what the documentation says, in the form of a plain model."""
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,4 +1,4 @@
-"""The comparison with the plain model finds what a queue does wrong: each fault here is found within its examples."""
+"""The comparison with the plain model finds planted faults, each within its number of examples."""
 
 from datetime import timedelta
 

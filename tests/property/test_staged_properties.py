@@ -96,7 +96,7 @@ def test_staged_jobs_are_those_that_an_enqueue_would_have_made(tasks):
 
 
 def as_told(jobs):
-    """What jobs say, in any order: those with a key come last, whatever their task."""
+    """Contents of jobs in any order: jobs with a key come last, whatever their task."""
     return sorted(repr(sorted(job.model_dump(exclude={"id", "sequence"}).items())) for job in jobs)
 
 
@@ -123,7 +123,7 @@ def ordinary():
 
 
 def read_or_refuse(content):
-    """What is read can also be added, and is read back."""
+    """Check that content that can be read can also be added and read back."""
     try:
         found = read_staged(content)
     except InvalidBlobError as error:
@@ -256,7 +256,7 @@ def test_the_longest_delay_can_be_added():
     assert 2126 == committed(draft)[0].jobs["a"].run_at.year
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class Life:
         assert len(changed) <= 1 or verb in ("redrive", "purge")
 
     async def look(self) -> None:
-        """Who asks the queue is told of every message in the file, and of nothing else."""
+        """Check that the queue shows every message of the file, and nothing else."""
         jobs = (await self.queue.read_state()).jobs
         texts = Counter(message.text for message in read(self.path.read_bytes()) if message.control in (b"-", b"!"))
         records = Records()

@@ -1,4 +1,4 @@
-"""Whatever bytes and texts go into a folder of vsqs come out again, and stand there as vsqs would have written them."""
+"""Any bytes and texts come back out of a folder of vsqs, and are stored there as vsqs would store them."""
 
 import asyncio
 import os
