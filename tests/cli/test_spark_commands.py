@@ -225,7 +225,7 @@ import os, sys, threading
 from jqueue.spark.noise import quiet_java
 with quiet_java("starting"):
     os.system("echo 'WARNING: Using incubator modules: x' >&2; echo first >&2; (sleep 0.3; echo last >&2) & ")
-print("second", file=sys.stderr, flush=True)
+os.write(2, b"second\\n")  # at once: print writes the line break apart, and the other thread may come between
 for thread in set(threading.enumerate()) - {threading.current_thread()}:
     thread.join(30)  # it ends with the last process that may say something
 """
