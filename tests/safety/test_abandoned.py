@@ -11,7 +11,7 @@ from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import run
 from tests.safety.world import World
 
-# # Cancelled calls and calls that run out of time
+# Cancelled calls and calls that run out of time
 
 
 @pytest.mark.parametrize("fault", list(Fault))

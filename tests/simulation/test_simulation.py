@@ -51,6 +51,12 @@ def test_without_faults_every_call_is_done():
     assert 0 == report.recognised
 
 
+@pytest.mark.parametrize("seed", [1002, 1064, 1100, 1110, 1160, 1168, 1218])
+def test_a_writer_five_times_slower_makes_progress_beside_a_fast_one(seed):
+    """In these seeds it starved while gaps were as long as the fast writer's own cycle."""
+    assert 1 == run_seed(seed, Settings(contention=1.0)).events["contention"]
+
+
 def test_an_event_left_out_does_not_take_place():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(

@@ -73,7 +73,7 @@ def project(tmp_path):
     def run(*arguments, **files):
         for name, text in {"app": APP, **files}.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        # # Named by its module, because this environment may be older than the entry point.
+        # Named by its module, because this environment may be older than the entry point.
         command = [
             sys.executable,
             "-m",
