@@ -79,7 +79,7 @@ def environment(name: str) -> Environment:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the variables of this process, except those that configure Python or a virtual environment."""
+    """Return the variables of this process without the settings of Python and of virtual environments."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "PYTHONHASHSEED": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
