@@ -57,6 +57,11 @@ def test_a_writer_five_times_slower_makes_progress_beside_a_fast_one(seed):
     assert 1 == run_seed(seed, Settings(contention=1.0)).events["contention"]
 
 
+def test_a_dequeue_up_to_a_place_may_leave_a_job_that_has_no_place_yet():
+    """In this seed a job written by hand comes while a dequeue that may not claim it reads the queue."""
+    assert 0 < run_seed(10024698).commits
+
+
 def test_an_event_left_out_does_not_take_place():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64decode
 from collections.abc import Callable, Iterable
 
@@ -385,7 +386,9 @@ class Testimony:
 
     def _has_ready(self, version: Version, call: Call) -> bool:
         unseen = self.auditor.staged.added_beside(call, version)
-        jobs = [job for i, job in version.jobs.items() if i not in unseen and job.get("sequence", 0) <= call.through]
+        seen = [job for job_id, job in version.jobs.items() if job_id not in unseen]
+        # A job without a sequence number, as people write them, is placed behind all others when it is read.
+        jobs = [job for job in seen if (job.get("sequence") or math.inf) <= call.through]
         return any(is_free(job, version, call.entrypoint) for job in jobs)
 
 
