@@ -1,4 +1,7 @@
-"""Rows that compare our formats of older queues with the originals: `make bench ROWS=formats`; docs/formats.md."""
+"""Rows that compare our formats of older queues with the originals: `make bench ROWS=formats`.
+
+The figures are in docs/reference/formats.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row of the data pipeline on Spark, whose figures are in docs/pipeline.md: `make bench ROWS=pipeline`."""
+"""The row of the data pipeline on Spark, whose figures are in docs/guide/pipeline.md: `make bench ROWS=pipeline`."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_the_points_of_the_plot_are_in_order_and_without_those_that_failed():
 
 def test_the_plot_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra `bench`")
-    results, picture = tmp_path / "results.json", tmp_path / "docs" / "performance.svg"
+    results, picture = tmp_path / "results.json", tmp_path / "docs" / "reference" / "performance.svg"
     results.write_text(json.dumps(DRAWN))
     answer = CliRunner().invoke(application, ["plot", str(results), str(picture)], catch_exceptions=False)
     assert answer.exit_code == 0
@@ -255,7 +255,7 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(option, kno
 
 
 def test_the_page_shows_the_figures_of_the_run_that_is_kept():
-    page, results = ROOT / "docs/performance.md", ROOT / "benchmarks/results.json"
+    page, results = ROOT / "docs/reference/performance.md", ROOT / "benchmarks/results.json"
     table = markdown(json.loads(results.read_text(encoding="utf-8")))
     assert f"{BEGIN}\n{table}\n{END}" in page.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The table of rooms in docs/architecture.md and the map of files in docs/files.md, made of the modules' docstrings.
+"""The table of rooms in the architecture page and the map in the files page, made of the modules' docstrings.
 
 `python -m tests.docs.architecture_map` writes both anew.
 """
@@ -47,7 +47,7 @@ def files() -> str:
     return f"```text\n{listed}\n```"
 
 
-PAGES = {ROOT / "docs/architecture.md": rooms, ROOT / "docs/files.md": files}
+PAGES = {ROOT / "docs/reference/architecture.md": rooms, ROOT / "docs/reference/files.md": files}
 
 
 def as_it_should_be(page: Path) -> str:

@@ -1,4 +1,4 @@
-"""The rooms in docs/architecture.md and the files in docs/files.md are as the modules say of themselves."""
+"""The rooms in the architecture page and the files in the files page are as the modules say of themselves."""
 
 import pytest
 

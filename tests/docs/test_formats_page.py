@@ -1,4 +1,4 @@
-"""docs/formats.md says of each format what the code says."""
+"""docs/reference/formats.md says of each format what the code says."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import jqueue
 from jqueue.connect.address import EXAMPLES
 from jqueue.connect.formats import FORMATS
 
-PAGE = (Path(__file__).parents[2] / "docs/formats.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text(encoding="utf-8")
 
 COLUMNS = {
     "vsqs": "vsqs:///tmp/folder",

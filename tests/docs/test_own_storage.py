@@ -1,4 +1,4 @@
-"""The tests that docs/testing.md gives to the author of a storage pass for an honest one, and fail for another."""
+"""The tests that the testing page gives to the author of a storage pass for an honest one, and fail for another."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def in_short(snippet):
 
 @pytest.fixture
 def snippets():
-    text = (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/testing.md").read_text(encoding="utf-8")
     found: list[str] = SNIPPET.findall(text[text.index(SECTION) :])
     assert 2 == len(found)
     return found

@@ -1,4 +1,4 @@
-"""docs/pipeline.md names every option that there is, and every column, and none that there is not."""
+"""docs/guide/pipeline.md names every option that there is, and every column, and none that there is not."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import options as stream_options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "pipeline.md").read_text(encoding="utf-8")
 PARTS = {"writing": writing.OPTIONS, "snapshot": reader.KNOWN, "source": stream_options.KNOWN}
 
 

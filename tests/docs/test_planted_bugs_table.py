@@ -1,4 +1,4 @@
-"""docs/testing.md lists every planted bug, with the seeds within which it is found."""
+"""docs/reference/testing.md lists every planted bug, with the seeds within which it is found."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (\d+) \|$", re.MULTILINE)
 
 
 def test_the_table_is_the_list():
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/testing.md").read_text(encoding="utf-8")
     listed = [
         (planted.plant.__name__, (planted.plant.__doc__ or "").rstrip("."), str(planted.seeds)) for planted in PLANTED
     ]

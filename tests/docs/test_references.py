@@ -11,7 +11,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`((?:\w+/)+\w+\.py)` · `([\w.]+)`(?: · `([^`]+)`)?")
-"""As docs/protocol.md names code: file below jqueue/, function, and perhaps a part of a line in it."""
+"""As docs/reference/protocol.md names code: file below jqueue/, function, and perhaps a part of a line in it."""
 
 RULE = re.compile(r"^### (\d)\. .*?(?=^##)", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"`(test_\w+)`")
@@ -70,7 +70,7 @@ def test_code_that_a_page_names_is_there(reference):
 def test_each_safety_rule_names_the_code_that_upholds_it_and_tests_that_exist():
     files = (ROOT / "tests/safety").glob("test_*.py")
     existing = {name for file in files for name in _functions(file)}
-    rules = {match[1]: match[0] for match in RULE.finditer(_text("docs/protocol.md"))}
+    rules = {match[1]: match[0] for match in RULE.finditer(_text("docs/reference/protocol.md"))}
     assert list("123456789") == list(rules)
     for number, text in rules.items():
         named = set(TEST.findall(text))

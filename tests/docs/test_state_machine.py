@@ -1,4 +1,4 @@
-"""docs/state-machine.md holds exactly what the transition table says.
+"""docs/reference/state-machine.md holds exactly what the transition table says.
 
 `python tests/docs/test_state_machine.py` writes it into the page.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from jqueue.domain.models import JobStatus
 from jqueue.domain.transitions import TRANSITIONS, Verb, diagram
 
-PAGE = Path(__file__).parents[2] / "docs" / "state-machine.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "state-machine.md"
 BEGIN, END = "<!-- from the transition table -->\n", "<!-- end -->\n"
 
 

@@ -1,4 +1,4 @@
-"""docs/stores.md: the table of requests is what the benchmark counts, and each URL can be copied as it stands."""
+"""docs/guide/stores.md: the table of requests is what the benchmark counts, and each URL can be copied as it stands."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.requests_per_job import table
 from jqueue import connect
 
-PAGE = Path(__file__).parents[2] / "docs/stores.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/stores.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 URLS = sorted({url for url in re.findall(r"[`'\" ]((?:s3|gs|az|memory|file)://[^`'\"\s)]+)", TEXT) if "…" not in url})
 COMMANDS = [

@@ -1,4 +1,4 @@
-"""The examples and the tables of docs/wire-format.md, held against the codec."""
+"""The examples and the tables of docs/reference/wire-format.md, held against the codec."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from jqueue.core.blob import codec
 from jqueue.domain.models import EntrypointRules, Job, QueueSettings, QueueState, Schedule
 
-TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
 OURS, LEGACY = (example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
 
 

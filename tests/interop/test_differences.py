@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 ROW = re.compile(r"^\| \[(.+)\]\(\.\./tests/interop/differences/(\w+)\.py\) \| (.+) \|$", re.MULTILINE)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 REFUSED = {
     "stale_job_acked_by_its_id": "with a lost claim and a newer one of the same job, a bare id is refused for good",

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "compatibility.md"
+PAGE = HERE.parents[1] / "docs" / "reference" / "compatibility.md"
 FROZEN = HERE / "public_names_1_0_0.txt"
 ROW = re.compile(r"^\| `(jqueue\.[^`]+)` \|[^|]*\|[^|]*\| (.*) \|$", re.MULTILINE)
 LINE = re.compile(r"(?P<kept>async )?(?P<name>[\w.]+)(?P<parameters>\(.*\))?(?P<rest>.*)")
@@ -17,7 +17,7 @@ DIFFERENCES = {
     "jqueue.core.direct.MutationFn": "operations are values; it was the type of a private method's argument",
     "jqueue.core.group_commit.MutationFn": "operations are values; it was the type of a private method's argument",
 }
-"""What was changed on purpose, and why. docs/compatibility.md has the same table."""
+"""What was changed on purpose, and why. docs/reference/compatibility.md has the same table."""
 
 
 def parsed(text: str) -> dict[str, ast.arguments | str]:

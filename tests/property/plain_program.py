@@ -1,7 +1,8 @@
 """State of one queue object besides the queue: the claims that it handed out, and the claims that stand still.
 
-It is the other half of the model of `tests/property/plain_queue.py`: how calls become commits (docs/architecture.md,
-"How a call travels"), what a bare id means (docs/decisions/0008), and when a claim is stale (docs/protocol.md).
+It is the other half of the model of `tests/property/plain_queue.py`: how calls become commits ("How a call travels" in
+docs/reference/architecture.md), what a bare id means (docs/decisions/0008), and when a claim is stale
+(docs/reference/protocol.md).
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Calls that are cancelled or run out of time: see docs/protocol.md, safety rule 2."""
+"""Calls that are cancelled or run out of time: see docs/reference/protocol.md, safety rule 2."""
 
 import asyncio
 

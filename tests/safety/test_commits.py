@@ -1,6 +1,6 @@
-"""Safety rules 1, 2, 3 and 7 of docs/protocol.md, each by the names of what would break it.
+"""Safety rules 1, 2, 3 and 7 of docs/reference/protocol.md, each by the names of what would break it.
 
-A test of a rule fails when the code is taken out that docs/protocol.md names beside it.
+A test of a rule fails when the code is taken out that docs/reference/protocol.md names beside it.
 """
 
 import asyncio

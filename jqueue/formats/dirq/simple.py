@@ -1,4 +1,4 @@
-"""`DirqSimple`: a queue of dirq (Directory::Queue) of the simple kind; docs/formats.md describes both kinds.
+"""`DirqSimple`: a queue of dirq (Directory::Queue) of the simple kind; docs/reference/formats.md describes both kinds.
 
     5fb8a3c0/5fb8a3c91e2403          an element: a file with nothing but the payload
     5fb8a3c0/5fb8a3c91e2403.lck      a second link to it: a program has locked it

@@ -1,4 +1,4 @@
-"""`TextQueueFile`: a queue in a text file that people may edit by hand; docs/formats.md describes the format.
+"""`TextQueueFile`: a queue in a text file that people may edit by hand; docs/reference/formats.md describes the format.
 
     -queued
     =processed

@@ -1,4 +1,6 @@
-"""`VsqsFolder`: a queue of vsqs, which is a folder with a file for each message; docs/formats.md describes the format.
+"""`VsqsFolder`: a queue of vsqs, which is a folder with a file for each message.
+
+docs/reference/formats.md describes the format.
 
 Each change of a message renames or removes its file under exactly the name that was last seen. The file system lets
 only one program do that, and no rename replaces a file. So programs of vsqs and of jqueue can work on one folder at the

@@ -14,7 +14,7 @@ class Violation(AssertionError):
     """A rule was broken.
 
     Attributes:
-        rule: number of the rule in docs/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries,
+        rule: number of the rule in docs/reference/protocol.md; 0 for liveness, 10 for limits, 11 for cron entries,
             12 for results, 13 for transactions, 14 for holders.
         index: place in the chain of the version that shows the violation; None if no version shows it.
         call: the call concerned; None if no single call is.
