@@ -17,7 +17,7 @@ from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.worker.held import Hands, Signal
+from jqueue.worker.run_state import RunState, Signal
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
 logger = logger_of("jqueue.worker")
@@ -34,7 +34,7 @@ class Claimer:
 
     Args:
         queue: the queue to claim from.
-        hands: the state of the run, with its number of free slots.
+        state: the state of the run, with its number of free slots.
         begin: starts the work on claimed jobs.
         names: the entrypoints that have handlers here.
         entropy: draws the pauses after failures.
@@ -46,7 +46,7 @@ class Claimer:
     def __init__(
         self,
         queue: Consumer,
-        hands: Hands,
+        state: RunState,
         begin: Callable[[list[Job]], None],
         names: Sequence[str],
         *,
@@ -56,7 +56,7 @@ class Claimer:
         drain: bool,
     ) -> None:
         self._queue = queue
-        self._hands = hands
+        self._state = state
         self._begin = begin
         self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
         self._drain = drain
@@ -71,22 +71,22 @@ class Claimer:
         self._timeout: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
             self._timeout["claim_timeout"] = claim_timeout
-        hands.nudge = self.nudge
+        state.wake_claimer = self.wake
 
     async def run(self) -> None:
         """Claim until cancelled, or, to drain, until nothing is left to do."""
-        hands = self._hands
+        state = self._state
         self._task = asyncio.current_task()
         found_all = False  # True if the last claim left nothing to claim
         while True:
-            if hands.free <= 0:
-                if self._drain and hands.is_idle:
+            if state.free <= 0:
+                if self._drain and state.is_idle:
                     logger.warning("all slots are taken by handlers that go on although they were told to stop")
                     return
                 await self._more.wait()
                 found_all = False
                 continue
-            asked, last_look = min(hands.free, self._most), self._drain and hands.is_idle
+            asked, last_look = min(state.free, self._most), self._drain and state.is_idle
             if self._drain and found_all and last_look:
                 found_all = False
             try:
@@ -103,9 +103,9 @@ class Claimer:
             self._answered = True
             self._trouble.is_over()
             if jobs:
-                hands.free -= len(jobs)
+                state.free -= len(jobs)
                 self._begin(jobs)
-            elif last_look and hands.is_idle:
+            elif last_look and state.is_idle:
                 return
             found_all = len(jobs) < asked
 
@@ -134,14 +134,14 @@ class Claimer:
                     self._task.uncancel()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until `nudge` is called, but no longer than `seconds`."""
+        """Wait until `wake` is called, but no longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._more.wait()
         except TimeoutError:
             return
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Wake `run`, or renew an outgrown long poll: more slots are free, or nothing is left to do."""
         if not self._polled_for:
             self._more.set()
@@ -158,4 +158,4 @@ class Claimer:
 
     def _is_outgrown(self) -> bool:
         """True if a new long poll could claim twice as many jobs, or if it is time for the last look of a drain."""
-        return min(self._hands.free, self._most) >= 2 * self._polled_for or (self._drain and self._hands.is_idle)
+        return min(self._state.free, self._most) >= 2 * self._polled_for or (self._drain and self._state.is_idle)

@@ -22,18 +22,18 @@ from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_strangers
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held import Hands
+from jqueue.worker.heartbeats import Heartbeats
+from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.opening import check_writable, name_of, opened
 from jqueue.worker.options import WorkerSettings
+from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.processes import Processes, check_processes
-from jqueue.worker.pulse import Pulse
 from jqueue.worker.report import RunReport, report_of
-from jqueue.worker.settling import Settler
+from jqueue.worker.run_state import RunState
 from jqueue.worker.signals import heeded
 from jqueue.worker.threads import Threads
 from jqueue.worker.trouble import Health
 from jqueue.worker.watching import Watch
-from jqueue.worker.working import Workshop
 
 logger = logger_of("jqueue.worker")
 
@@ -79,7 +79,7 @@ class Run:
         self._drain = drain
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._hands = Hands(plan.settings.concurrency)
+        self._state = RunState(plan.settings.concurrency)
         self._health = Health(name_of(queue), plan.settings.give_up_after)
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -96,7 +96,7 @@ class Run:
         """Stop in order. A second call stops at once."""
         self._hurried = self._stopping.is_set()
         self._stopping.set()
-        self._hands.quiet.set()
+        self._state.progress.set()
         task = self._task_of_all
         hangs = self._phase == "opening" or (self._phase == "closing" and self._hurried)
         if task is not None and hangs and not task.cancelling():
@@ -119,7 +119,7 @@ class Run:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 self._hurried, cancelled = True, error
-                self._hands.quiet.set()
+                self._state.progress.set()
                 if not task.cancelling():
                     task.cancel()
         if cancelled is not None and (task.cancelled() or task.exception() is None):
@@ -141,7 +141,7 @@ class Run:
         return report
 
     def _report(self) -> RunReport:
-        return report_of(self._hands.counts, len(self._hands.stuck))
+        return report_of(self._state.counts, len(self._state.stuck))
 
     async def _opened_and_closed(self) -> None:
         """Open everything, work, and close everything."""
@@ -161,10 +161,10 @@ class Run:
             stack.callback(threads.shutdown)
             if not self._stopping.is_set():
                 self._phase = "working"
-                await self._work(self._workshop(resources, threads, processes))
+                await self._work(self._job_runner(resources, threads, processes))
             self._phase = "closing"
 
-    def _workshop(self, resources: Any, threads: Threads, processes: Processes) -> Workshop:
+    def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
         plan = self._plan
         calls: dict[str, tuple[Handler[..., Any], Call, bool]] = {
             name: (
@@ -174,9 +174,9 @@ class Run:
             )
             for name, handler in plan.handlers.items()
         }
-        return Workshop(
+        return JobRunner(
             self._queue,
-            self._hands,
+            self._state,
             calls,
             clock=options_of(self._queue).clock,
             entropy=options_of(self._queue).entropy,
@@ -186,14 +186,14 @@ class Run:
             show_errors=self._settings.show_errors,
         )
 
-    async def _work(self, workshop: Workshop) -> None:
+    async def _work(self, job_runner: JobRunner) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        plan, queue, hands, health = self._plan, self._queue, self._hands, self._health
+        plan, queue, state, health = self._plan, self._queue, self._state, self._health
         entropy = options_of(queue).entropy
         claimer = Claimer(
             queue,
-            hands,
-            workshop.begin,
+            state,
+            job_runner.begin,
             tuple(plan.handlers),
             entropy=entropy,
             health=health,
@@ -201,13 +201,13 @@ class Run:
             drain=self._drain,
         )
         claiming = self._task(self._claim(claimer), "claims")
-        settler = Settler(queue, hands, workshop, entropy, health)
-        settling = self._task(settler.run(), "outcomes")
-        watch = Watch(queue, hands, health, None if self._drain else plan.handlers)
-        others = [settling, self._task(watch.run(), "watch")]
+        sender = OutcomeSender(queue, state, job_runner, entropy, health)
+        sending = self._task(sender.run(), "outcomes")
+        watch = Watch(queue, state, health, None if self._drain else plan.handlers)
+        others = [sending, self._task(watch.run(), "watch")]
         if queue.capabilities.heartbeat:
-            pulse = Pulse(queue, hands, workshop, entropy, health, self._settings.claim_timeout)
-            others.append(self._task(pulse.run(), "heartbeats"))
+            heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._settings.claim_timeout)
+            others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
             "%s started: %s at a time of %s",
             plan.name,
@@ -221,11 +221,11 @@ class Run:
             raise
         finally:
             await self._end_claims(claiming)
-            await self._end_handlers(workshop)
-            if settling.cancelled():  # a program that ends cancels all of its tasks
-                settling = self._task(settler.run(), "outcomes")
-                others.append(settling)
-            await self._end_outcomes(settling)
+            await self._end_handlers(job_runner)
+            if sending.cancelled():  # a program that ends cancels all of its tasks
+                sending = self._task(sender.run(), "outcomes")
+                others.append(sending)
+            await self._end_outcomes(sending)
             await _cancelled(others)
 
     async def _claim(self, claimer: Claimer) -> None:
@@ -253,49 +253,49 @@ class Run:
                 task.result()
 
     async def _end_claims(self, claiming: asyncio.Task[None]) -> None:
-        self._hands.nudge = _nobody
+        self._state.wake_claimer = _do_nothing
         await _cancelled([claiming])
 
-    async def _end_handlers(self, workshop: Workshop) -> None:
+    async def _end_handlers(self, job_runner: JobRunner) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run."""
-        hands = self._hands
-        await self._wait_until(lambda: not hands.running or self._hurried, self._settings.grace)
-        if not hands.running:
+        state = self._state
+        await self._wait_until(lambda: not state.running or self._hurried, self._settings.grace)
+        if not state.running:
             return
-        for held in list(hands.held):
-            workshop.stop(held, "stop")
+        for held in list(state.held):
+            job_runner.stop(held, "stop")
         if not self._hurried:
-            await self._wait_until(lambda: not hands.running or self._hurried, self._settings.cancel_grace)
+            await self._wait_until(lambda: not state.running or self._hurried, self._settings.cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
-        for held in list(hands.held):
-            workshop.abandon(held)
+        for held in list(state.held):
+            job_runner.abandon(held)
 
-    async def _end_outcomes(self, settling: asyncio.Task[None]) -> None:
+    async def _end_outcomes(self, sending: asyncio.Task[None]) -> None:
         """Wait until all outcomes are in the queue, or until the time for that is over."""
-        hands = self._hands
+        state = self._state
         settle = self._settings.settle
-        await self._wait_until(lambda: hands.is_idle or settling.done() or self._hurried, settle)
+        await self._wait_until(lambda: state.is_idle or sending.done() or self._hurried, settle)
         if self._hurried:
-            await self._wait_until(lambda: hands.is_idle or settling.done(), min(settle, HURRIED_SETTLE))
-        if not hands.is_idle:
+            await self._wait_until(lambda: state.is_idle or sending.done(), min(settle, HURRIED_SETTLE))
+        if not state.is_idle:
             logger.error(
                 "%s ends, and the queue does not know what became of %s: claimed again when stale",
                 self._plan.name,
-                counted(len(hands.held), "job"),
+                counted(len(state.held), "job"),
             )
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self._hands.quiet.wait()
+                    await self._state.progress.wait()
         except TimeoutError:
             return
 
     def _task(self, coroutine: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine, name=f"jqueue-worker-{what}")
-        task.add_done_callback(lambda _: self._hands.quiet.set())
+        task.add_done_callback(lambda _: self._state.progress.set())
         return task
 
     def _is_real_interrupt(self) -> bool:
@@ -313,5 +313,5 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
             task.exception()
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: claiming has ended."""

@@ -9,7 +9,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import CountQueued
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
-from jqueue.worker.held import Hands
+from jqueue.worker.run_state import RunState
 from jqueue.worker.trouble import Health, stuck_everywhere
 
 logger = logger_of("jqueue.worker")
@@ -29,20 +29,20 @@ class Watch:
 
     Args:
         queue: the queue to check.
-        hands: the state of the run.
+        state: the state of the run.
         health: is told when all slots are taken by handlers that do not stop.
         handled: the entrypoints that have handlers here; None to skip the check for jobs without a handler.
     """
 
-    def __init__(self, queue: SupportsApply, hands: Hands, health: Health, handled: Container[str] | None) -> None:
+    def __init__(self, queue: SupportsApply, state: RunState, health: Health, handled: Container[str] | None) -> None:
         self._queue = queue
-        self._hands = hands
+        self._state = state
         self._health = health
         self._handled = handled
         self._waiting: set[str] = set()
         self._told: dict[str, int] = {}
         self._looks = 0
-        hands.stuck_changed = self._count_stuck
+        state.stuck_changed = self._count_stuck
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -54,15 +54,15 @@ class Watch:
                 await self._tell_unhandled(self._handled)
 
     def _count_stuck(self) -> None:
-        if len(self._hands.stuck) >= self._hands.concurrency:
-            self._health.useless("slots", stuck_everywhere(self._hands.concurrency))
+        if len(self._state.stuck) >= self._state.concurrency:
+            self._health.useless("slots", stuck_everywhere(self._state.concurrency))
         else:
             self._health.useful("slots")
 
     def _tell_stuck(self) -> None:
         """Log the handlers that were told to stop and go on, the oldest first."""
-        hands, now = self._hands, asyncio.get_running_loop().time()
-        for held, since in list(hands.stuck.items())[:NAMED]:
+        state, now = self._state, asyncio.get_running_loop().time()
+        for held, since in list(state.stuck.items())[:NAMED]:
             logger.warning(
                 "job %s (%s, attempt %d): its handler still goes on, %.0f s after its job was given back;"
                 " %d of %d slots are taken so",
@@ -70,8 +70,8 @@ class Watch:
                 held.job.entrypoint,
                 held.job.attempt,
                 now - since,
-                len(hands.stuck),
-                hands.concurrency,
+                len(state.stuck),
+                state.concurrency,
             )
 
     async def _tell_unhandled(self, handled: Container[str]) -> None:

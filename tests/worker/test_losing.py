@@ -12,8 +12,8 @@ from jqueue.operations import Ack, Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, RunReport, Worker
-from jqueue.worker.held import Hands
-from jqueue.worker.working import Workshop
+from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.run_state import RunState
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import DEAD, IN_PROGRESS, broker, direct, only_job, until, working
 
@@ -315,10 +315,10 @@ async def test_a_handler_that_is_told_to_stop_before_it_has_begun_never_begins()
 
     async with broker() as queue:
         await queue.enqueue("work", b"")
-        hands = Hands(1)
-        workshop = Workshop(
+        state = RunState(1)
+        job_runner = JobRunner(
             queue,
-            hands,
+            state,
             {"work": (work, lambda job, ctx: work(job.payload, Context(job)), False)},
             clock=queue.options.clock,
             entropy=queue.options.entropy,
@@ -326,9 +326,9 @@ async def test_a_handler_that_is_told_to_stop_before_it_has_begun_never_begins()
             cancel_grace=5,
             is_real_interrupt=lambda: False,
         )
-        workshop.begin(await queue.dequeue("work"))
-        [held] = hands.held
-        workshop.stop(held, "stop")
+        job_runner.begin(await queue.dequeue("work"))
+        [held] = state.held
+        job_runner.stop(held, "stop")
         assert held.task is not None
         await held.task
-        assert ([], ["handed_back"]) == (begun, [outcome.kind for outcome in hands.outcomes])
+        assert ([], ["handed_back"]) == (begun, [outcome.kind for outcome in state.outcomes])

@@ -6,8 +6,8 @@ import pytest
 
 from jqueue.worker import Worker
 from jqueue.worker.calls import ProcessCall
-from jqueue.worker.held import Hands
-from jqueue.worker.working import Workshop
+from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.run_state import RunState
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import broker
 
@@ -31,10 +31,10 @@ async def in_line(queue, process, middlewares=()):
     """Four jobs in the hands of a worker for one process, with a timeout of three seconds."""
     handler = Worker().handler("work", process=True, timeout=3)(lambda: None)
     await queue.enqueue_many([handler.operation()] * 4)
-    hands = Hands(4)
-    workshop = Workshop(
+    state = RunState(4)
+    job_runner = JobRunner(
         queue,
-        hands,
+        state,
         {"work": (handler, ProcessCall(handler, middlewares, process), True)},
         clock=queue.options.clock,
         entropy=queue.options.entropy,
@@ -43,8 +43,8 @@ async def in_line(queue, process, middlewares=()):
         is_real_interrupt=lambda: False,
     )
     jobs = await queue.dequeue("work", batch_size=4)
-    workshop.begin(jobs)
-    return hands, workshop, sorted(hands.held, key=lambda held: jobs.index(held.job))
+    job_runner.begin(jobs)
+    return state, job_runner, sorted(state.held, key=lambda held: jobs.index(held.job))
 
 
 @in_virtual_time
@@ -56,9 +56,9 @@ async def test_the_time_of_a_process_handler_begins_when_its_process_has_begun()
         deadlines.append((ctx.deadline - queue.options.clock.now()).total_seconds())
 
     async with broker() as queue:
-        hands, _, helds = await in_line(queue, OneSlowProcess(), [watched])
+        state, _, helds = await in_line(queue, OneSlowProcess(), [watched])
         await asyncio.wait([held.task for held in helds])
-        assert ["succeeded"] * 4 == [outcome.kind for outcome in hands.outcomes]
+        assert ["succeeded"] * 4 == [outcome.kind for outcome in state.outcomes]
     assert [1, 1, 1, 1] == [round(left, 3) for left in deadlines]
     assert 4 * 3602 == round(now())
 
@@ -71,9 +71,9 @@ async def test_a_process_handler_that_takes_too_long_once_it_has_begun_is_out_of
             await asyncio.sleep(2)
 
     async with broker() as queue:
-        hands, _, helds = await in_line(queue, Slower())
+        state, _, helds = await in_line(queue, Slower())
         await asyncio.wait([held.task for held in helds])
-        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in hands.outcomes]
+        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
 
 
 @in_virtual_time
@@ -82,9 +82,9 @@ async def test_middleware_that_hangs_before_a_process_handler_is_out_of_time():
         await asyncio.sleep(600)
 
     async with broker() as queue:
-        hands, _, helds = await in_line(queue, OneSlowProcess(), [hanging])
+        state, _, helds = await in_line(queue, OneSlowProcess(), [hanging])
         await asyncio.wait([held.task for held in helds])
-        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in hands.outcomes]
+        assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
         assert 4 * 3 == round(now())
 
 
@@ -95,12 +95,12 @@ async def test_middleware_that_hangs_before_a_process_handler_is_out_of_time():
 async def test_a_job_that_is_told_to_stop_while_it_stands_in_line_ends_at_once(reason, kind, charge):
     async with broker() as queue:
         process = OneSlowProcess()
-        hands, workshop, [first, *others] = await in_line(queue, process)
+        state, job_runner, [first, *others] = await in_line(queue, process)
         await asyncio.sleep(1)
         for held in others:
-            workshop.stop(held, reason)
+            job_runner.stop(held, reason)
         await asyncio.wait([held.task for held in others])
         assert 1 == round(now(), 3)
-        assert [(kind, charge)] * 3 == [(outcome.kind, outcome.operation.charge) for outcome in hands.outcomes]
+        assert [(kind, charge)] * 3 == [(outcome.kind, outcome.operation.charge) for outcome in state.outcomes]
         await first.task
-        assert (1, "succeeded") == (process.done, hands.outcomes[-1].kind)
+        assert (1, "succeeded") == (process.done, state.outcomes[-1].kind)

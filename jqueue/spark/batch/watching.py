@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jqueue.worker.working import JOB_TASK
+from jqueue.worker.job_runner import JOB_TASK
 
 LOOK_EVERY = 0.25
 """Seconds between two looks. A loop that has not moved between two looks is blocked."""

@@ -17,7 +17,7 @@ Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
 
 
-class Held:
+class HeldJob:
     """One claimed job, from its claim until its outcome is in the queue and its handler has ended.
 
     Attributes:
@@ -80,7 +80,7 @@ class Outcome:
 
     __slots__ = ("companions", "held", "kind", "operation", "uncertain")
 
-    def __init__(self, held: Held, kind: Kind, operation: Operation, companions: tuple[Operation, ...] = ()) -> None:
+    def __init__(self, held: HeldJob, kind: Kind, operation: Operation, companions: tuple[Operation, ...] = ()) -> None:
         self.held = held
         self.kind = kind
         self.operation = operation
@@ -88,7 +88,7 @@ class Outcome:
         self.uncertain = False
 
 
-class Hands:
+class RunState:
     """State shared by the parts of one run. Each part changes it in one go, with no await in between.
 
     Args:
@@ -102,46 +102,46 @@ class Hands:
         counts: number of jobs so far, by kind of outcome.
         outcomes: outcomes that are not on their way yet.
         sending: number of outcomes on their way.
-        unsent: set when there are outcomes to send.
-        begun: set when jobs were claimed.
+        has_outcomes: set when there are outcomes to send.
+        claimed: set when jobs were claimed.
         stuck: jobs that were given up because their handlers go on although they were told to stop, each with the
             time at which it was given up, on the loop's clock.
         stuck_changed: called when a job is added to `stuck` or removed from it.
-        quiet: set when a handler has ended or outcomes have arrived.
-        nudge: called to tell the claimer that more slots are free, or that nothing is left to do.
+        progress: set when a handler has ended or outcomes have arrived.
+        wake_claimer: called to tell the claimer that more slots are free, or that nothing is left to do.
     """
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self.free = concurrency
-        self.held: set[Held] = set()
+        self.held: set[HeldJob] = set()
         self.running = 0
         self.counts: Counter[Kind] = Counter()
         self.outcomes: list[Outcome] = []
         self.sending = 0
-        self.stuck: dict[Held, float] = {}
-        self.stuck_changed: Callable[[], None] = _nobody
-        self.unsent = Signal()
-        self.begun = Signal()
-        self.quiet = Signal()
-        self.nudge: Callable[[], None] = _nobody
+        self.stuck: dict[HeldJob, float] = {}
+        self.stuck_changed: Callable[[], None] = _do_nothing
+        self.has_outcomes = Signal()
+        self.claimed = Signal()
+        self.progress = Signal()
+        self.wake_claimer: Callable[[], None] = _do_nothing
 
     @property
     def is_idle(self) -> bool:
         """True if no handler runs for a claim of this worker and all outcomes are in the queue."""
         return not self.running and not self.outcomes and not self.sending
 
-    def report(self, outcome: Outcome) -> None:
+    def add_outcome(self, outcome: Outcome) -> None:
         """Add an outcome that must be sent to the queue."""
         self.outcomes.append(outcome)
-        self.unsent.set()
+        self.has_outcomes.set()
         if not self.running:
-            self.quiet.set()
+            self.progress.set()
 
     def release(self, slots: int) -> None:
         """Make slots free to claim jobs for."""
         self.free += slots
-        self.nudge()
+        self.wake_claimer()
 
     def take_outcomes(self) -> list[Outcome]:
         """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
@@ -163,29 +163,29 @@ class Hands:
             outcome.held.sent = False
         self.outcomes[:0] = outcomes
 
-    def settle(self, held: Held, kind: Kind) -> None:
+    def finish(self, held: HeldJob, kind: Kind) -> None:
         """Count a job and drop it: its outcome is in the queue, or will never be sent."""
         self.held.discard(held)
         self.counts[kind] += 1
 
-    def is_stuck(self, held: Held, now: float) -> None:
+    def add_stuck(self, held: HeldJob, now: float) -> None:
         """Note that a handler goes on although it was told to stop. It keeps its slot."""
         self.stuck[held] = now
         self.stuck_changed()
 
-    def is_free_again(self, held: Held) -> None:
+    def remove_stuck(self, held: HeldJob) -> None:
         """Note that a handler has ended, and is stuck no longer if it was."""
         if self.stuck.pop(held, None) is not None:
             self.stuck_changed()
 
-    def look_around(self) -> None:
+    def wake_waiting(self) -> None:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
-        self.quiet.set()
+        self.progress.set()
         if self.is_idle:
-            self.nudge()
+            self.wake_claimer()
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: no callback is set yet."""
 
 

@@ -14,9 +14,9 @@ from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.worker.held import Hands, Held
+from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.run_state import HeldJob, RunState
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
-from jqueue.worker.working import Workshop
 
 logger = logger_of("jqueue.worker")
 
@@ -25,13 +25,13 @@ LONGEST_INTERVAL = 60.0
 SHORTEST_INTERVAL = 0.01
 
 
-class Pulse:
+class Heartbeats:
     """Sends the heartbeats of one run.
 
     Args:
         queue: the queue of the claims.
-        hands: the state of the run, with the jobs held.
-        workshop: stops handlers.
+        state: the state of the run, with the jobs held.
+        job_runner: stops handlers.
         entropy: required by `Trouble`. Heartbeats need no jitter, as each worker begins them at its own time.
         health: is told of failed and answered heartbeats.
         claim_timeout: seconds that the worker asks for with each claim; None for the queue's default.
@@ -40,15 +40,15 @@ class Pulse:
     def __init__(
         self,
         queue: Consumer,
-        hands: Hands,
-        workshop: Workshop,
+        state: RunState,
+        job_runner: JobRunner,
         entropy: Entropy,
         health: Health,
         claim_timeout: float | None,
     ) -> None:
         self._queue = queue
-        self._hands = hands
-        self._workshop = workshop
+        self._state = state
+        self._job_runner = job_runner
         self._timeout = claim_timeout
         self._most = options_of(queue).limits.batch_size
         self._trouble = Trouble("sending heartbeats", entropy, health)
@@ -58,20 +58,20 @@ class Pulse:
         loop = asyncio.get_running_loop()
         pause = None
         while True:
-            while not self._hands.held:
-                await self._hands.begun.wait()
+            while not self._state.held:
+                await self._state.claimed.wait()
             await asyncio.sleep(interval_of(self._shortest_timeout()) if pause is None else pause)
-            if not self._hands.held:
+            if not self._state.held:
                 continue
             pause = None
             timeout = self._shortest_timeout()
-            beaten = list(self._hands.held)
+            beaten = list(self._state.held)
             try:
                 errors = await self._beat([held.claim for held in beaten], timeout)
             except TROUBLE as error:
                 self._trouble.begins(error)
                 self._lose_old(loop.time(), timeout)
-                oldest = min((held.confirmed for held in self._hands.held), default=loop.time())
+                oldest = min((held.confirmed for held in self._state.held), default=loop.time())
                 left = oldest + timeout - loop.time()
                 pause = max(SHORTEST_INTERVAL, min(interval_of(timeout), left / BEATS_PER_TIMEOUT))
                 continue
@@ -86,7 +86,7 @@ class Pulse:
             errors += await self._queue.heartbeat_many(lot, deadline=deadline)
         return errors
 
-    def _heed(self, beaten: Iterable[Held], errors: Sequence[JobNotFoundError], now: float) -> None:
+    def _heed(self, beaten: Iterable[HeldJob], errors: Sequence[JobNotFoundError], now: float) -> None:
         """Stop the handlers of lost claims and of cancelled jobs."""
         refused = {error.job_id: error for error in errors}
         for held in beaten:
@@ -96,25 +96,25 @@ class Pulse:
                 held.confirmed = now
             elif isinstance(error, JobCancelledError):
                 held.confirmed = now
-                self._workshop.stop(held, "cancelled")
+                self._job_runner.stop(held, "cancelled")
             elif not getattr(error, "ended_here", False):
                 self._lose(held, "another worker has it, or it is gone")
 
     def _lose_old(self, now: float, timeout: float) -> None:
         """Give up claims that were not confirmed within the timeout: other workers may have their jobs by now."""
-        for held in list(self._hands.held):
+        for held in list(self._state.held):
             if now - held.confirmed >= timeout:
                 self._lose(held, f"the store has confirmed no heartbeat for {timeout:g} s")
 
-    def _lose(self, held: Held, why: str) -> None:
+    def _lose(self, held: HeldJob, why: str) -> None:
         if held.decided or held.reason == "lost":
             return
         job = held.job
         logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why)
-        self._workshop.lose(held)
+        self._job_runner.lose(held)
 
     def _shortest_timeout(self) -> float:
-        timeouts = [held.job.claim_timeout for held in self._hands.held if held.job.claim_timeout]
+        timeouts = [held.job.claim_timeout for held in self._state.held if held.job.claim_timeout]
         usual = DEFAULT_CLAIM_TIMEOUT.total_seconds() if self._timeout is None else self._timeout
         return min(timeouts, default=usual)
 

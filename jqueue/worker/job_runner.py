@@ -1,6 +1,6 @@
 """Running handlers: one task for each claimed job, whose end decides the outcome.
 
-Nothing here waits for the queue: outcomes are reported here, and `settling` sends them.
+Nothing here waits for the queue: outcomes are reported here, and `outcome_sender` sends them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.context import Context
 from jqueue.worker.endings import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held import Hands, Held, Outcome, Reason
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
 from jqueue.worker.retries import (
@@ -37,6 +36,7 @@ from jqueue.worker.retries import (
     is_spent,
     told,
 )
+from jqueue.worker.run_state import HeldJob, Outcome, Reason, RunState
 
 logger = logger_of("jqueue.worker")
 
@@ -47,12 +47,12 @@ JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
 
 
-class Workshop:
+class JobRunner:
     """Does the jobs of one run.
 
     Args:
         queue: the queue of the jobs.
-        hands: the state of the run.
+        state: the state of the run.
         calls: by entrypoint: the handler, its call, and True if it needs a context.
         clock: gives the time for deadlines.
         entropy: draws backoffs.
@@ -65,7 +65,7 @@ class Workshop:
     def __init__(
         self,
         queue: JobQueue,
-        hands: Hands,
+        state: RunState,
         calls: Mapping[str, tuple[Handler[..., Any], Call, bool]],
         *,
         clock: Clock,
@@ -77,7 +77,7 @@ class Workshop:
     ) -> None:
         self.cancel_grace = cancel_grace
         self._queue = queue
-        self._hands = hands
+        self._state = state
         self._calls = calls
         self._clock = clock
         self._entropy = entropy
@@ -85,30 +85,30 @@ class Workshop:
         self._is_real_interrupt = is_real_interrupt
         self._show_errors = show_errors
         self._loop = asyncio.get_running_loop()
-        self._runner = asyncio.current_task()
+        self._run_task = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities
 
     def begin(self, jobs: list[Job]) -> None:
         """Start the work on jobs that were just claimed."""
-        hands, loop = self._hands, self._loop
+        state, loop = self._state, self._loop
         now = loop.time()
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
-            held = Held(job, handler, now)
-            hands.held.add(held)
+            held = HeldJob(job, handler, now)
+            state.held.add(held)
             if job.failures > 1 and is_spent(job, handler.options.max_attempts):
                 held.ended = True
                 times = counted(job.failures, "time")
                 error = f"it was claimed {times}: its workers ended without saying what became of it"
                 self._conclude(held, Decision("dead", error=error, dead=True))
                 continue
-            hands.running += 1
+            state.running += 1
             if wants_context:
                 held.context = self._context(job, handler)
             held.task = loop.create_task(self._work(held, call), name=f"{JOB_TASK}{job.id}")
-        hands.begun.set()
+        state.claimed.set()
 
-    def stop(self, held: Held, reason: Reason) -> None:
+    def stop(self, held: HeldJob, reason: Reason) -> None:
         """Tell a handler to stop. If it has not ended after `cancel_grace`, its job is given back regardless."""
         if held.decided or held.reason is not None:
             return
@@ -121,14 +121,14 @@ class Workshop:
             held.task.cancel()
         held.timer = self._loop.call_later(self.cancel_grace, self.give_up, held)
 
-    def lose(self, held: Held) -> None:
+    def lose(self, held: HeldJob) -> None:
         """Stop the handler of a job whose claim is lost. Nothing more is sent for the job."""
         if held.reason is None:
             self.stop(held, "lost")
         elif not held.decided:
             held.reason = "lost"
 
-    def give_up(self, held: Held) -> None:
+    def give_up(self, held: HeldJob) -> None:
         """Give back the job of a handler that does not stop. Its slot stays taken until the handler ends."""
         if held.decided:
             return
@@ -140,21 +140,21 @@ class Workshop:
             job.entrypoint,
             job.tries,
         )
-        self._hands.running -= 1
-        self._hands.is_stuck(held, self._loop.time())
+        self._state.running -= 1
+        self._state.add_stuck(held, self._loop.time())
         self._conclude(held, self._stopped(held, None))
 
-    def refuse(self, held: Held, error: JQueueError, *, uncertain: bool) -> None:
+    def refuse(self, held: HeldJob, error: JQueueError, *, uncertain: bool) -> None:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
-        self._hands.free -= 1
+        self._state.free -= 1
         if isinstance(error, InvalidJobError):
             logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error)
             self._conclude(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:
             self._conclude(held, self._decide(held, error))
-        self._hands.outcomes[-1].uncertain = uncertain
+        self._state.outcomes[-1].uncertain = uncertain
 
-    def abandon(self, held: Held) -> None:
+    def abandon(self, held: HeldJob) -> None:
         """Give back the job of a handler that does not stop, and wait no longer, not even for its thread."""
         if held.timer is not None:
             held.timer.cancel()
@@ -162,7 +162,7 @@ class Workshop:
         if held.task is not None:
             held.task.cancel()
 
-    async def _work(self, held: Held, call: Call) -> None:
+    async def _work(self, held: HeldJob, call: Call) -> None:
         """Run the handler of one job. Only a KeyboardInterrupt of the terminal is raised; other errors are reported."""
         try:
             held.started = True
@@ -192,10 +192,10 @@ class Workshop:
             self._end_late(held)
             return
         held.decided = True
-        self._hands.running -= 1
-        self._hands.report(outcome)
+        self._state.running -= 1
+        self._state.add_outcome(outcome)
 
-    async def _in_process(self, held: Held, call: ProcessCall) -> Any:
+    async def _in_process(self, held: HeldJob, call: ProcessCall) -> Any:
         """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
 
         def running(begun: bool) -> None:
@@ -213,7 +213,7 @@ class Workshop:
             running(True)  # starts the timeout for middleware
             return await call(held.job, held.context, running)
 
-    def _finished(self, held: Held, value: Any) -> Outcome:
+    def _finished(self, held: HeldJob, value: Any) -> Outcome:
         """Return the outcome of a handler that returned.
 
         Raises:
@@ -230,7 +230,7 @@ class Workshop:
             return Outcome(held, "succeeded", operation)
         return Outcome(held, "succeeded", operation, ctx.taken())
 
-    def _end(self, held: Held, error: BaseException) -> None:
+    def _end(self, held: HeldJob, error: BaseException) -> None:
         """Note that a handler raised an error or was stopped, and report the outcome."""
         if held.timer is not None:
             held.timer.cancel()
@@ -238,7 +238,7 @@ class Workshop:
         if held.decided or held.reason == "lost":
             self._end_late(held)
             return
-        self._hands.running -= 1
+        self._state.running -= 1
         if isinstance(error, asyncio.CancelledError) and (held.reason is not None or self._program_ends()):
             self._conclude(held, self._stopped(held, error))
         elif isinstance(error, PoolBroke):
@@ -249,20 +249,20 @@ class Workshop:
 
     def _program_ends(self) -> bool:
         """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
-        return self._runner is not None and self._runner.cancelling() > 0
+        return self._run_task is not None and self._run_task.cancelling() > 0
 
-    def _end_late(self, held: Held) -> None:
+    def _end_late(self, held: HeldJob) -> None:
         """Note that a handler has ended after its claim was lost or its job was given back."""
-        self._hands.is_free_again(held)
+        self._state.remove_stuck(held)
         if not held.decided:
             held.decided = held.sent = True
-            self._hands.running -= 1
-            self._hands.settle(held, "lost")
+            self._state.running -= 1
+            self._state.finish(held, "lost")
         if held.sent:
-            self._hands.release(1)
-        self._hands.look_around()
+            self._state.release(1)
+        self._state.wake_waiting()
 
-    def _stopped(self, held: Held, error: BaseException | None) -> Decision:
+    def _stopped(self, held: HeldJob, error: BaseException | None) -> Decision:
         """Decide about a job whose handler was told to stop. `error` is None if it did not stop in time."""
         if held.reason == "cancelled":
             return CANCELLED
@@ -272,7 +272,7 @@ class Workshop:
             return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         return HAND_BACK
 
-    def fail(self, held: Held, error: BaseException) -> None:
+    def fail(self, held: HeldJob, error: BaseException) -> None:
         """Report that the work on a job failed."""
         self._conclude(held, self._decide(held, error))
         if self._show_errors and not isinstance(error, Snooze):
@@ -282,7 +282,7 @@ class Workshop:
             frames = Lines(frames_of(error))
             logger.debug("job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames)
 
-    def _decide(self, held: Held, error: BaseException) -> Decision:
+    def _decide(self, held: HeldJob, error: BaseException) -> Decision:
         options = held.handler.options
         decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
         job = held.job
@@ -299,15 +299,15 @@ class Workshop:
         )
         return decision
 
-    def _conclude(self, held: Held, decision: Decision) -> None:
+    def _conclude(self, held: HeldJob, decision: Decision) -> None:
         """Report the decision about a job."""
         held.decided = True
         if held.reason == "lost":
             held.sent = True
-            self._hands.settle(held, "lost")
-            self._hands.look_around()
+            self._state.finish(held, "lost")
+            self._state.wake_waiting()
             return
-        self._hands.report(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
+        self._state.add_outcome(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
 
     def _context(self, job: Job, handler: Handler[..., Any]) -> Context:
         return Context(job, queue=self._queue, resources=self._resources, deadline=self._deadline(handler))

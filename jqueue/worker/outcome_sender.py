@@ -23,9 +23,9 @@ from jqueue.domain.operations import Ack, Nack
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
-from jqueue.worker.held import Hands, Held, Outcome
+from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.run_state import HeldJob, Outcome, RunState
 from jqueue.worker.trouble import TROUBLE, Health, Trouble
-from jqueue.worker.working import Workshop
 
 logger = logger_of("jqueue.worker")
 
@@ -36,23 +36,23 @@ LONGEST_DOUBT = 300.0
 """Seconds to find out if an outcome that must not be done twice was done, if its claim has no timeout."""
 
 
-class Settler:
+class OutcomeSender:
     """Sends the outcomes of a run.
 
     Args:
         queue: the queue to send them to.
-        hands: the state of the run, with the outcomes.
-        workshop: decides again what becomes of a job whose outcome was refused.
+        state: the state of the run, with the outcomes.
+        job_runner: decides again what becomes of a job whose outcome was refused.
         entropy: draws the pauses after failures.
         health: is told of failed and answered calls.
     """
 
     def __init__(
-        self, queue: SupportsApply, hands: Hands, workshop: Workshop, entropy: Entropy, health: Health
+        self, queue: SupportsApply, state: RunState, job_runner: JobRunner, entropy: Entropy, health: Health
     ) -> None:
         self._queue = queue
-        self._hands = hands
-        self._workshop = workshop
+        self._state = state
+        self._job_runner = job_runner
         self._most = min(MOST_TOGETHER, options_of(queue).limits.batch_size)
         self._trouble = Trouble("telling it how jobs ended", entropy, health)
         self._apart: set[asyncio.Task[None]] = set()
@@ -60,22 +60,22 @@ class Settler:
 
     async def run(self) -> None:
         """Send outcomes as they come, until cancelled."""
-        hands = self._hands
+        state = self._state
         try:
             while True:
-                while not hands.outcomes:
-                    await hands.unsent.wait()
+                while not state.outcomes:
+                    await state.has_outcomes.wait()
                     if self._failure is not None:
                         raise self._failure
-                taken = hands.take_outcomes()
+                taken = state.take_outcomes()
                 try:
                     again, error = await self._send(taken)
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
                     self._take_back(taken)
                     raise
                 if again:
-                    hands.put_back(again)
-                hands.look_around()
+                    state.put_back(again)
+                state.wake_waiting()
                 if error is None:
                     self._trouble.is_over()
                 else:
@@ -87,11 +87,11 @@ class Settler:
     def _take_back(self, taken: Sequence[Outcome]) -> None:
         """Take back outcomes that were on their way. It is unknown if they have arrived."""
         plain = [outcome for outcome in taken if not outcome.companions]
-        self._hands.sending -= len(plain)
-        unsettled = [outcome for outcome in plain if outcome.held in self._hands.held]
+        self._state.sending -= len(plain)
+        unsettled = [outcome for outcome in plain if outcome.held in self._state.held]
         for outcome in unsettled:
             outcome.uncertain = True
-        self._hands.put_back(unsettled)
+        self._state.put_back(unsettled)
 
     async def _send(self, taken: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
         """Send outcomes. Return the ones to send again, and the reason."""
@@ -107,7 +107,7 @@ class Settler:
             unsent, error = await self._send_each(lot)
             again += unsent
             trouble = error or trouble
-        self._hands.sending -= len(plain)
+        self._state.sending -= len(plain)
         return again, trouble
 
     def _send_apart(self, outcome: Outcome) -> None:
@@ -120,12 +120,12 @@ class Settler:
         task.add_done_callback(self._apart.discard)
 
     async def _see_through(self, outcome: Outcome) -> None:
-        hands = self._hands
+        state = self._state
         try:
             await self._land(outcome)
         except QueueClosedError as error:
             self._failure = error
-            hands.unsent.set()
+            state.has_outcomes.set()
         except JQueueError as error:
             self._refused(outcome, error)
         except asyncio.CancelledError:
@@ -135,10 +135,10 @@ class Settler:
         except Exception as error:  # raised by an operation or a queue of a user
             self._refused(outcome, JQueueError(f"the queue raised {type(error).__name__}"))
         else:
-            hands.settle(outcome.held, outcome.kind)
+            state.finish(outcome.held, outcome.kind)
         finally:
-            hands.sending -= 1
-            hands.look_around()
+            state.sending -= 1
+            state.wake_waiting()
 
     async def _land(self, outcome: Outcome) -> None:
         """Have an outcome and its companions done in one commit, and not twice.
@@ -188,7 +188,7 @@ class Settler:
         for outcome, result in zip(outcomes, results, strict=True):
             if not isinstance(result, JQueueError):
                 _tell_dropped(outcome, result)
-                self._hands.settle(outcome.held, outcome.kind)
+                self._state.finish(outcome.held, outcome.kind)
             elif isinstance(result, TROUBLE):
                 again.append(outcome)
                 trouble = result
@@ -217,14 +217,14 @@ class Settler:
                     held.job.entrypoint,
                     held.job.tries,
                 )
-            self._hands.settle(held, outcome.kind if outcome.uncertain else "lost")
+            self._state.finish(held, outcome.kind if outcome.uncertain else "lost")
         elif isinstance(outcome.operation, Ack):
             held.sent = False
-            self._workshop.refuse(held, error, uncertain=outcome.uncertain)
+            self._job_runner.refuse(held, error, uncertain=outcome.uncertain)
         else:
             assert isinstance(outcome.operation, Nack)
             logger.error("job %s cannot be given back: %s", held.job.id, error)
-            self._hands.settle(held, "lost")
+            self._state.finish(held, "lost")
 
 
 def _tell_dropped(outcome: Outcome, dropped: object) -> None:
@@ -242,7 +242,7 @@ def _tell_dropped(outcome: Outcome, dropped: object) -> None:
         )
 
 
-def _is_lost(held: Held, error: JQueueError) -> bool:
+def _is_lost(held: HeldJob, error: JQueueError) -> bool:
     """True if an error says that the claim on this very job is over. Operations of `on_ack` may concern other jobs."""
     if not isinstance(error, JobNotFoundError) or isinstance(error, JobCancelledError):
         return False
