@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jqueue.core.blob.engine import CommitEngine
-from jqueue.core.options import QueueOptions
+from jqueue.core.queue_options import QueueOptions
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError

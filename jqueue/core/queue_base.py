@@ -8,10 +8,10 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jqueue.core.calls.claims import ClaimRegistry, HeldClaim
+from jqueue.core.calls.claim_registry import ClaimRegistry, HeldClaim
 from jqueue.core.calls.writer import Writer
 from jqueue.core.engine.engine import Engine
-from jqueue.core.options import QueueOptions
+from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation

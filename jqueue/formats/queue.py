@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jqueue.core.options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import Prepared, UsableAtOnce
+from jqueue.core.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.option_names import names_its_options

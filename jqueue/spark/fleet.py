@@ -26,7 +26,7 @@ from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsListing, SupportsRelease
 from jqueue.spark.globs import Pattern, has_wildcards
-from jqueue.spark.options import check_one_url, url_of, urls_of
+from jqueue.spark.option_parsing import check_one_url, url_of, urls_of
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNS = re.compile(r"[,*?\[]")

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from jqueue.connect.address import take_apart
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
 from jqueue.spark.fleet import split
-from jqueue.spark.options import url_of, urls_of
+from jqueue.spark.option_parsing import url_of, urls_of
 
 MARK = "jqueue.url"
 """The metadata that holds the URL."""

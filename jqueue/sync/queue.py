@@ -16,8 +16,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.options import lists_queue_options, takes_queue_options
 from jqueue.core.queue_base import QueueBase
+from jqueue.core.queue_options import lists_queue_options, takes_queue_options
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.models import Job

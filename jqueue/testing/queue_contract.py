@@ -29,7 +29,7 @@ pytest.register_assert_rewrite("jqueue.testing._queue_contract")
 from jqueue.testing._queue_contract.aging import AgingContract  # noqa: E402
 from jqueue.testing._queue_contract.base import QueueFactory  # noqa: E402
 from jqueue.testing._queue_contract.changes import ChangesContract  # noqa: E402
-from jqueue.testing._queue_contract.claims import ClaimsContract  # noqa: E402
+from jqueue.testing._queue_contract.claim_fencing import ClaimsContract  # noqa: E402
 from jqueue.testing._queue_contract.concurrency import ConcurrencyContract  # noqa: E402
 from jqueue.testing._queue_contract.content import ContentContract  # noqa: E402
 from jqueue.testing._queue_contract.holders import HoldersContract  # noqa: E402

@@ -2,8 +2,8 @@
 
 from jqueue.worker.calls import Middleware
 from jqueue.worker.context import Context
+from jqueue.worker.handler_options import HandlerOptions, Rate
 from jqueue.worker.handlers import Handler
-from jqueue.worker.options import HandlerOptions, Rate
 from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
 from jqueue.worker.worker import Lifespan, Worker

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jqueue.core.options import options_of
+from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy

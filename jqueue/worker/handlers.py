@@ -12,7 +12,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Producer
-from jqueue.worker.options import (
+from jqueue.worker.handler_options import (
     OF_AN_ENQUEUE,
     OF_AN_OPERATION,
     EnqueueArguments,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from jqueue.core.options import options_of
+from jqueue.core.queue_options import options_of
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,

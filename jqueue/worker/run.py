@@ -14,18 +14,18 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jqueue.core.options import options_of
+from jqueue.core.queue_options import options_of
 from jqueue.domain.counting import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.declaring import Cron, declare, warn_of_strangers
+from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.opening import check_writable, name_of, opened
-from jqueue.worker.options import WorkerSettings
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.report import RunReport, report_of

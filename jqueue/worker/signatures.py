@@ -14,7 +14,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import Producer
 from jqueue.worker.context import Context
-from jqueue.worker.options import EnqueueArguments, OperationArguments
+from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
 
 T = TypeVar("T")

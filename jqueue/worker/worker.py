@@ -15,8 +15,8 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
+from jqueue.worker.handler_options import OF_A_HANDLER, HandlerArguments, HandlerOptions, check_names, settings_of
 from jqueue.worker.handlers import NO_PAYLOAD, Handler
-from jqueue.worker.options import OF_A_HANDLER, HandlerArguments, HandlerOptions, check_names, settings_of
 from jqueue.worker.report import RunReport
 from jqueue.worker.run import Plan, Run
 from jqueue.worker.signatures import name_of

@@ -7,10 +7,10 @@ import pytest
 
 from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
-from jqueue.spark.stream import options as stream_options
+from jqueue.spark.stream import source_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "pipeline.md").read_text(encoding="utf-8")
-PARTS = {"writing": writing.OPTIONS, "snapshot": reader.KNOWN, "source": stream_options.KNOWN}
+PARTS = {"writing": writing.OPTIONS, "snapshot": reader.KNOWN, "source": source_options.KNOWN}
 
 
 def first_column(table):

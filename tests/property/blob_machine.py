@@ -14,7 +14,7 @@ from jqueue.core.blob import codec, pages
 from jqueue.core.blob import content as blob_module
 from jqueue.core.blob.content import Blob
 from jqueue.core.blob.lines import read_line
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.engine.slices import exhaust
 from jqueue.domain import job_table
 from jqueue.domain.commits import CommitId, next_header

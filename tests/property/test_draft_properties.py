@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.limits import Limits

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jqueue import Claim, DirectQueue, InMemoryStorage, InvalidJobError, Job, Limits, QueueFullError
 from jqueue.core.blob.lines import encode_job
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.limits import cut_error
 from jqueue.domain.operations import Preparation

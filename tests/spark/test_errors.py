@@ -15,7 +15,7 @@ from jqueue.spark.errors import cause, one_line, plain_errors
 LINE = "option maxJobs takes a whole number from 1 to 10, got '0'"
 
 TRACEBACK = """Traceback (most recent call last):
-  File "/somewhere/jqueue/spark/options.py", line 66, in _converted
+  File "/somewhere/jqueue/spark/option_parsing.py", line 66, in _converted
     raise InvalidJobError(f"option {name} takes {kind.words}{got}")
     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """

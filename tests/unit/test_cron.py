@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError

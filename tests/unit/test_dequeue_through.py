@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.limits import Limits

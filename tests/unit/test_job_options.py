@@ -21,7 +21,7 @@ from jqueue.domain.models import Job, Schedule
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import Capabilities
 from jqueue.sync import SyncQueue
-from jqueue.worker.options import HandlerArguments, HandlerOptions
+from jqueue.worker.handler_options import HandlerArguments, HandlerOptions
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
 VERBS = (BrokerQueue.enqueue, JobQueue.enqueue, SyncQueue.enqueue)

@@ -12,7 +12,7 @@ import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.direct import DirectQueue
 from jqueue.core.sets.queue_set import QueueSet
 from jqueue.domain import operations
@@ -148,7 +148,7 @@ async def test_in_one_commit_nothing_is_found_once_for_each_search_key():
 # What becomes of a result
 
 NAME_NO_OPERATION = [
-    "jqueue.core.calls.claims",
+    "jqueue.core.calls.claim_registry",
     "jqueue.core.engine.requests",
     "jqueue.core.sets.claiming",
     "jqueue.core.sets.members",

@@ -10,7 +10,7 @@ import jqueue.operations
 import jqueue.worker
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet, connect
 from jqueue.core.group_commit import GroupCommitLoop
-from jqueue.core.options import QueueOptions
+from jqueue.core.queue_options import QueueOptions
 from jqueue.formats.queue import StoreQueue
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain import job_table
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError

@@ -14,7 +14,7 @@ from jqueue.domain.errors import JobFailedError, ResultTimeoutError
 from jqueue.operations import Enqueue
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker import Context, Discard, Exponential, Rate, RunReport, Snooze, Worker
-from jqueue.worker.options import EnqueueArguments, OperationArguments
+from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, only_job
 

@@ -6,7 +6,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tests.worker_processes.claims import Claim, End, Lives
+from tests.worker_processes.claim_history import Claim, End, Lives
 from tests.worker_processes.journal import BEGINS, ENDS, Line
 from tests.worker_processes.processes import Fate
 

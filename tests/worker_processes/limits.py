@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 
-from tests.worker_processes.claims import attempt_of, changes, is_held
+from tests.worker_processes.claim_history import attempt_of, changes, is_held
 from tests.worker_processes.history import Fields, Version
 
 ROUNDED = 2e-6

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.worker_processes.accounts import Accounts
-from tests.worker_processes.claims import End, Lives, steps
+from tests.worker_processes.claim_history import End, Lives, steps
 from tests.worker_processes.history import BrokenHistory, read_history
 from tests.worker_processes.journal import BEGINS, ENDS, Line
 from tests.worker_processes.limits import CronAudit, LimitsAudit

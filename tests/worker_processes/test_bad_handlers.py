@@ -15,7 +15,7 @@ import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.operations import Enqueue
-from tests.worker_processes.claims import End, Lives, steps
+from tests.worker_processes.claim_history import End, Lives, steps
 from tests.worker_processes.history import read_history
 from tests.worker_processes.journal import BEGINS, ENDS, journals
 from tests.worker_processes.processes import WorkerProcess, until

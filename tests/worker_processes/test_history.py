@@ -12,7 +12,7 @@ from jqueue.adapters.storage.s3 import S3Storage
 from jqueue.operations import Enqueue
 from tests.object_stores import store_of
 from tests.worker_processes.accounts import Accounts
-from tests.worker_processes.claims import Lives, steps
+from tests.worker_processes.claim_history import Lives, steps
 from tests.worker_processes.history import read_history
 from tests.worker_processes.journal import journals
 from tests.worker_processes.limits import CronAudit, LimitsAudit

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.worker_processes.accounts import Accounts
-from tests.worker_processes.claims import End, Lives, steps
+from tests.worker_processes.claim_history import End, Lives, steps
 from tests.worker_processes.history import read_history
 from tests.worker_processes.journal import ENDS, journals
 from tests.worker_processes.storm import Storm

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jqueue.core.calls.backlog import Backlog
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.core.calls.file_watch import FileWatch
 from jqueue.core.engine.engine import Engine
 from jqueue.core.engine.requests import Request

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.migration.plan import WORDS, Move, Plan, Tally, plan, tallied
-from jqueue.core.options import options_of
+from jqueue.core.queue_options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
     ClaimLostError,

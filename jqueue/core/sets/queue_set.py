@@ -9,7 +9,7 @@ from heapq import merge
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from jqueue.core.options import lists_queue_options, takes_queue_options
+from jqueue.core.queue_options import lists_queue_options, takes_queue_options
 from jqueue.core.sets.claiming import Claiming, Looks, Wanted, shares
 from jqueue.core.sets.members import Member, in_order
 from jqueue.core.sets.merged import as_served

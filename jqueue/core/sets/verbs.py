@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from jqueue.core.calls.claims import HeldClaim
-from jqueue.core.options import QueueOptions
+from jqueue.core.calls.claim_registry import HeldClaim
 from jqueue.core.queue_base import errors_of
+from jqueue.core.queue_options import QueueOptions
 from jqueue.core.sets.members import Member, Memory, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds

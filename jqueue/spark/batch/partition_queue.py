@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jqueue.core.calls.claims import ClaimRegistry
-from jqueue.core.options import QueueOptions
+from jqueue.core.calls.claim_registry import ClaimRegistry
+from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.models import Claim, Job

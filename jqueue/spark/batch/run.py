@@ -22,7 +22,7 @@ from jqueue.domain.limits import check_integer
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
-from jqueue.spark.batch.claims import BatchClaims, queue_for
+from jqueue.spark.batch.batch_claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, finished, tell_progress, told_to
 from jqueue.spark.batch.report import BatchFailedError, BatchReport

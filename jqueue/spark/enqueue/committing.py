@@ -27,7 +27,7 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import Columns
-from jqueue.spark.options import in_options
+from jqueue.spark.option_parsing import in_options
 from jqueue.spark.staging import StagedObjects, Staging, open_store, sizes_of
 
 if TYPE_CHECKING:

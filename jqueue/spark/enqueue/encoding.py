@@ -24,7 +24,7 @@ from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits
 from jqueue.ports.clock import Entropy
 from jqueue.spark.enqueue.columns import Columns
-from jqueue.spark.options import in_options
+from jqueue.spark.option_parsing import in_options
 
 Convert = Callable[[Any], Any]
 

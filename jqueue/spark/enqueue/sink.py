@@ -20,7 +20,7 @@ from jqueue.domain.operations.staged import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
-from jqueue.spark.options import take
+from jqueue.spark.option_parsing import take
 
 if TYPE_CHECKING:
     import pyarrow as pa

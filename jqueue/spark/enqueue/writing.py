@@ -27,7 +27,7 @@ from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
-from jqueue.spark.options import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
+from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
 from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
 
 if TYPE_CHECKING:

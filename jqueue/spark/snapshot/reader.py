@@ -18,7 +18,7 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import JobStatus
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.options import INTEGER, NAMES, Kind, take
+from jqueue.spark.option_parsing import INTEGER, NAMES, Kind, take
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.blob_lines import Wanted, job_lines
 from jqueue.spark.snapshot.contents import read_all

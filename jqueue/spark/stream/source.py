@@ -33,10 +33,10 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.spark.rows import check_schema
-from jqueue.spark.stream.claims import ClaimsOfQuery, one_line
 from jqueue.spark.stream.offsets import Offset
-from jqueue.spark.stream.options import MOST_JOBS, SourceOptions
+from jqueue.spark.stream.query_claims import ClaimsOfQuery, one_line
 from jqueue.spark.stream.shipping import ShippedRows, shipped
+from jqueue.spark.stream.source_options import MOST_JOBS, SourceOptions
 from jqueue.sync.background import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.tenant import Tenant

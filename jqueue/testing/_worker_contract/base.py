@@ -12,7 +12,7 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.operations import Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing._queue_contract.base import QueueContractBase, QueueFactory
-from jqueue.worker.options import HandlerArguments
+from jqueue.worker.handler_options import HandlerArguments
 from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Exponential
 from jqueue.worker.worker import Worker

@@ -7,7 +7,7 @@ from collections import Counter
 
 from jqueue.testing._worker_contract.base import Gate, QueueFactory, WorkerContractBase
 from jqueue.worker.context import Context
-from jqueue.worker.options import Rate
+from jqueue.worker.handler_options import Rate
 
 EVERY_SECOND = "* * * * * *"
 

@@ -8,7 +8,7 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import StorageError, UnknownOutcomeError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, Enqueue
-from jqueue.spark.batch.claims import BatchClaims
+from jqueue.spark.batch.batch_claims import BatchClaims
 from jqueue.testing.faults import Fault, FaultyStorage
 from tests.spark.batch.batch_scenes import make_worker, works
 

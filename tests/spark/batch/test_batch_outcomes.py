@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core.calls.claims import ClaimRegistry
+from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidBlobError, InvalidJobError
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, JobStatus

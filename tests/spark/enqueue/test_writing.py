@@ -11,7 +11,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemSto
 from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, InvalidJobError, StorageError
 from jqueue.spark.enqueue.committing import TaskReport
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
-from jqueue.spark.options import take
+from jqueue.spark.option_parsing import take
 from jqueue.testing import virtual_time
 from tests.spark.enqueue.bulk import (
     KEYED,

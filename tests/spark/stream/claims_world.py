@@ -7,9 +7,9 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Enqueue
-from jqueue.spark.stream.claims import ClaimsOfQuery
 from jqueue.spark.stream.offsets import Offset
-from jqueue.spark.stream.options import SourceOptions
+from jqueue.spark.stream.query_claims import ClaimsOfQuery
+from jqueue.spark.stream.source_options import SourceOptions
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 

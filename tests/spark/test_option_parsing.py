@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
-from jqueue.spark.options import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, take, url_of
+from jqueue.spark.option_parsing import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, take, url_of
 
 KNOWN = {
     "entrypoint": TEXT,

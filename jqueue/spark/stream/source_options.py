@@ -10,7 +10,7 @@ from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidURLError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.options import INTEGER, NAMES, SECONDS, Kind, take
+from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, Kind, take
 
 MOST_JOBS = 100_000
 """Largest number of jobs in one batch, even if the query asks for more: their rows go through the driver."""

@@ -26,7 +26,7 @@ from jqueue.domain.operations import Ack, Dequeue, Operation
 from jqueue.domain.operations.holdings import HeldBy, LastSequence
 from jqueue.ports.log import logger_of
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
-from jqueue.spark.stream.options import SourceOptions
+from jqueue.spark.stream.source_options import SourceOptions
 
 logger = logger_of("jqueue")
 
