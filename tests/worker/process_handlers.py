@@ -1,4 +1,4 @@
-"""Handlers that run in processes of their own: they are found there by the name of this module."""
+"""Handlers that run in their own processes, where they are imported by the name of this module."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from jqueue.worker import Context, Discard, Exponential, Retry, Snooze, Worker
 worker = Worker(concurrency=2)
 
 LONG = Exponential(base=1e6, cap=1e6)
-"""No test waits for this."""
+"""Backoff longer than any test waits."""
 
 
 class Numbers(BaseModel):
@@ -48,7 +48,7 @@ def leave() -> None:
     os._exit(0)
 
 
-def starts_another(port: int, code: str) -> "subprocess.Popen[bytes]":
+def start_another(port: int, code: str) -> "subprocess.Popen[bytes]":
     """Start a Python process that holds a connection open for as long as it lives."""
     with socket.create_connection(("127.0.0.1", port)) as ear:
         return subprocess.Popen([sys.executable, "-c", code], stdin=ear.fileno(), stdout=ear.fileno())
@@ -60,25 +60,25 @@ ASKING = "print('here', flush=True); print(input(), flush=True)"
 
 @worker.handler("hang_with_another", process=True, timeout=3, max_attempts=1)
 def hang_with_another(port: int) -> None:
-    starts_another(port, DEAF)
+    start_another(port, DEAF)
     time.sleep(600)
 
 
 @worker.handler("leave_another", process=True, max_attempts=1)
 def leave_another(port: int) -> None:
-    starts_another(port, DEAF)
+    start_another(port, DEAF)
     os._exit(0)
 
 
 @worker.handler("wait_with_another", process=True)
 def wait_with_another(port: int) -> None:
-    starts_another(port, DEAF)
+    start_another(port, DEAF)
     time.sleep(600)
 
 
 @worker.handler("wait_for_another", process=True, max_attempts=1)
 def wait_for_another(port: int) -> None:
-    assert starts_another(port, ASKING).wait() == 0
+    assert start_another(port, ASKING).wait() == 0
 
 
 @worker.handler("hang", process=True, timeout=0.5, max_attempts=1)
@@ -98,7 +98,7 @@ def odd() -> None:
 
 
 class ApiError(Exception):
-    """Its pickle cannot be read: it would be made anew of its text alone."""
+    """An error that cannot be unpickled: unpickling would call `__init__` with the text alone."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -164,7 +164,7 @@ async def hidden() -> None:
 
 
 class Breaking:
-    """What pebble cannot read, so that it gives up its pool."""
+    """A message that pebble cannot unpickle, so that it gives up its pool."""
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -175,7 +175,7 @@ class Breaking:
 
 @worker.handler("break_pool", process=True, max_attempts=1)
 def break_pool(how: tuple[str, str], ctx: Context) -> None:
-    """Break the pool each time; the first time when another handler runs beside."""
+    """Break the pool at each attempt; at the first one, another handler is running in the pool."""
     error, pipe = how
     if ctx.attempt == 1:
         Path(pipe).read_text()
@@ -186,7 +186,7 @@ def break_pool(how: tuple[str, str], ctx: Context) -> None:
 
 @worker.handler("beside", process=True, max_attempts=1)
 def beside(pipe: str, ctx: Context) -> None:
-    """Take long the first time, when the pool breaks."""
+    """Run long at the first attempt, during which the pool breaks."""
     if ctx.attempt == 1:
         Path(pipe).write_text("here")
         time.sleep(600)

@@ -1,4 +1,4 @@
-"""What the tests of the worker share: queues in memory and in virtual time, and handlers that wait for a sign."""
+"""Queues in memory and virtual time, and functions that wait for a condition, for the tests of the worker."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ SECRET = "S3CR3T-MARKER"
 
 
 class CountingStorage:
-    """A store in memory that takes its time, and looks at each version."""
+    """A store in memory that counts its reads and writes, each of which takes `latency` seconds."""
 
     def __init__(self, latency=0.0):
         self.memory = InMemoryStorage(clock=VirtualClock())
@@ -41,7 +41,7 @@ def direct(storage=None, **options):
 
 @asynccontextmanager
 async def working(worker, queue, **options):
-    """A worker that runs beside the block, and is stopped after it. Yields the task, whose result is the report."""
+    """Run a worker during the block, and stop it afterwards. Yields the task, whose result is the report."""
     task = asyncio.create_task(worker.run(queue, signals=False, **options))
     try:
         yield task
@@ -52,22 +52,22 @@ async def working(worker, queue, **options):
 
 
 async def only_job(queue):
-    """The one job that is in a queue."""
+    """The only job of a queue."""
     [job] = (await queue.read_state()).jobs
     return job
 
 
 async def until(condition):
-    """Wait, in virtual time, until something is so."""
+    """Wait, in virtual time, until the condition is true."""
     for _ in range(10_000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it never came to be")
+    raise AssertionError("the condition never became true")
 
 
 async def until_job(queue, **fields):
-    """Wait until the one job of a queue has these fields."""
+    """Wait until a queue has a single job with these fields."""
     for _ in range(10_000):
         jobs = (await queue.read_state()).jobs
         if len(jobs) == 1 and all(getattr(jobs[0], name) == value for name, value in fields.items()):

@@ -1,4 +1,4 @@
-"""Handlers without async: in threads, and in processes."""
+"""Sync handlers, which run in threads or in processes."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ from tests.worker.scenes import COMPLETED, DEAD, QUEUED, SECRET, broker, only_jo
 
 
 @in_virtual_time
-async def test_sync_handlers_run_in_threads_as_many_as_there_are_slots():
+async def test_sync_handlers_run_in_at_most_one_thread_per_slot():
     worker, barrier, threads = Worker(concurrency=4), threading.Barrier(4, timeout=10), set()
 
     @worker.handler("work", keep_result=60)
     def work(number: int, ctx: Context) -> int:
-        barrier.wait()  # only goes on when four are here
+        barrier.wait()  # passes once four threads wait here
         threads.add(threading.current_thread())
         return number * ctx.attempt
 
@@ -41,7 +41,7 @@ async def test_sync_handlers_run_in_threads_as_many_as_there_are_slots():
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), StopIteration(), SystemExit(1), KeyboardInterrupt()])
-def test_what_a_sync_handler_raises_is_its_failure(error):
+def test_an_exception_of_a_sync_handler_fails_its_job(error):
     async def main():
         worker = Worker()
 
@@ -57,7 +57,7 @@ def test_what_a_sync_handler_raises_is_its_failure(error):
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_sync_handler_that_is_out_of_time_is_told_and_its_job_given_back():
+def test_a_sync_handler_that_times_out_sees_is_cancelled_and_loses_its_job():
     async def main():
         worker, told = Worker(cancel_grace=5), threading.Event()
 
@@ -77,7 +77,7 @@ def test_a_sync_handler_that_is_out_of_time_is_told_and_its_job_given_back():
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_sync_handler_that_blocks_does_not_keep_the_worker_from_ending():
+def test_a_worker_stops_while_a_sync_handler_still_blocks():
     async def main(over, begun):
         worker = Worker(grace=0.05, cancel_grace=0.05)
 
@@ -102,7 +102,7 @@ def test_a_sync_handler_that_blocks_does_not_keep_the_worker_from_ending():
     assert time.monotonic() - began < 10
 
 
-def test_a_sync_handler_that_blocks_does_not_keep_the_program_from_exiting():
+def test_a_program_exits_while_a_sync_handler_still_blocks():
     program = """
         import asyncio, time
         from jqueue import BrokerQueue, InMemoryStorage
@@ -142,7 +142,7 @@ async def test_process_handlers_run_in_processes_and_get_payload_and_context():
         assert os.getpid() != await process_handlers.process_id.result(queue, where, timeout=1)
 
 
-async def test_the_result_of_a_process_handler_is_kept_though_its_job_was_enqueued_by_name():
+async def test_the_result_of_a_process_handler_is_kept_for_a_job_enqueued_by_name():
     async with broker() as queue:
         job = await queue.enqueue("process_id", b"")
         assert RunReport(succeeded=1) == await processed(queue)
@@ -159,18 +159,18 @@ async def test_a_process_that_dies_costs_only_its_own_job():
         assert (DEAD, "ProcessDied: the process of the handler ended with exit code 7") == (job.status, job.error)
 
 
-async def test_a_process_that_is_out_of_time_is_killed(tmp_path):
+async def test_the_process_of_a_handler_that_times_out_is_killed(tmp_path):
     async with broker() as queue:
         pid_file = tmp_path / "pid"
         await process_handlers.hang.enqueue(queue, str(pid_file))
         assert RunReport(dead=1) == await processed(queue)
         assert "timed out after 0.5 s" == (await only_job(queue)).error
-    if pid_file.exists():  # it may have been out of time before it began
+    if pid_file.exists():  # the timeout may end before the handler begins
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid_file.read_text()), 0)
 
 
-async def test_what_a_process_handler_raises_decides_as_everywhere():
+async def test_an_exception_of_a_process_handler_has_its_usual_effect():
     async with broker() as queue:
         discarded = await process_handlers.discard.enqueue(queue)
         unpickled = await process_handlers.odd.enqueue(queue)
@@ -192,7 +192,7 @@ def test_an_async_handler_with_process_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "Task", "Future"])
-def test_a_handler_whose_work_nobody_awaits_has_failed_and_leaves_nothing_behind(kind):
+def test_returning_an_unawaited_coroutine_fails_the_job_and_never_runs_it(kind):
     async def main():
         worker, begun = Worker(), []
 
@@ -219,7 +219,7 @@ def test_a_handler_whose_work_nobody_awaits_has_failed_and_leaves_nothing_behind
 
 
 @in_virtual_time
-async def test_a_task_that_has_ended_may_be_returned():
+async def test_a_handler_may_return_a_finished_task():
     worker = Worker()
 
     @worker.handler("work")
@@ -233,14 +233,14 @@ async def test_a_task_that_has_ended_may_be_returned():
         assert RunReport(succeeded=1) == await worker.run(queue, drain=True, signals=False)
 
 
-async def test_a_process_handler_whose_work_nobody_awaits_has_failed():
+async def test_a_process_handler_that_returns_an_unawaited_coroutine_fails():
     async with broker() as queue:
         await process_handlers.hidden.enqueue(queue)
         assert RunReport(dead=1) == await processed(queue)
         assert "TypeError: the handler returned a coroutine that nobody has" in (await only_job(queue)).error
 
 
-async def test_the_queue_is_told_the_same_of_an_error_in_a_process_as_of_one_in_a_thread():
+async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
     def told(job):
         wait = None if job.run_at is None else (job.run_at - queue.options.clock.now()).total_seconds()
         return job.status, job.failures, job.error, wait is not None and 900 < wait <= 1000
@@ -260,7 +260,7 @@ async def test_the_queue_is_told_the_same_of_an_error_in_a_process_as_of_one_in_
 
 
 @pytest.mark.parametrize("which", process_handlers.ERRORS)
-def test_an_error_that_was_put_together_again_is_caught_as_its_kind(which):
+def test_an_error_rebuilt_from_a_process_is_caught_like_the_original(which):
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - all of them
         process_handlers.raise_in_thread(which)
     again = Raised.of(raised.value).again()
@@ -281,8 +281,8 @@ async def test_the_log_shows_where_a_process_raised(caplog):
 
 @pytest.mark.skipif(os.cpu_count() == 1, reason="needs two processes side by side")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("error", ["TypeError", "ValueError"])  # pebble heeds the one; the other ends a thread of its
-async def test_when_all_processes_break_no_job_beside_is_charged_and_the_culprit_is_in_the_end(tmp_path, error):
+@pytest.mark.parametrize("error", ["TypeError", "ValueError"])  # pebble handles the first; the second ends its thread
+async def test_a_broken_pool_charges_only_the_job_that_breaks_it_each_time(tmp_path, error):
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     async with broker() as queue, asyncio.timeout(60):
@@ -295,7 +295,7 @@ async def test_when_all_processes_break_no_job_beside_is_charged_and_the_culprit
         assert (COMPLETED, None) == (state.find(beside.id).status, state.find(beside.id).error)
 
 
-async def test_it_is_told_when_a_process_has_begun_with_a_job_and_not_before(tmp_path):
+async def test_running_is_reported_once_the_process_has_begun_the_job(tmp_path):
     pipe, heard, writers = str(tmp_path / "pipe"), list[bool](), list[asyncio.Task[int]]()
     os.mkfifo(pipe)
 
@@ -314,7 +314,7 @@ async def test_it_is_told_when_a_process_has_begun_with_a_job_and_not_before(tmp
     assert [False, True] == heard
 
 
-async def test_a_process_that_is_killed_while_it_does_nothing_costs_nothing():
+async def test_killing_an_idle_process_fails_no_job():
     async with broker() as queue, asyncio.timeout(60), working(process_handlers.worker, queue):
         for _ in range(4):
             job = await process_handlers.process_id.enqueue(queue, keep_result=60)
@@ -322,7 +322,7 @@ async def test_a_process_that_is_killed_while_it_does_nothing_costs_nothing():
         assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
 
 
-async def test_the_deadline_in_a_process_is_its_timeout_from_when_it_begins():
+async def test_the_deadline_in_a_process_counts_from_the_start_of_the_handler():
     async with broker() as queue:
         job = await process_handlers.seconds_left.enqueue(queue)
         assert RunReport(succeeded=1) == await processed(queue)

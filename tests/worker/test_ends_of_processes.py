@@ -1,4 +1,4 @@
-"""A process of handlers that ends, and what it has started."""
+"""The end of a handler's process, and of the processes that the handler has started."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ async def processed(queue):
 
 @pytest.fixture
 def ear():
-    """Hears what the processes that handlers start say: `ear.port`, `ear.lines()`."""
+    """A server that reads what the child processes of handlers write: `ear.port`, `ear.lines()`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(SECONDS)
         yield Ear(server)
@@ -42,14 +42,14 @@ class Ear:
 
     @contextmanager
     def lines(self):
-        """The lines of a process; they end when all that could write there have ended."""
+        """The lines of a child process. They end when every process that holds the connection has ended."""
         connection, _ = self._server.accept()
         with connection:
             connection.settimeout(SECONDS)
             yield connection.makefile("rw")
 
 
-async def test_a_process_that_ends_with_status_0_fails_its_job_and_no_other():
+async def test_a_process_that_exits_with_status_0_fails_only_its_own_job():
     async with broker() as queue:
         leaving = await process_handlers.leave.enqueue(queue)
         for _ in range(4):
@@ -61,12 +61,12 @@ async def test_a_process_that_ends_with_status_0_fails_its_job_and_no_other():
 
 
 @pytest.mark.parametrize("handler", [process_handlers.hang_with_another, process_handlers.leave_another])
-async def test_what_a_handler_has_started_ends_with_its_process(ear, handler):
+async def test_child_processes_of_a_handler_end_with_its_process(ear, handler):
     async with broker() as queue:
         await handler.enqueue(queue, ear.port)
         assert RunReport(dead=1) == await processed(queue)
         with ear.lines() as lines:
-            assert {"here\n"} >= set(lines), (await only_job(queue)).error  # it may not have come to speak
+            assert {"here\n"} >= set(lines), (await only_job(queue)).error  # it may end before it writes
 
 
 PROGRAM = """
@@ -86,7 +86,7 @@ PROGRAM = """
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a worker in a session of its own: `start(handler, port)`."""
+    """Start a worker in its own session: `start(handler, port)`."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     running = []
 
@@ -103,7 +103,7 @@ def start(tmp_path):
         process.communicate()
 
 
-def test_what_a_handler_has_started_ends_when_its_worker_is_killed(start, ear):
+def test_child_processes_of_a_handler_end_when_its_worker_is_killed(start, ear):
     process = start("wait_with_another", ear.port)
     with ear.lines() as lines:
         assert "here\n" == lines.readline()
@@ -111,7 +111,7 @@ def test_what_a_handler_has_started_ends_when_its_worker_is_killed(start, ear):
         assert [] == list(lines)
 
 
-def test_ctrl_c_reaches_the_worker_alone_and_what_its_handlers_run_is_finished(start, ear):
+def test_ctrl_c_reaches_only_the_worker_and_child_processes_finish(start, ear):
     process = start("wait_for_another", ear.port)
     with ear.lines() as lines:
         assert "here\n" == lines.readline()
@@ -121,8 +121,8 @@ def test_ctrl_c_reaches_the_worker_alone_and_what_its_handlers_run_is_finished(s
     assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
 
 
-def test_a_process_that_ended_unasked_is_called_alive_once_more():
-    """pebble's manager may see a death before its messenger hears what the process said last: the job would hang."""
+def test_a_process_that_died_is_reported_alive_once_more():
+    """pebble's manager may see the death before its messenger reads the last message: the job would hang."""
     process = GroupContext().Process(target=os._exit, args=[0])
     process.start()
     process.join()
@@ -130,7 +130,7 @@ def test_a_process_that_ended_unasked_is_called_alive_once_more():
     assert EXIT_STATUS_0 == process.exitcode
 
 
-def test_a_process_that_was_told_to_end_is_dead_when_it_has():
+def test_a_process_that_was_terminated_is_reported_dead_at_once():
     process = GroupContext().Process(target=signal.pause)
     process.start()
     process.terminate()

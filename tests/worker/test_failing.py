@@ -1,4 +1,4 @@
-"""Handlers that fail: what becomes of their jobs, in which state, and after how long."""
+"""Handlers that fail: the state of their jobs afterwards, and the delay until the next attempt."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from tests.worker.scenes import DEAD, QUEUED, broker, only_job, until_job, worki
 
 
 async def once(queue, worker, **enqueue):
-    """Run one job of "work" once, and return what is left of it, and the report."""
+    """Run one job of "work" once. Returns the job as it is then, and the report."""
     await queue.enqueue("work", b"", **enqueue)
     report = await worker.run(queue, drain=True, signals=False)
     return await only_job(queue), report
@@ -34,7 +34,7 @@ def raising(error, **options) -> Worker:
 
 
 @in_virtual_time
-async def test_an_exception_is_kept_with_the_job_which_waits_for_its_next_try():
+async def test_an_exception_is_stored_with_the_job_and_delays_its_next_attempt():
     async with broker() as queue:
         job, report = await once(queue, raising(ValueError("no such address"), backoff=Exponential(base=1e6, cap=1e6)))
         assert RunReport(failed=1) == report
@@ -42,7 +42,7 @@ async def test_an_exception_is_kept_with_the_job_which_waits_for_its_next_try():
         assert job.run_at is not None
 
 
-def test_the_wait_is_drawn_evenly_up_to_a_bound_that_doubles():
+def test_the_delay_is_drawn_evenly_below_a_bound_that_doubles():
     bounds = []
 
     def jitter(bound):
@@ -104,7 +104,7 @@ async def test_a_job_that_killed_its_workers_is_dead_without_being_run():
 
 
 @in_virtual_time
-async def test_retry_says_when_and_is_charged():
+async def test_retry_sets_the_time_of_the_next_attempt_and_is_charged():
     async with broker() as queue:
         job, report = await once(queue, raising(Retry(after=90, reason="the API is down")))
         assert (QUEUED, 1, "Retry: the API is down") == (job.status, job.failures, job.error)
@@ -120,7 +120,7 @@ async def test_retry_without_a_time_waits_for_the_backoff_and_ends_with_max_atte
 
 
 @in_virtual_time
-async def test_discard_is_dead_at_once():
+async def test_discard_makes_a_job_dead_at_once():
     async with broker() as queue:
         job, report = await once(queue, raising(Discard("the user is gone")))
         assert (DEAD, "Discard: the user is gone", RunReport(dead=1)) == (job.status, job.error, report)
@@ -149,7 +149,7 @@ async def test_a_timeout_is_a_charged_failure():
 
 
 @in_virtual_time
-async def test_what_a_handler_returns_after_it_was_told_to_stop_is_not_taken_for_its_work():
+async def test_a_return_value_after_the_timeout_does_not_count_as_success():
     worker = Worker()
 
     @worker.handler("work", timeout=5)
@@ -183,7 +183,7 @@ def test_a_base_exception_costs_its_job_an_attempt_and_not_the_worker(error):
         async with broker() as queue:
             await queue.enqueue("work", b"")
             await queue.enqueue("other", b"")
-            report = await worker.run(queue, drain=True)  # with signals: an interrupt cannot be the terminal's
+            report = await worker.run(queue, drain=True)  # it handles signals, so an interrupt comes from the handler
             assert RunReport(succeeded=1, dead=1) == report
             job = await only_job(queue)
             assert (DEAD, [1]) == (job.status, done)
@@ -218,7 +218,7 @@ async def test_a_handler_that_ignores_cancellation_loses_its_job_and_keeps_its_s
 
 
 @in_virtual_time
-async def test_a_backoff_that_fails_does_not_keep_its_job_from_being_given_back():
+async def test_a_backoff_that_raises_does_not_stop_the_nack_of_its_job():
     class Broken:
         def bound(self, failures):
             raise ZeroDivisionError
@@ -234,7 +234,7 @@ async def test_a_backoff_that_fails_does_not_keep_its_job_from_being_given_back(
 
 
 @in_virtual_time
-async def test_an_exception_that_cannot_be_shown_does_not_harm():
+async def test_an_exception_without_a_readable_text_only_fails_its_own_job():
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError
@@ -290,12 +290,12 @@ def test_failures_are_logged_with_the_job_and_the_delay_and_successes_are_not(ca
 
 
 @pytest.mark.parametrize("wrong", [{"base": 0}, {"base": 5, "cap": 1}, {"base": -1}])
-def test_a_backoff_that_makes_no_sense_is_refused(wrong):
+def test_an_invalid_backoff_is_refused(wrong):
     with pytest.raises(InvalidJobError):
         Exponential(**wrong)
 
 
-def test_times_that_make_no_sense_are_refused():
+def test_invalid_durations_are_refused():
     wrongs: list[Any] = [-1, "soon", float("nan")]
     for wrong in wrongs:
         with pytest.raises(JQueueError):

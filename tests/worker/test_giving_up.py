@@ -1,4 +1,4 @@
-"""A worker that can do nothing says so each minute, and ends after a while; what it leaves undone, it names."""
+"""A worker that cannot work logs it each minute and gives up in the end. It names the jobs that it leaves undone."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ GONE = StorageFatalError("the queue's object was there, and is gone")
 
 @pytest.fixture(autouse=True)
 def log(caplog):
-    """The lines of the worker from a level on: `log()`, `log("ERROR")`."""
+    """The log lines of the worker at a level or above: `log()`, `log("ERROR")`."""
     caplog.set_level(logging.INFO, "jqueue.worker")
 
     def lines(level="INFO"):
@@ -40,7 +40,7 @@ def idle(**options):
 
 
 def failing(queue, verb, error, *, until=None):
-    """Have a verb of a queue that is in use raise an error, from now on until some moment."""
+    """Make a verb of a queue in use raise an error, from now until the time `until`, if given."""
     real = getattr(queue, verb)
 
     async def call(*args, **options):
@@ -52,7 +52,7 @@ def failing(queue, verb, error, *, until=None):
 
 
 @in_virtual_time
-async def test_a_queue_that_cannot_be_used_is_an_error_each_minute_and_then_the_end(log):
+async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up(log):
     worker = idle(give_up_after=300)
     async with broker(entropy=LongestWaits()) as queue:
         await queue.enqueue("work", b"")
@@ -62,16 +62,16 @@ async def test_a_queue_that_cannot_be_used_is_an_error_each_minute_and_then_the_
             began = now()
             with pytest.raises(StorageFatalError, match="and is gone"):
                 await task
-    assert 300 <= now() - began < 340  # a long poll may have gone on for a while
+    assert 300 <= now() - began < 340  # a long poll was under way at the failure
     *each_minute, giving_up = log("ERROR")
-    lasting = ["", " for 70 s", " for 130 s", " for 190 s", " for 250 s"]  # it tries every 15 s in the end
+    lasting = ["", " for 70 s", " for 130 s", " for 190 s", " for 250 s"]  # its retries are 15 s apart in the end
     tried = f"claiming jobs fails, and is tried again: {GONE}"
     assert [f"the queue at memory cannot be used{seconds}: {tried}" for seconds in lasting] == each_minute
     assert "the worker gives up after 300 s in which it could do nothing" == giving_up
 
 
 @in_virtual_time
-async def test_an_unknown_outcome_of_a_queue_that_cannot_be_used_is_no_silence_of_its_store(log):
+async def test_an_unknown_outcome_caused_by_an_unusable_queue_is_logged_as_such(log):
     worker = idle(give_up_after=300)
     async with broker() as queue, working(worker, queue) as task:
         await asyncio.sleep(1)
@@ -82,7 +82,7 @@ async def test_an_unknown_outcome_of_a_queue_that_cannot_be_used_is_no_silence_o
 
 
 @in_virtual_time
-async def test_a_queue_that_can_be_used_again_in_time_does_not_end_the_worker():
+async def test_a_worker_goes_on_if_its_queue_recovers_before_give_up_after():
     worker = idle(give_up_after=300)
     async with broker(entropy=LongestWaits()) as queue, working(worker, queue):
         await asyncio.sleep(1)
@@ -101,7 +101,7 @@ async def until_state_is_empty(queue):
 
 
 @in_virtual_time
-async def test_without_an_end_a_worker_never_gives_up(log):
+async def test_a_worker_without_give_up_after_never_gives_up(log):
     worker = idle(give_up_after=None)
     async with broker() as queue, working(worker, queue) as task:
         await asyncio.sleep(1)
@@ -115,7 +115,7 @@ async def test_without_an_end_a_worker_never_gives_up(log):
 
 
 @in_virtual_time
-async def test_a_store_that_does_not_answer_is_waited_for_and_told_of_each_minute(log):
+async def test_a_worker_waits_for_a_silent_store_and_warns_each_minute(log):
     worker = idle(give_up_after=300)
     async with broker() as queue, working(worker, queue):
         await asyncio.sleep(1)
@@ -127,7 +127,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_and_told_of_each_minut
 
 
 @in_virtual_time
-async def test_outcomes_that_the_queue_cannot_take_end_the_worker_though_claims_are_answered():
+async def test_a_worker_gives_up_if_only_its_outcomes_are_refused():
     worker = idle(give_up_after=300)
     async with broker() as queue:
         failing(queue, "apply_each", InvalidBlobError("it is corrupt"))
@@ -137,7 +137,7 @@ async def test_outcomes_that_the_queue_cannot_take_end_the_worker_though_claims_
 
 
 @in_virtual_time
-async def test_a_store_that_is_silent_at_the_start_is_told_of_within_seconds(log):
+async def test_a_store_that_is_silent_at_the_start_is_warned_about_within_seconds(log):
     worker = idle()
     async with working(worker, direct(CountingStorage(latency=600))):
         await asyncio.sleep(2.5)
@@ -145,7 +145,7 @@ async def test_a_store_that_is_silent_at_the_start_is_told_of_within_seconds(log
 
 
 @in_virtual_time
-async def test_a_queue_that_may_not_be_written_is_refused_at_the_start():
+async def test_a_read_only_queue_is_refused_at_the_start():
     class ReadOnly(CountingStorage):
         async def check_writable(self):
             raise StorageFatalError("q.json: read-only file system")
@@ -155,7 +155,7 @@ async def test_a_queue_that_may_not_be_written_is_refused_at_the_start():
 
 
 def stubborn(slots, **options):
-    """A worker with a handler that goes on for so long whatever it is told, and where it waits."""
+    """A worker whose handler ignores cancellation until an event is set. Returns both."""
     worker, over = Worker(concurrency=slots, cancel_grace=1, **options), asyncio.Event()
 
     @worker.handler("work", timeout=10, max_attempts=1)
@@ -170,7 +170,7 @@ def stubborn(slots, **options):
 
 
 @in_virtual_time
-async def test_a_handler_that_does_not_stop_is_named_each_minute_and_counted_in_the_end(log):
+async def test_a_handler_that_does_not_stop_is_logged_each_minute_and_counted_as_stuck(log):
     worker, over = stubborn(2)
     async with broker() as queue:
         job = await queue.enqueue("work", b"")
@@ -187,7 +187,7 @@ async def test_a_handler_that_does_not_stop_is_named_each_minute_and_counted_in_
 
 
 @in_virtual_time
-async def test_a_handler_that_stops_after_all_is_named_no_more(log):
+async def test_a_handler_that_stops_late_is_no_longer_logged(log):
     worker, over = stubborn(2)
     async with broker() as queue, working(worker, queue):
         await queue.enqueue("work", b"")
@@ -198,7 +198,7 @@ async def test_a_handler_that_stops_after_all_is_named_no_more(log):
 
 
 @in_virtual_time
-async def test_a_worker_whose_slots_are_all_taken_by_such_handlers_gives_up():
+async def test_a_worker_gives_up_when_stuck_handlers_fill_all_slots():
     worker, over = stubborn(2, give_up_after=300)
     async with broker() as queue:
         await queue.enqueue("work", b"")
@@ -210,7 +210,7 @@ async def test_a_worker_whose_slots_are_all_taken_by_such_handlers_gives_up():
 
 
 @in_virtual_time
-async def test_jobs_without_a_handler_are_named_while_the_worker_runs_once_an_hour_and_cost_no_write(log):
+async def test_jobs_without_a_handler_are_logged_once_an_hour_without_a_write(log):
     worker, storage = idle(), CountingStorage()
     async with broker(storage) as queue, working(worker, queue):
         await asyncio.sleep(90)
@@ -225,7 +225,7 @@ async def test_jobs_without_a_handler_are_named_while_the_worker_runs_once_an_ho
 
 
 @in_virtual_time
-async def test_jobs_that_another_worker_does_within_a_minute_are_not_named(log):
+async def test_jobs_that_another_worker_does_within_a_minute_are_not_logged(log):
     worker = idle()
     async with broker() as queue, working(worker, queue):
         for _ in range(5):
@@ -238,7 +238,7 @@ async def test_jobs_that_another_worker_does_within_a_minute_are_not_named(log):
 
 @in_virtual_time
 @pytest.mark.parametrize("shows", [True, False])
-async def test_messages_and_tracebacks_of_errors_are_logged_if_asked_for(log, shows):
+async def test_messages_and_tracebacks_are_logged_only_with_show_errors(log, shows):
     worker = Worker(show_errors=shows)
 
     @worker.handler("fails", max_attempts=1)
@@ -269,13 +269,13 @@ WRITTEN_OUT = "x\\x1b[31m\\x07\\n2026 INFO forged\\u202e"
 
 
 async def written_by_hand(storage):
-    """Put what no verb would accept where a queue says EVIL."""
+    """Replace "EVIL" in the blob by a string that no verb would accept."""
     content, etag = await storage.read()
     await storage.write(content.replace(b'"EVIL"', json.dumps(EVIL).encode()), etag)
 
 
 @in_virtual_time
-async def test_nothing_from_a_queue_forges_a_line_of_the_log_or_reaches_a_terminal_raw(log):
+async def test_text_from_a_queue_is_escaped_in_the_log(log):
     worker = Worker()
 
     @worker.handler("work", max_attempts=1)

@@ -1,4 +1,4 @@
-"""Decorated functions: they can be called, enqueue jobs with their options, and wait for results."""
+"""Decorated functions can be called, enqueue jobs with their options, and wait for results."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ class Email(BaseModel):
 
 
 def unchecked(handler) -> Any:
-    """A handler of which type checkers say nothing."""
+    """The same object as `Any`, so that type checkers accept wrong arguments."""
     return handler
 
 
@@ -58,7 +58,7 @@ async def test_enqueue_returns_the_job_with_the_handlers_options():
 
 
 @in_virtual_time
-async def test_options_of_enqueue_override_the_handlers():
+async def test_options_of_enqueue_override_those_of_the_handler():
     async with broker() as queue:
         job = await send_email.enqueue(
             queue, Email(to="a@b"), delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
@@ -74,7 +74,7 @@ def test_operation_is_an_enqueue():
 
 
 @in_virtual_time
-async def test_result_waits_and_raises_what_became_of_the_job():
+async def test_result_waits_for_the_job_and_raises_its_error():
     failing = Worker()
 
     @failing.handler("discard", keep_result=60)
@@ -106,7 +106,7 @@ def test_two_handlers_of_one_entrypoint_are_refused():
         worker.handler("send_email")(lambda: None)
 
 
-def test_decorating_without_a_name_says_what_to_write():
+def test_decorating_without_a_name_raises_an_error_with_the_right_form():
     some: Any = Worker()
     for wrong in (lambda: some.handler(print), lambda: some.handler(), lambda: some.handler(max_attempts=3)):
         with pytest.raises(TypeError, match=r'write @worker.handler\("name"\)'):
@@ -128,7 +128,7 @@ def test_decorating_without_a_name_says_what_to_write():
         ({"xyz": 3}, r"no option 'xyz' \(there are"),
     ],
 )
-def test_an_option_that_a_handler_has_not_is_named_with_what_to_write(options, advice):
+def test_an_unknown_handler_option_is_named_with_its_replacement(options, advice):
     with pytest.raises(TypeError, match=advice):
         unchecked(Worker()).handler("work", **options)
     with pytest.raises(TypeError, match=r"^cron: there is no option"):
@@ -147,7 +147,7 @@ def test_an_option_that_a_handler_has_not_is_named_with_what_to_write(options, a
     ],
 )
 @in_virtual_time
-async def test_an_option_that_enqueue_has_not_is_named_with_what_to_write(options, advice):
+async def test_an_unknown_enqueue_option_is_named_with_its_replacement(options, advice):
     async with broker() as queue:
         with pytest.raises(TypeError, match=advice):
             await unchecked(send_email).enqueue(queue, Email(to="a@b"), **options)
@@ -155,7 +155,7 @@ async def test_an_option_that_enqueue_has_not_is_named_with_what_to_write(option
         unchecked(send_email).operation(Email(to="a@b"), **options)
 
 
-def test_a_payload_given_by_its_fields_is_said_to_be_one_value():
+def test_a_payload_given_as_separate_fields_is_refused():
     with pytest.raises(TypeError, match=r"no option 'to'.*it is one value, before the options"):
         unchecked(send_email).operation(to="a@b")
 
@@ -167,8 +167,8 @@ def test_the_typed_options_are_those_of_the_queue():
     assert of_the_verb == list(EnqueueArguments.__annotations__)
 
 
-def passed_through(function):
-    """What a decorator usually makes of a function."""
+def in_wrapper(function):
+    """The function in a wrapper, as most decorators make it."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -178,7 +178,7 @@ def passed_through(function):
 
 
 class Counting:
-    """An object that can be called."""
+    """A callable object."""
 
     def __init__(self):
         self.seen = []
@@ -194,8 +194,8 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
     async def count(store: list[Any], number: int, ctx: Context, *, times: int = 1) -> None:
         store.append((number * times, ctx.entrypoint))
 
-    wrapped = own.handler("wrapped")(passed_through(functools.partial(count, counting.seen)))
-    partial = own.handler("partial")(functools.partial(passed_through(count), counting.seen, times=10))
+    wrapped = own.handler("wrapped")(in_wrapper(functools.partial(count, counting.seen)))
+    partial = own.handler("partial")(functools.partial(in_wrapper(count), counting.seen, times=10))
     preset = own.handler("preset")(functools.partial(count, counting.seen, number=7, times=1))
     called = own.handler("called")(counting)
     assert ["loop"] * 4 == [handler.home for handler in own.handlers.values()]
@@ -211,7 +211,7 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
 
 
 @in_virtual_time
-async def test_a_plain_function_whose_coroutine_nobody_awaits_has_failed():
+async def test_a_plain_function_that_returns_an_unawaited_coroutine_fails():
     own = Worker()
 
     async def work() -> None:
@@ -231,27 +231,27 @@ def test_generators_are_refused():
     async def with_async():
         yield
 
-    for generator in (plain, with_async, passed_through(plain), functools.partial(with_async)):
+    for generator in (plain, with_async, in_wrapper(plain), functools.partial(with_async)):
         with pytest.raises(TypeError, match="must not be a generator"):
             Worker().handler("work")(generator)
 
 
-def test_what_a_process_cannot_find_by_its_name_is_refused():
+def test_a_process_handler_that_cannot_be_found_by_name_is_refused():
     for function, reason in (
         (functools.partial(lambda: None), "found by its name"),
-        (passed_through(Counting()), "async"),
+        (in_wrapper(Counting()), "async"),
     ):
         with pytest.raises(TypeError, match=reason):
             Worker().handler("work", process=True)(function)
 
 
-def test_what_is_no_function_is_refused():
+def test_a_handler_that_is_not_a_function_is_refused():
     for wrong in (5, Counting):
         with pytest.raises(TypeError, match="must be a function"):
             unchecked(Worker()).handler("work")(wrong)
 
 
-def test_a_handler_given_to_another_worker_is_one_of_its_function():
+def test_a_handler_decorated_again_is_a_handler_of_the_inner_function():
     one, other, third = Worker(), Worker(), Worker()
 
     @third.cron("0 3 * * *")
@@ -267,7 +267,7 @@ def test_a_handler_given_to_another_worker_is_one_of_its_function():
     assert (1, 2) == (one.handlers["inner"].options.priority, other.handlers["outer"].options.priority)
 
 
-def test_attributes_of_a_function_are_not_taken_for_those_of_its_handler():
+def test_attributes_of_a_function_do_not_override_those_of_its_handler():
     async def work() -> None:
         pass
 
@@ -289,7 +289,7 @@ def test_attributes_of_a_function_are_not_taken_for_those_of_its_handler():
         {"concurrency_limit": 0},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options):
+def test_invalid_handler_options_are_refused(options):
     with pytest.raises(InvalidJobError):
         Worker().handler("work", **options)
 
@@ -297,19 +297,19 @@ def test_options_that_make_no_sense_are_refused(options):
 @pytest.mark.parametrize(
     "options", [{"concurrency": 0}, {"grace": -1}, {"claim_timeout": "5"}, {"concurrency": 20_000}]
 )
-def test_settings_that_make_no_sense_are_refused(options):
+def test_invalid_worker_settings_are_refused(options):
     with pytest.raises(InvalidJobError):
         Worker(**options)
 
 
-def test_rates_that_make_no_sense_are_refused():
+def test_invalid_rates_are_refused():
     for wrong in ((0, 1), (1, 0), (1, -1)):
         with pytest.raises(InvalidJobError):
             Rate(*wrong)
 
 
-class Poor:
-    """A queue that lacks what its format has no place for, and would refuse to be asked for it."""
+class QueueWithout:
+    """A queue without some features, which asserts that none of them is requested."""
 
     def __init__(self, queue, **missing):
         self._queue = queue
@@ -336,7 +336,7 @@ class Poor:
 
 
 @in_virtual_time
-async def test_what_a_queue_cannot_do_is_not_asked_of_it():
+async def test_a_worker_calls_only_the_features_that_its_queue_has():
     own, done = Worker(claim_timeout=0.05), []
 
     @own.handler("work")
@@ -357,18 +357,20 @@ async def test_what_a_queue_cannot_do_is_not_asked_of_it():
         raise Discard("never")
 
     async with broker() as queue:
-        poor = Poor(
+        limited_queue = QueueWithout(
             queue,
             **dict.fromkeys(["heartbeat", "wait", "claim_timeout", "delay", "errors", "dead_letters", "uncharged"]),
         )
         for handler in (work, snoozed, discarded):
             await queue.enqueue(handler.entrypoint, b"")
-        assert RunReport(succeeded=2, failed=1, snoozed=2, dead=1) == await own.run(poor, drain=True, signals=False)
+        assert RunReport(succeeded=2, failed=1, snoozed=2, dead=1) == await own.run(
+            limited_queue, drain=True, signals=False
+        )
         assert () == (await queue.read_state()).jobs
 
 
 @in_virtual_time
-async def test_limits_and_schedules_that_a_queue_cannot_keep_are_an_error():
+async def test_limits_and_schedules_are_refused_by_a_queue_without_them():
     limited, scheduled = Worker(), Worker()
 
     @limited.handler("work", max_running=1)
@@ -381,6 +383,6 @@ async def test_limits_and_schedules_that_a_queue_cannot_keep_are_an_error():
 
     async with broker() as queue:
         with pytest.raises(InvalidJobError, match="no limits"):
-            await limited.run(Poor(queue, limits=1, wait=1, claim_timeout=1), signals=False)
+            await limited.run(QueueWithout(queue, limits=1, wait=1, claim_timeout=1), signals=False)
         with pytest.raises(InvalidJobError, match="no schedules"):
-            await scheduled.run(Poor(queue, schedules=1, wait=1, claim_timeout=1), signals=False)
+            await scheduled.run(QueueWithout(queue, schedules=1, wait=1, claim_timeout=1), signals=False)

@@ -1,4 +1,4 @@
-"""Claims that are lost and jobs that are cancelled while a handler works; and what `ctx` says and does."""
+"""Claims that are lost and jobs that are cancelled while a handler works; and the attributes and methods of `ctx`."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from tests.worker.scenes import DEAD, IN_PROGRESS, broker, direct, only_job, unt
 
 
 def waiting(**options):
-    """A worker whose one handler works until it is cancelled; and the contexts that it got."""
+    """A worker whose handler runs until it is cancelled, its contexts, and the time and flags of each cancellation."""
     worker, contexts, cancelled = Worker(claim_timeout=30), [], []
 
     @worker.handler("work", **options)
@@ -35,7 +35,7 @@ def waiting(**options):
 
 
 @in_virtual_time
-async def test_losing_the_claim_cancels_the_handler_and_nothing_more_is_sent():
+async def test_losing_the_claim_cancels_the_handler_and_sends_no_outcome():
     worker, contexts, cancelled = waiting()
     async with broker() as queue:
         await queue.enqueue("work", b"")
@@ -45,7 +45,7 @@ async def test_losing_the_claim_cancels_the_handler_and_nothing_more_is_sent():
             await other.requeue_stale(0)
             [taken] = await other.dequeue("work")
             await until(lambda: cancelled)
-            assert now() <= 11  # the next heartbeat
+            assert now() <= 11  # the time of the next heartbeat
             assert [(True, True)] == [each[1:] for each in cancelled]
             worker.stop()
             assert RunReport(lost=1) == await task
@@ -55,7 +55,7 @@ async def test_losing_the_claim_cancels_the_handler_and_nothing_more_is_sent():
 
 
 @in_virtual_time
-async def test_a_job_that_is_cancelled_while_it_runs_is_cancelled_at_the_next_heartbeat_and_leaves():
+async def test_cancelling_a_running_job_cancels_its_handler_at_the_next_heartbeat():
     worker, contexts, cancelled = waiting()
     async with broker() as queue:
         job = await queue.enqueue("work", b"")
@@ -70,7 +70,7 @@ async def test_a_job_that_is_cancelled_while_it_runs_is_cancelled_at_the_next_he
 
 
 @in_virtual_time
-async def test_a_cancelled_job_whose_handler_does_not_stop_leaves_all_the_same():
+async def test_a_cancelled_job_is_removed_even_if_its_handler_does_not_stop():
     worker, begun, over = Worker(claim_timeout=30, cancel_grace=5), [], asyncio.Event()
 
     @worker.handler("work")
@@ -96,7 +96,7 @@ async def test_a_cancelled_job_whose_handler_does_not_stop_leaves_all_the_same()
 
 
 @in_virtual_time
-async def test_a_store_that_confirms_nothing_for_a_whole_claim_timeout_loses_the_claim():
+async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
     worker, contexts, cancelled = waiting()
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
     async with broker(storage) as queue:
@@ -112,7 +112,7 @@ async def test_a_store_that_confirms_nothing_for_a_whole_claim_timeout_loses_the
 
 
 @in_virtual_time
-async def test_an_ack_that_comes_too_late_is_counted_as_lost_and_harms_nobody():
+async def test_an_ack_after_the_claim_is_lost_is_counted_as_lost():
     worker, begun, go_on = Worker(claim_timeout=300), [], asyncio.Event()
 
     @worker.handler("work")
@@ -133,7 +133,7 @@ async def test_an_ack_that_comes_too_late_is_counted_as_lost_and_harms_nobody():
 
 
 @in_virtual_time
-async def test_the_context_tells_about_the_job_and_the_worker():
+async def test_the_context_holds_the_job_and_the_worker():
     worker, seen = Worker(lifespan=None), []
 
     @worker.handler("work", timeout=30)
@@ -183,8 +183,8 @@ async def test_the_contexts_logger_carries_the_job():
     assert ("hello", job.id, "work", 1) == (record.getMessage(), record.job_id, record.entrypoint, record.attempt)
 
 
-class Commits(InMemoryStorage):
-    """Keeps the texts of all versions."""
+class VersionsKept(InMemoryStorage):
+    """A storage that keeps the text of each version."""
 
     def __init__(self):
         super().__init__(clock=VirtualClock())
@@ -197,8 +197,8 @@ class Commits(InMemoryStorage):
 
 
 @in_virtual_time
-async def test_what_is_given_to_on_ack_is_done_in_the_very_commit_that_acks():
-    worker, storage = Worker(), Commits()
+async def test_on_ack_operations_run_in_the_commit_of_the_ack():
+    worker, storage = Worker(), VersionsKept()
 
     @worker.handler("work")
     async def work(ctx: Context) -> None:
@@ -214,7 +214,7 @@ async def test_what_is_given_to_on_ack_is_done_in_the_very_commit_that_acks():
 
 
 @in_virtual_time
-async def test_what_is_given_to_on_ack_is_not_done_when_the_handler_fails():
+async def test_on_ack_operations_do_not_run_when_the_handler_fails():
     worker = Worker()
 
     @worker.handler("work", max_attempts=1)
@@ -229,7 +229,7 @@ async def test_what_is_given_to_on_ack_is_not_done_when_the_handler_fails():
 
 
 @in_virtual_time
-async def test_when_what_is_given_to_on_ack_is_refused_the_job_has_failed():
+async def test_a_refused_on_ack_operation_fails_the_job():
     worker = Worker()
 
     @worker.handler("work", max_attempts=1)
@@ -246,7 +246,7 @@ async def test_when_what_is_given_to_on_ack_is_refused_the_job_has_failed():
 
 
 @in_virtual_time
-async def test_on_ack_lands_once_although_answers_are_lost():
+async def test_on_ack_operations_run_once_even_if_answers_are_lost():
     for fault in (
         Fault.LOST_ANSWER,
         Fault.RESENT,
@@ -272,7 +272,7 @@ async def test_on_ack_lands_once_although_answers_are_lost():
 
 
 @in_virtual_time
-async def test_on_ack_takes_operations_only():
+async def test_on_ack_accepts_only_operations():
     worker, errors = Worker(), []
 
     @worker.handler("work")
@@ -289,7 +289,7 @@ async def test_on_ack_takes_operations_only():
 
 
 @in_virtual_time
-async def test_a_handler_that_acks_by_itself_is_no_error():
+async def test_a_handler_may_ack_its_own_job():
     worker = Worker()
 
     @worker.handler("work")
@@ -306,7 +306,7 @@ async def test_a_handler_that_acks_by_itself_is_no_error():
 
 
 @in_virtual_time
-async def test_a_handler_that_is_told_to_stop_before_it_has_begun_never_begins():
+async def test_a_handler_stopped_before_its_start_never_runs():
     worker, begun = Worker(), []
 
     @worker.handler("work")

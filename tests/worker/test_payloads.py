@@ -1,4 +1,4 @@
-"""Payloads and results by annotation, and that no error shows anything of them."""
+"""Payloads and results are validated by annotation, and no error shows any of their content."""
 
 import asyncio
 import dataclasses
@@ -65,7 +65,7 @@ class Strict(BaseModel):
 
 
 def handling(annotation, **options):
-    """A worker with one handler "work", and the payloads that it gets."""
+    """A worker with one handler "work", the handler, and the payloads that it gets."""
     worker, got = Worker(), []
 
     async def work(payload) -> None:
@@ -131,7 +131,7 @@ async def test_a_handler_without_a_parameter_ignores_the_payload():
     assert [1] == done
 
 
-def test_a_parameter_without_annotation_is_a_type_error_that_says_what_to_write():
+def test_a_parameter_without_annotation_is_a_type_error_with_the_right_form():
     worker = Worker()
     with pytest.raises(TypeError, match="'work': say what its parameter 'message' is: bytes, str, a pydantic model"):
 
@@ -140,7 +140,7 @@ def test_a_parameter_without_annotation_is_a_type_error_that_says_what_to_write(
             pass
 
 
-def test_a_parameter_that_nothing_can_be_given_for_is_a_type_error():
+def test_a_parameter_without_a_possible_value_is_a_type_error():
     with pytest.raises(TypeError, match="nothing can be given for third"):
 
         @Worker().handler("work")
@@ -148,7 +148,7 @@ def test_a_parameter_that_nothing_can_be_given_for_is_a_type_error():
             pass
 
 
-def test_an_annotation_that_is_not_there_yet_is_a_type_error():
+def test_an_annotation_that_is_not_defined_yet_is_a_type_error():
     with pytest.raises(TypeError, match="'Later', which is not there when it is decorated"):
 
         @Worker().handler("work")
@@ -156,7 +156,7 @@ def test_an_annotation_that_is_not_there_yet_is_a_type_error():
             pass
 
 
-def test_an_annotation_that_pydantic_knows_nothing_of_is_a_type_error():
+def test_an_annotation_unknown_to_pydantic_is_a_type_error():
     class Odd:
         pass
 
@@ -167,7 +167,7 @@ def test_an_annotation_that_pydantic_knows_nothing_of_is_a_type_error():
             pass
 
 
-def test_annotations_may_be_texts_that_name_what_is_local_to_a_function():
+def test_string_annotations_may_name_local_classes():
     class Local(BaseModel):
         number: int
 
@@ -207,7 +207,7 @@ async def _with_defaults(message: str, retries: int = 3, *, ctx: Context):
     "function",
     [_context_first, _context_last, _context_by_annotation, _context_by_name, _by_name_only, _with_defaults],
 )
-def test_the_context_is_found_by_annotation_or_name_wherever_it_stands(function):
+def test_the_context_parameter_is_found_by_annotation_or_name_at_any_position(function):
     async def main():
         worker, seen = Worker(), []
         worker.handler("work")(function)
@@ -247,7 +247,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("annotation", "payload"), BAD)
-def test_what_does_not_parse_is_dead_at_once_and_nothing_of_it_is_shown(annotation, payload, caplog):
+def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotation, payload, caplog):
     caplog.set_level(logging.DEBUG)
 
     async def main():
@@ -265,7 +265,7 @@ def test_what_does_not_parse_is_dead_at_once_and_nothing_of_it_is_shown(annotati
     assert not any(record.exc_info and SECRET in str(record.exc_info) for record in caplog.records)
 
 
-def test_the_error_of_a_payload_says_what_is_wrong_and_where():
+def test_the_error_of_an_invalid_payload_names_each_wrong_field():
     _, handler, _ = handling(list[Email])
     with pytest.raises(
         ValueError, match=r"takes: 0.to: Input should be a valid string; 1.to: Field required"
@@ -278,7 +278,7 @@ def test_the_error_of_a_payload_says_what_is_wrong_and_where():
 @pytest.mark.parametrize(
     ("annotation", "payload"), [(Email, {"to": [SECRET]}), (int, SECRET), (bytes, SECRET), (str, 5)]
 )
-def test_a_payload_that_the_handler_does_not_take_is_refused_by_enqueue_without_showing_it(annotation, payload):
+def test_enqueue_refuses_an_invalid_payload_without_showing_it(annotation, payload):
     _, handler, _ = handling(annotation)
     with pytest.raises(InvalidJobError) as caught:
         handler.operation(payload)
@@ -286,7 +286,7 @@ def test_a_payload_that_the_handler_does_not_take_is_refused_by_enqueue_without_
     assert SECRET not in str(caught.value.__context__)
 
 
-def test_a_validation_error_of_the_handlers_own_is_kept_without_the_input():
+def test_a_validation_error_raised_in_a_handler_is_stored_without_its_input():
     async def main():
         worker = Worker()
 
@@ -309,7 +309,7 @@ class Receipt(BaseModel):
 
 
 @in_virtual_time
-async def test_a_result_is_kept_and_comes_back_as_the_return_annotation_says():
+async def test_a_result_is_kept_and_returned_as_its_annotated_type():
     worker, receipt = Worker(), Receipt(at=datetime(2026, 1, 1, tzinfo=UTC), lines=[Point(1, 2)])
 
     @worker.handler("work", keep_result=60)
@@ -324,7 +324,7 @@ async def test_a_result_is_kept_and_comes_back_as_the_return_annotation_says():
 
 
 @in_virtual_time
-async def test_a_result_that_nobody_keeps_is_not_looked_at():
+async def test_a_result_that_is_not_kept_is_not_validated():
     worker = Worker()
 
     @worker.handler("odd")
@@ -337,7 +337,7 @@ async def test_a_result_that_nobody_keeps_is_not_looked_at():
 
 
 @pytest.mark.parametrize("value", [object(), {1: object()}, b"\xff" + SECRET.encode(), "x" * 70_000])
-def test_a_result_that_cannot_be_kept_is_dead_with_a_readable_error(value, caplog):
+def test_a_result_that_cannot_be_stored_makes_its_job_dead_with_a_readable_error(value, caplog):
     caplog.set_level(logging.DEBUG)
 
     async def main():

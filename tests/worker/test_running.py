@@ -1,4 +1,4 @@
-"""The loop: what is claimed, when, and in how many commits."""
+"""The loop of a worker: the jobs that it claims, the times of claims, and the number of commits."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def filled(make, count, storage=None):
 
 @both
 @in_virtual_time
-async def test_draining_does_everything_that_is_ready_and_returns_what_became_of_it(make):
+async def test_draining_does_all_ready_jobs_and_returns_a_report(make):
     worker, done = Worker(concurrency=7), []
 
     @worker.handler("work")
@@ -66,7 +66,7 @@ async def test_draining_does_not_wait_for_jobs_that_are_scheduled_for_later():
 
 
 @in_virtual_time
-async def test_draining_does_what_jobs_enqueue_while_they_run():
+async def test_draining_includes_jobs_that_running_jobs_enqueue():
     worker = Worker()
     async with broker() as queue:
 
@@ -80,7 +80,7 @@ async def test_draining_does_what_jobs_enqueue_while_they_run():
 
 
 @in_virtual_time
-async def test_draining_takes_what_others_enqueue_while_a_long_job_runs():
+async def test_draining_includes_jobs_enqueued_elsewhere_while_a_long_job_runs():
     worker, done = Worker(concurrency=2), []
 
     @worker.handler("work")
@@ -108,7 +108,7 @@ async def test_jobs_of_unknown_entrypoints_are_never_claimed():
 
 
 class Auditor(CountingStorage):
-    """Notes how many jobs are in progress in each version."""
+    """A store that counts the jobs in progress in each version."""
 
     def __init__(self, latency):
         super().__init__(latency)
@@ -122,7 +122,7 @@ class Auditor(CountingStorage):
 
 @both
 @in_virtual_time
-async def test_no_more_is_claimed_than_there_are_free_slots(make):
+async def test_claims_never_exceed_the_free_slots(make):
     worker, storage = Worker(concurrency=5), Auditor(0.03)
     running = most = 0
 
@@ -151,7 +151,7 @@ async def test_outcomes_and_the_next_claims_share_a_commit():
 
 
 @in_virtual_time
-async def test_outcomes_of_a_moment_go_together_when_jobs_take_different_times():
+async def test_outcomes_of_jobs_of_different_length_share_commits():
     worker, storage = Worker(concurrency=50), CountingStorage(0.02)
 
     @worker.handler("work")
@@ -161,7 +161,7 @@ async def test_outcomes_of_a_moment_go_together_when_jobs_take_different_times()
     queue = await filled(broker, 1000, storage)
     before = storage.writes
     await worker.run(queue, drain=True, signals=False)
-    assert storage.writes - before < now() / 0.02 + 1  # a commit takes so long: it never makes two where one will do
+    assert storage.writes - before < now() / 0.02 + 1  # a write takes 0.02 s: outcomes that come meanwhile share one
     assert now() < 1000 * 0.06 / 50 * 2.2
 
 
@@ -177,7 +177,7 @@ async def test_one_job_at_a_time_needs_one_commit_each():
 
 @both
 @in_virtual_time
-async def test_an_idle_worker_writes_nothing_and_looks_seldom(make):
+async def test_an_idle_worker_writes_nothing_and_reads_rarely(make):
     worker, storage = Worker(), CountingStorage()
     worker.handler("work")(ignore)
     queue = await filled(make, 0, storage)
@@ -189,7 +189,7 @@ async def test_an_idle_worker_writes_nothing_and_looks_seldom(make):
 
 @both
 @in_virtual_time
-async def test_a_job_that_comes_while_the_worker_waits_is_begun_at_once(make):
+async def test_a_job_enqueued_while_the_worker_waits_starts_at_once(make):
     worker, begun = Worker(), []
 
     @worker.handler("work")
@@ -205,7 +205,7 @@ async def test_a_job_that_comes_while_the_worker_waits_is_begun_at_once(make):
 
 
 @in_virtual_time
-async def test_slots_that_become_free_while_a_long_poll_waits_are_used():
+async def test_slots_freed_during_a_long_poll_are_used():
     worker = Worker(concurrency=4)
     running = most = 0
 
@@ -246,7 +246,7 @@ async def test_stopping_while_a_long_poll_waits_leaves_no_job_claimed():
 
 
 @in_virtual_time
-async def test_one_heartbeat_serves_all_jobs_held_every_third_of_the_claim_timeout():
+async def test_one_heartbeat_per_third_of_the_claim_timeout_keeps_all_claims():
     worker, storage = Worker(concurrency=20, claim_timeout=30), CountingStorage()
 
     @worker.handler("work")
@@ -284,7 +284,7 @@ async def test_an_idle_worker_sends_no_heartbeats():
 
 
 @in_virtual_time
-async def test_claims_carry_the_workers_timeout_and_are_kept_beyond_it():
+async def test_claims_have_the_timeout_of_the_worker_and_are_kept_beyond_it():
     worker, seen = Worker(claim_timeout=9), []
 
     @worker.handler("work")

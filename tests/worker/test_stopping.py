@@ -1,4 +1,4 @@
-"""The end of a worker: what it finishes, what it gives back, and in which order."""
+"""The end of a worker: the jobs that it finishes, the jobs that it hands back, and the order of its last steps."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from tests.worker.scenes import QUEUED, broker, direct, only_job, until, working
 
 
 def sleeper(seconds, **options):
-    """A worker whose jobs take their time; and those that began, ended, and were cancelled."""
+    """A worker and its handler, which sleeps, and the payloads that began, that ended and that were cancelled."""
     worker, begun, ended, cancelled = Worker(**options), [], [], []
 
     @worker.handler("work")
@@ -36,7 +36,7 @@ def sleeper(seconds, **options):
 
 
 @in_virtual_time
-async def test_a_stopped_worker_claims_no_more_and_finishes_what_it_has_begun():
+async def test_a_stopped_worker_claims_no_jobs_and_finishes_those_it_has():
     worker, work, begun, ended, cancelled = sleeper(20, concurrency=2, grace=30)
     async with broker() as queue:
         await queue.enqueue_many([work.operation(number) for number in range(5)])
@@ -49,7 +49,7 @@ async def test_a_stopped_worker_claims_no_more_and_finishes_what_it_has_begun():
 
 
 @in_virtual_time
-async def test_what_does_not_finish_within_grace_is_handed_back_uncharged():
+async def test_a_job_unfinished_after_grace_is_handed_back_uncharged():
     worker, work, begun, ended, cancelled = sleeper(1000, grace=30)
     async with broker() as queue:
         await work.enqueue(queue, 1)
@@ -64,7 +64,7 @@ async def test_what_does_not_finish_within_grace_is_handed_back_uncharged():
 
 
 @in_virtual_time
-async def test_stopping_a_second_time_is_at_once():
+async def test_a_second_stop_hands_jobs_back_at_once():
     worker, work, begun, _, cancelled = sleeper(1000, grace=300)
     async with broker() as queue:
         await work.enqueue(queue, 1)
@@ -107,7 +107,7 @@ async def test_a_second_stop_does_not_wait_for_a_handler_that_ignores_cancellati
 
 
 @in_virtual_time
-async def test_a_handler_that_ignores_cancellation_at_the_end_is_given_a_while_and_then_left():
+async def test_a_handler_that_ignores_cancellation_at_shutdown_is_left_after_cancel_grace():
     worker, begun, over = Worker(grace=10, cancel_grace=5), [], asyncio.Event()
 
     @worker.handler("work")
@@ -185,7 +185,7 @@ async def test_a_queue_that_is_not_open_is_opened_and_closed():
 
 
 @in_virtual_time
-async def test_cancelling_run_hands_back_and_settles_before_it_ends():
+async def test_cancelling_run_hands_jobs_back_before_it_returns():
     worker, work, begun, _, cancelled = sleeper(1000)
     async with broker() as queue:
         await work.enqueue(queue, 1)
@@ -201,7 +201,7 @@ async def test_cancelling_run_hands_back_and_settles_before_it_ends():
 
 
 @in_virtual_time
-async def test_a_program_that_ends_and_cancels_all_of_its_tasks_charges_no_job():
+async def test_a_program_that_cancels_all_its_tasks_at_exit_charges_no_job():
     worker, work, begun, _, cancelled = sleeper(1000, grace=600)
     async with broker() as queue:
         await work.enqueue(queue, 1, max_attempts=1)
@@ -218,7 +218,7 @@ async def test_a_program_that_ends_and_cancels_all_of_its_tasks_charges_no_job()
 
 
 @in_virtual_time
-async def test_outcomes_that_cannot_be_told_do_not_keep_a_worker_from_ending():
+async def test_a_worker_stops_even_if_its_outcomes_cannot_be_written():
     worker, begun = Worker(grace=1, settle_timeout=20), []
 
     @worker.handler("work")
@@ -239,7 +239,7 @@ async def test_outcomes_that_cannot_be_told_do_not_keep_a_worker_from_ending():
 
 
 @in_virtual_time
-async def test_a_queue_that_somebody_closes_ends_the_worker_with_an_error():
+async def test_closing_the_queue_ends_the_worker_with_an_error():
     worker, *_ = sleeper(1)
     queue = broker()
     await queue.start()
@@ -250,7 +250,7 @@ async def test_a_queue_that_somebody_closes_ends_the_worker_with_an_error():
         await task
 
 
-def test_sigterm_and_sigint_stop_the_worker_and_are_as_before_afterwards():
+def test_sigterm_and_sigint_stop_the_worker_and_their_handlers_are_restored():
     async def main(number):
         worker, work, begun, ended, _ = sleeper(0.2)
         async with BrokerQueue(InMemoryStorage()) as queue:
@@ -294,7 +294,7 @@ def test_one_signal_stops_all_workers_of_a_program():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_second_signal_hands_back_at_once():
+def test_a_second_signal_hands_jobs_back_at_once():
     async def main():
         worker, work, begun, _, _ = sleeper(1000, grace=1000)
         async with BrokerQueue(InMemoryStorage()) as queue:
@@ -341,7 +341,7 @@ def test_stop_does_nothing_when_nothing_runs():
 
 
 @in_virtual_time
-async def test_a_worker_that_runs_is_not_run_a_second_time():
+async def test_a_running_worker_cannot_be_run_again():
     worker, *_ = sleeper(1)
     async with broker() as queue, working(worker, queue):
         await asyncio.sleep(1)
@@ -366,13 +366,13 @@ def test_a_worker_without_handlers_is_an_error():
         asyncio.run(Worker().run(direct()))
 
 
-def test_what_is_no_queue_is_an_error():
+def test_running_on_an_object_that_is_not_a_queue_is_an_error():
     worker, *_ = sleeper(1)
     with pytest.raises(TypeError, match=r"`connect\(url, BrokerQueue\)`"):
         asyncio.run(worker.run("s3://bucket/queue.json"))
 
 
-def test_there_is_one_line_in_the_log_at_the_start_and_one_at_the_end(caplog):
+def test_the_log_has_one_line_at_the_start_and_one_at_the_end(caplog):
     caplog.set_level(logging.INFO, "jqueue.worker")
 
     async def main():

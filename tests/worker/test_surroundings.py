@@ -1,4 +1,4 @@
-"""What stands around handlers: middleware, a lifespan, context variables; and what is set when a worker starts."""
+"""Middleware, the lifespan and context variables of handlers; limits and schedules set when a worker starts."""
 
 import asyncio
 import contextvars
@@ -18,7 +18,7 @@ number = contextvars.ContextVar("number", default=0)
 
 
 @in_virtual_time
-async def test_middleware_stands_around_the_handler_the_first_one_outermost():
+async def test_middleware_wraps_the_handler_with_the_first_one_outermost():
     worker = Worker()
     events: list[Any] = []
 
@@ -50,7 +50,7 @@ async def test_middleware_stands_around_the_handler_the_first_one_outermost():
 
 
 @in_virtual_time
-async def test_what_middleware_raises_is_the_failure_of_the_job():
+async def test_an_exception_of_middleware_fails_the_job():
     worker = Worker()
 
     @worker.middleware
@@ -68,7 +68,7 @@ async def test_what_middleware_raises_is_the_failure_of_the_job():
 
 
 @in_virtual_time
-async def test_what_the_lifespan_yields_is_the_handlers_resources():
+async def test_the_value_that_the_lifespan_yields_is_given_to_handlers_as_resources():
     events = []
 
     worker = Worker()
@@ -91,7 +91,7 @@ async def test_what_the_lifespan_yields_is_the_handlers_resources():
 
 
 @in_virtual_time
-async def test_a_lifespan_that_fails_at_the_start_is_raised_and_nothing_is_claimed():
+async def test_a_lifespan_that_fails_at_the_start_ends_the_worker_before_any_claim():
     @asynccontextmanager
     async def lifespan():
         raise ConnectionError("no database")
@@ -111,7 +111,7 @@ async def test_a_lifespan_that_fails_at_the_start_is_raised_and_nothing_is_claim
 
 
 @in_virtual_time
-async def test_a_lifespan_that_fails_at_the_end_is_raised_when_all_outcomes_are_in_the_queue():
+async def test_a_lifespan_error_at_the_end_is_raised_after_all_outcomes_are_written():
     @asynccontextmanager
     async def lifespan():
         yield
@@ -138,7 +138,7 @@ def test_a_second_lifespan_is_refused():
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @in_virtual_time
-async def test_each_job_has_context_variables_of_its_own(kind):
+async def test_each_job_has_its_own_context_variables(kind):
     worker, seen = Worker(), []
 
     def note(payload: int) -> None:
@@ -158,7 +158,7 @@ async def test_each_job_has_context_variables_of_its_own(kind):
 
 
 @in_virtual_time
-async def test_a_ceiling_of_running_jobs_is_set_at_the_start_and_kept():
+async def test_max_running_is_set_at_the_start_and_kept():
     worker = Worker(concurrency=10)
     running = most = 0
 
@@ -197,7 +197,7 @@ async def test_a_rate_is_set_at_the_start_and_kept():
 
 
 @in_virtual_time
-async def test_a_cron_handler_is_scheduled_at_the_start_and_done_when_it_is_due():
+async def test_a_cron_handler_is_scheduled_at_the_start_and_runs_when_due():
     worker, fired = Worker(), []
 
     @worker.cron("0 3 * * *", timezone="Europe/Berlin", payload={"full": True}, unique_key="backup", max_attempts=2)
@@ -218,7 +218,7 @@ async def test_a_cron_handler_is_scheduled_at_the_start_and_done_when_it_is_due(
 
 
 @in_virtual_time
-async def test_two_workers_on_one_schedule_do_it_once():
+async def test_two_workers_with_one_schedule_run_each_occurrence_once():
     fired = []
 
     def made():
@@ -235,7 +235,7 @@ async def test_two_workers_on_one_schedule_do_it_once():
     assert 6 == len(fired)
 
 
-def test_a_cron_that_makes_no_sense_is_refused_when_it_is_decorated():
+def test_an_invalid_cron_handler_is_refused_when_decorated():
     with pytest.raises(InvalidJobError, match="no cron expression"):
 
         @Worker().cron("at three")
@@ -250,7 +250,7 @@ def test_a_cron_that_makes_no_sense_is_refused_when_it_is_decorated():
 
 
 @in_virtual_time
-async def test_what_cannot_be_set_at_once_is_set_later():
+async def test_a_limit_that_cannot_be_set_at_the_start_is_set_later():
     worker, done = Worker(), []
 
     @worker.handler("work", max_running=3)
@@ -272,7 +272,7 @@ async def test_what_cannot_be_set_at_once_is_set_later():
 
 
 @in_virtual_time
-async def test_stopping_before_the_start_is_over_stops():
+async def test_stopping_during_the_start_ends_the_worker():
     worker = Worker()
 
     @worker.handler("work", max_running=3)
@@ -293,7 +293,7 @@ async def test_stopping_before_the_start_is_over_stops():
 
 @pytest.mark.parametrize("phase", ["opening", "closing"])
 @in_virtual_time
-async def test_a_lifespan_that_hangs_does_not_keep_a_worker_from_being_stopped(phase):
+async def test_a_worker_with_a_hanging_lifespan_can_be_stopped(phase):
     worker, reached = Worker(grace=5), asyncio.Event()
 
     @worker.lifespan

@@ -1,4 +1,4 @@
-"""A store that fails: the worker goes on, sends each outcome until it is told, and says so once."""
+"""A store that fails: the worker goes on, repeats each outcome until it is written, and logs the outage once."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def counting(**options):
 
 
 def failing(queue, verb, errors):
-    """Have a verb of a queue raise errors first; returns when it was called."""
+    """Make the first calls of a verb raise these errors. Returns the list of the times of all calls."""
     calls, real = [], getattr(queue, verb)
 
     async def call(*args, **options):
@@ -48,7 +48,7 @@ def failing(queue, verb, errors):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many"])
-def test_trouble_with_the_store_does_not_end_the_worker(verb, error):
+def test_errors_of_the_store_do_not_end_the_worker(verb, error):
     async def main():
         worker, done = Worker(claim_timeout=30), []
 
@@ -87,7 +87,7 @@ async def test_an_ack_whose_answer_is_lost_is_repeated_and_counts_once():
 
 
 @in_virtual_time
-async def test_a_nack_whose_answer_is_lost_counts_as_what_it_was():
+async def test_a_nack_whose_answer_is_lost_counts_as_a_failure():
     worker = Worker()
 
     @worker.handler("work", backoff=Exponential(1e6, 1e6))
@@ -110,7 +110,7 @@ async def test_a_nack_whose_answer_is_lost_counts_as_what_it_was():
 
 
 @in_virtual_time
-async def test_while_outcomes_cannot_be_sent_no_more_is_claimed():
+async def test_a_worker_claims_no_more_jobs_while_outcomes_cannot_be_sent():
     worker, work, _done = counting(concurrency=3)
     async with broker() as queue:
         await queue.enqueue_many([work.operation(number) for number in range(9)])
@@ -122,11 +122,11 @@ async def test_while_outcomes_cannot_be_sent_no_more_is_claimed():
                 most = max(most, in_progress)
                 await asyncio.sleep(0.05)
             assert RunReport(succeeded=9) == await task
-        assert 3 <= most <= 6  # what was claimed beside the outcomes that failed, and no more
+        assert 3 <= most <= 6  # three with unsent outcomes, and at most three claimed along with them
 
 
 @in_virtual_time
-async def test_claims_are_tried_again_less_and_less_often():
+async def test_failed_claims_are_retried_at_growing_intervals():
     worker, _, _ = counting()
     async with broker() as queue:
         calls = failing(queue, "dequeue", [StorageError("down")] * 10_000)
@@ -135,7 +135,7 @@ async def test_claims_are_tried_again_less_and_less_often():
             assert 40 <= len(calls) <= 100
 
 
-def test_trouble_is_said_once_when_it_begins_and_once_when_it_ends(caplog):
+def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(caplog):
     caplog.set_level(logging.INFO, "jqueue.worker")
 
     async def main():
@@ -156,7 +156,7 @@ def test_trouble_is_said_once_when_it_begins_and_once_when_it_ends(caplog):
 
 
 @in_virtual_time
-async def test_a_queue_that_never_could_be_used_ends_the_worker_at_its_start():
+async def test_a_queue_unusable_from_the_start_ends_the_worker():
     worker, *_ = counting()
     async with broker() as queue:
         failing(queue, "dequeue", [StorageFatalError("403 Forbidden")])
@@ -165,7 +165,7 @@ async def test_a_queue_that_never_could_be_used_ends_the_worker_at_its_start():
 
 
 @in_virtual_time
-async def test_a_queue_that_could_be_used_before_is_waited_for():
+async def test_a_worker_waits_for_a_queue_that_it_has_used_before():
     worker, work, done = counting()
     async with broker() as queue, working(worker, queue):
         await work.enqueue(queue, 1)
@@ -176,7 +176,7 @@ async def test_a_queue_that_could_be_used_before_is_waited_for():
 
 
 @in_virtual_time
-async def test_a_mistake_in_a_queue_ends_the_worker_and_hands_back_its_jobs():
+async def test_a_bug_in_a_queue_ends_the_worker_and_hands_its_jobs_back():
     worker, begun = Worker(), []
 
     @worker.handler("work")
@@ -201,7 +201,7 @@ async def test_a_mistake_in_a_queue_ends_the_worker_and_hands_back_its_jobs():
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
-def test_under_faults_every_job_is_done_and_none_is_left(fault):
+def test_all_jobs_are_done_under_faults_and_none_remains(fault):
     async def main():
         worker, work, done = counting(concurrency=4, claim_timeout=60)
         storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01)
@@ -219,7 +219,7 @@ def test_under_faults_every_job_is_done_and_none_is_left(fault):
 
 
 @in_virtual_time
-async def test_jobs_whose_outcome_cannot_be_sent_yet_are_kept_alive():
+async def test_claims_with_unsent_outcomes_are_kept_by_heartbeats():
     worker, work, done = counting(claim_timeout=9)
     async with broker() as queue, broker(queue.storage) as other:
         await work.enqueue(queue, 1)

@@ -1,4 +1,4 @@
-"""Type checkers know what a handler takes and returns: mypy marks exactly the lines that are wrong."""
+"""Type checkers know the payload and the result of a handler: mypy reports exactly the wrong lines."""
 
 import re
 from pathlib import Path
@@ -117,13 +117,13 @@ async def calls(ctx: Context) -> None:
 
 
 def expected(program):
-    """The lines that are to be marked, and as what."""
+    """The error code that mypy must report, by line number."""
     lines = enumerate(program.splitlines(), 1)
     return {number: line.split("# expect-error: ")[1] for number, line in lines if "# expect-error: " in line}
 
 
 @pytest.mark.full
-def test_mypy_marks_wrong_payloads_options_and_results_and_nothing_else(tmp_path):
+def test_mypy_reports_exactly_the_wrong_payloads_options_and_results(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
     options = ["--strict", "--no-pretty", "--show-error-codes", "--disable-error-code=empty-body"]

@@ -1,4 +1,4 @@
-"""The line for a process: no time passes for a job that stands in it."""
+"""Waiting for a free process does not count towards the timeout of a job."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.worker.scenes import broker
 
 
 class OneSlowProcess:
-    """Takes an hour to begin, and two seconds for each job."""
+    """A pool of one process that takes an hour to begin a job and two seconds to run it."""
 
     def __init__(self):
         self.turn = asyncio.Semaphore(1)
@@ -27,8 +27,8 @@ class OneSlowProcess:
         self.done += 1
 
 
-async def in_line(queue, process, middlewares=()):
-    """Four jobs in the hands of a worker for one process, with a timeout of three seconds."""
+async def begin_four_jobs(queue, process, middlewares=()):
+    """Begin four jobs with a timeout of three seconds on one process. Returns the worker's parts that hold them."""
     handler = Worker().handler("work", process=True, timeout=3)(lambda: None)
     await queue.enqueue_many([handler.operation()] * 4)
     state = RunState(4)
@@ -48,7 +48,7 @@ async def in_line(queue, process, middlewares=()):
 
 
 @in_virtual_time
-async def test_the_time_of_a_process_handler_begins_when_its_process_has_begun():
+async def test_the_timeout_of_a_process_handler_counts_from_the_start_of_its_process():
     deadlines = []
 
     async def watched(ctx, call_next):
@@ -56,7 +56,7 @@ async def test_the_time_of_a_process_handler_begins_when_its_process_has_begun()
         deadlines.append((ctx.deadline - queue.options.clock.now()).total_seconds())
 
     async with broker() as queue:
-        state, _, helds = await in_line(queue, OneSlowProcess(), [watched])
+        state, _, helds = await begin_four_jobs(queue, OneSlowProcess(), [watched])
         await asyncio.wait([held.task for held in helds])
         assert ["succeeded"] * 4 == [outcome.kind for outcome in state.outcomes]
     assert [1, 1, 1, 1] == [round(left, 3) for left in deadlines]
@@ -64,25 +64,25 @@ async def test_the_time_of_a_process_handler_begins_when_its_process_has_begun()
 
 
 @in_virtual_time
-async def test_a_process_handler_that_takes_too_long_once_it_has_begun_is_out_of_time():
+async def test_a_process_handler_that_runs_too_long_times_out():
     class Slower(OneSlowProcess):
         async def call(self, handler, job, running):
             await super().call(handler, job, running)
             await asyncio.sleep(2)
 
     async with broker() as queue:
-        state, _, helds = await in_line(queue, Slower())
+        state, _, helds = await begin_four_jobs(queue, Slower())
         await asyncio.wait([held.task for held in helds])
         assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
 
 
 @in_virtual_time
-async def test_middleware_that_hangs_before_a_process_handler_is_out_of_time():
+async def test_middleware_that_hangs_before_a_process_handler_times_out():
     async def hanging(ctx, call_next):
         await asyncio.sleep(600)
 
     async with broker() as queue:
-        state, _, helds = await in_line(queue, OneSlowProcess(), [hanging])
+        state, _, helds = await begin_four_jobs(queue, OneSlowProcess(), [hanging])
         await asyncio.wait([held.task for held in helds])
         assert ["timed out after 3 s"] * 4 == [outcome.operation.error for outcome in state.outcomes]
         assert 4 * 3 == round(now())
@@ -92,10 +92,10 @@ async def test_middleware_that_hangs_before_a_process_handler_is_out_of_time():
 @pytest.mark.parametrize(
     ("reason", "kind", "charge"), [("stop", "handed_back", False), ("cancelled", "cancelled", True)]
 )
-async def test_a_job_that_is_told_to_stop_while_it_stands_in_line_ends_at_once(reason, kind, charge):
+async def test_a_job_stopped_while_it_waits_for_a_process_ends_at_once(reason, kind, charge):
     async with broker() as queue:
         process = OneSlowProcess()
-        state, job_runner, [first, *others] = await in_line(queue, process)
+        state, job_runner, [first, *others] = await begin_four_jobs(queue, process)
         await asyncio.sleep(1)
         for held in others:
             job_runner.stop(held, reason)
