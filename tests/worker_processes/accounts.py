@@ -1,4 +1,4 @@
-"""Every job accounted for: what the history says is compared with what handlers said, and with how workers ended."""
+"""Account for every job: compare the history of the queue with the journals of handlers and the ends of workers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.worker_processes.processes import Fate
 
 
 class Accounts:
-    """One run, as it looks from the three sides.
+    """One run, from its three sources: the history, the journals and the ends of the processes.
 
     Args:
-        lives: what the history says.
-        journals: what the handlers of each process said.
-        fates: how each process ended.
-        threads: entrypoints whose handlers cannot be cancelled, but only asked to stop.
+        lives: the jobs and claims of the history.
+        journals: the lines that the handlers of each process wrote.
+        fates: the end of each process.
+        threads: entrypoints whose handlers run in threads, which can only be asked to stop.
     """
 
     def __init__(
@@ -37,20 +37,20 @@ class Accounts:
                 self._said[line.job_id, line.attempt].append((name, line))
 
     def faults(self, expected: Iterable[str]) -> list[str]:
-        """Everything that is not as it should be.
+        """Return a description of everything that is wrong.
 
         Args:
-            expected: the ids of all jobs that were enqueued, each of which was to be done.
+            expected: the ids of all enqueued jobs; each must be done once.
         """
         found = list(self._lives.faults)
         found += self._jobs(set(expected))
         for claim in self._lives.claims.values():
             found += (f"{claim}: {fault}" for fault in self._claim(claim))
         for job_id, attempt in self._said.keys() - self._lives.claims.keys():
-            found.append(f"a handler began with {job_id}/{attempt}, which nobody had claimed")
+            found.append(f"a handler began {job_id}/{attempt}, which was not claimed")
         for name, fate in self._fates.items():
             if not _ended_well(fate):
-                found.append(f"{name} ended in another way than it should have: {fate}")
+                found.append(f"{name} ended unexpectedly: {fate}")
         return found
 
     def _jobs(self, expected: set[str]) -> Iterator[str]:
@@ -58,7 +58,7 @@ class Accounts:
         for job_id in expected | lives.enqueued.keys():
             counts = lives.enqueued[job_id], lives.acked[job_id]
             if job_id not in expected:
-                yield f"job {job_id} was enqueued by nobody, and is there"
+                yield f"job {job_id} is in the history, but was never enqueued"
             elif counts != (1, 1):
                 yield f"job {job_id} came into the queue {counts[0]} times, and was acked {counts[1]} times"
 
@@ -68,10 +68,10 @@ class Accounts:
             yield f"another process worked on it: {said}"
         kinds = Counter(line.what for _, line in said)
         if kinds[BEGINS] > 1 or kinds[ENDS] > kinds[BEGINS]:
-            yield f"its handler said {dict(kinds)}"
+            yield f"its handler wrote {dict(kinds)}"
         fate = self._fates.get(claim.by)
         if claim.end is None or fate is None:
-            yield "it has no end, or nobody knows its process"
+            yield "the claim has no end, or its process is unknown"
         elif claim.end is End.ACKED:
             yield from self._acked(claim, said)
         else:
@@ -80,7 +80,7 @@ class Accounts:
     def _acked(self, claim: Claim, said: Sequence[tuple[str, Line]]) -> Iterator[str]:
         ends = [line.at for _, line in said if line.what == ENDS]
         if claim.ended_by != claim.by:
-            yield "somebody else acked it"
+            yield "another process acked it"
         if not ends:
             yield "its handler has not ended"
         elif ends[0] > claim.ended_at:
@@ -89,18 +89,20 @@ class Accounts:
     def _not_acked(self, claim: Claim, fate: Fate, said: Sequence[tuple[str, Line]]) -> Iterator[str]:
         ends = [line.at for _, line in said if line.what == ENDS]
         told = fate.told_at is not None and bool(ends) and fate.told_at <= ends[0]
-        asked_in_vain = (
-            told and claim.entrypoint in self._threads
-        )  # its grace may have been over: what it did counts not
-        if ends and fate.killed_at is None and not asked_in_vain:
+        # A thread that finishes after the stop may have exceeded the grace: then its job is handed back all the same.
+        finished_too_late = told and claim.entrypoint in self._threads
+        if ends and fate.killed_at is None and not finished_too_late:
             yield f"its handler had ended, and {claim.by} was not killed: the job is done twice"
         if claim.end is End.CHARGED and (fate.killed_at is None or claim.ended_at < fate.killed_at):
             yield f"{claim.by} was not killed, or not yet, and it is charged: {claim.error}"
 
 
 def _ended_well(fate: Fate) -> bool:
-    """As it should have: killed, or stopped with 0. A signal before it heeds any, or after it said goodbye, ends it."""
+    """True if the process was killed or exited with 0.
+
+    An exit by SIGTERM is expected only before the worker handles signals and after it has logged its stop.
+    """
     if fate.killed_at is not None:
         return True
-    deaf = not fate.started or (fate.hurried and fate.stopped)
-    return fate.exit_code == 0 or (deaf and fate.exit_code == -signal.SIGTERM)
+    without_handlers = not fate.started or (fate.hurried and fate.stopped)
+    return fate.exit_code == 0 or (without_handlers and fate.exit_code == -signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The life of every job and of every claim, read off the history: who claimed what, when, and how it ended."""
+"""The life of every job and every claim, from the history: its process, its time and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "complet
 
 
 class End(StrEnum):
-    """How a claim ended."""
+    """The end of a claim."""
 
     ACKED = "acked"
     RETURNED = "handed back, uncharged"
@@ -27,14 +27,14 @@ class Claim:
     """One claim.
 
     Attributes:
-        job_id, attempt: which.
-        entrypoint: of the job.
-        by: the process that made it.
-        at: when, as the job says.
-        end: how it ended; None if it is still held.
-        ended_by: the process that ended it.
-        ended_at: when that was sent, by the clock of the machine.
-        error: kept with the job when it ended.
+        job_id, attempt: the pair that identifies the claim.
+        entrypoint: the entrypoint of the job.
+        by: the process that made the claim.
+        at: time of the claim, as stored with the job.
+        end: the end of the claim; None while it is held.
+        ended_by: the process that ended the claim.
+        ended_at: time at which the end was sent, by the clock of the machine.
+        error: the error stored with the job at the end.
     """
 
     job_id: str
@@ -53,14 +53,14 @@ class Claim:
 
 
 class Lives:
-    """What the history tells about jobs and claims.
+    """The jobs and claims of a history.
 
     Attributes:
-        claims: all of them, by job and attempt.
-        enqueued: how often each job came into the queue.
-        acked: how often each job was acked.
-        faults: what no queue may do, in words.
-        versions: how many were read.
+        claims: all claims, by job and attempt.
+        enqueued: number of times that each job came into the queue.
+        acked: number of times that each job was acked.
+        faults: a description of each broken rule of queues.
+        versions: number of versions read.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Lives:
         self.versions = 0
 
     def see(self, before: Version, after: Version) -> None:
-        """Take note of what a version changed."""
+        """Record the changes of a version."""
         self.versions += 1
         for job_id, old, new in changes(before, after):
             if old is None:
@@ -85,7 +85,7 @@ class Lives:
 
     def _begin(self, job_id: str, old: Fields | None, new: Fields, after: Version) -> None:
         attempt = attempt_of(new)
-        # What is not remembered goes on from the floor, so that no claim of an id used again is taken for an old one.
+        # A job without earlier attempts starts above the floor, so that a claim of a reused id never equals an old one.
         if attempt != attempt_of(old) + 1 and (attempt_of(old) or attempt != after.header["attempt_floor"] + 1):
             self._fault(after, job_id, f"attempt {attempt} came after {attempt_of(old)}")
         if status_of(old) in (COMPLETED, DEAD):
@@ -110,12 +110,12 @@ class Lives:
 
 
 def steps(history: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Each version with the one before; before the first is an empty queue."""
+    """Each version with its predecessor, which is an empty queue for the first."""
     return pairwise(chain([Version()], history))
 
 
 def changes(before: Version, after: Version) -> Iterator[tuple[str, Fields | None, Fields | None]]:
-    """The jobs that are not as they were: what was there, and what is there."""
+    """The id of each changed job, with its fields before and after the change."""
     for job_id, new in after.jobs.items():
         old = before.jobs.get(job_id)
         if old is not new:
@@ -125,20 +125,20 @@ def changes(before: Version, after: Version) -> Iterator[tuple[str, Fields | Non
 
 
 def status_of(job: Fields | None) -> str:
-    """Where a job stands; empty if it is nowhere."""
+    """The status of a job, or an empty string for a job that does not exist."""
     return "" if job is None else str(job.get("status", QUEUED))
 
 
 def is_held(job: Fields | None) -> TypeGuard[Fields]:
-    """Whether somebody has a claim on it."""
+    """True if the job is claimed."""
     return status_of(job) == IN_PROGRESS
 
 
 def attempt_of(job: Fields | None) -> int:
-    """How often it was claimed."""
+    """Number of times that the job was claimed."""
     return 0 if job is None else int(job.get("attempt", 0))
 
 
 def failures_of(job: Fields | None) -> int:
-    """What it is charged with; a claim is a failure until it ends well."""
+    """Number of failures of the job; a claim counts as one until it ends without a charge."""
     return 0 if job is None else int(job.get("failures", 0))

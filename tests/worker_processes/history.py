@@ -1,7 +1,8 @@
-"""Every version that a queue ever had, put together from the logs of all who wrote.
+"""Every version that a queue ever had, assembled from the logs of all its writers.
 
-Each commit makes the version one larger, so none can be missing unseen. Which of several writes of one version landed
-is told by the next version: it holds who made the one before. What is read is plain JSON, without the queue's codec.
+Each commit increments the version by one, so a missing version is noticed. If several writes were sent as the same
+version, the next version tells which one landed, because it names the writer of its predecessor. The content is read
+as plain JSON, without the codec of the queue.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Fields = dict[str, Any]
 
 
 class BrokenHistory(AssertionError):
-    """The logs do not make one chain."""
+    """The logs do not form one chain of versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class Version:
     """One version of the queue.
 
     Attributes:
-        number: the version that it says it is.
-        by: the process that wrote it; empty before the first.
-        at: when, by the queue of its writer, in seconds since 1970: many stores have a clock of their own.
-        sent_at: when it was sent, by the clock that all processes of this machine share.
-        jobs: the fields of each job, by id. A line that did not change is the same object in the next version.
-        header: everything else.
+        number: the version number in the header.
+        by: the process that wrote it; empty for the empty queue before the first version.
+        at: time of the commit in seconds since 1970, by the writer's queue, which may use the clock of the store.
+        sent_at: time at which it was sent, by the clock that all processes of this machine share.
+        jobs: the fields of each job, by id. An unchanged line is the same object in the next version.
+        header: all other fields.
     """
 
     number: int = 0
@@ -48,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A version that was sent, and may have landed."""
+    """A version that was sent and may have landed."""
 
     number: int
     by: str
@@ -64,14 +65,14 @@ class Write:
 
 
 def read_history(folder: Path, final: bytes) -> Iterator[Version]:
-    """All versions, from the first to the last.
+    """Return all versions, from the first to the last.
 
     Args:
-        folder: where the logs are.
-        final: what the store holds in the end.
+        folder: the folder of the logs.
+        final: the content of the store at the end.
 
     Raises:
-        BrokenHistory: a version is missing, or a write was confirmed that is not in the chain.
+        BrokenHistory: a version is missing, or a confirmed write is not in the chain.
     """
     logs = [_writes(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     last = _write("", 0.0, final, confirmed=False)
@@ -87,7 +88,7 @@ def read_history(folder: Path, final: bytes) -> Iterator[Version]:
 
 
 def _lots(logs: Iterable[Iterator[Write]], last: int) -> Iterator[list[Write]]:
-    """The writes of each version. What was sent as a version behind the last one has not landed."""
+    """The writes of each version. Writes of a version after the last one have not landed."""
     by_number = attrgetter("number")
     for number, lot in itertools.groupby(merge(*logs, key=by_number), key=by_number):
         if number <= last:
@@ -97,13 +98,13 @@ def _lots(logs: Iterable[Iterator[Write]], last: int) -> Iterator[list[Write]]:
 
 
 def _landed(lot: list[Write], following: Write, *, is_last: bool) -> Write:
-    """The write that landed, of those that were sent as the same version."""
-    if is_last:  # what follows is the same version, as the store holds it
+    """The write that landed, among all that were sent as the same version."""
+    if is_last:  # `following` is the same version, as the store has it
         found = [write for write in lot if write.signature == following.signature]
     else:
         rows = following.header["commits"].items()
         signature = next(((name, row[0]) for name, row in rows if row[1] == lot[0].number), None)
-        if signature is None:  # the writer of the next one wrote this, too
+        if signature is None:  # the writer of the next version wrote this one, too
             writer, sequence = following.signature
             mine = [write for write in lot if write.signature[0] == writer and write.signature[1] < sequence]
             found = mine[-1:]
@@ -120,7 +121,7 @@ def _landed(lot: list[Write], following: Write, *, is_last: bool) -> Write:
 
 
 def _writes(path: Path) -> Iterator[Write]:
-    """What a process sent. Whether it landed is told by the entry behind."""
+    """The writes of a process. A write is confirmed if the next entry of the log is LANDED."""
     name = path.name.removesuffix(SUFFIX)
     sent: Entry | None = None
     for entry in entries(path):
@@ -140,7 +141,7 @@ def _write(by: str, sent_at: float, content: bytes, *, confirmed: bool) -> Write
 
 
 def _version(write: Write, lines: dict[bytes, tuple[str, Fields]]) -> Version:
-    """Parse what is new in a version; `lines` are those of the version before, and those of this one after."""
+    """Parse the new lines of a version. `lines` maps the lines of the previous version, and afterwards of this one."""
     read = {}
     for line in write.body.split(b"\n"):
         if line:

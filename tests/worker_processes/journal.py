@@ -1,4 +1,4 @@
-"""What handlers say about themselves: a line when one begins, and one when it ends. Each is on the disk at once."""
+"""Journals of handlers: each writes a line when it begins and one when it ends, and syncs it to the disk."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from jqueue.worker import Context
 
 NAME = os.environ.get("JQUEUE_TEST_WORKER", "nobody")
-"""What this process is called, by whoever started it."""
+"""Name of this process, given by the process that started it."""
 
 SUFFIX = ".journal"
 BEGINS, ENDS = "begins", "ends"
 
 
 class Line(NamedTuple):
-    """One line; the time is in seconds since 1970, from before it was written."""
+    """One line. Its time is taken before the write, in seconds since 1970."""
 
     what: str
     job_id: str
@@ -31,13 +31,13 @@ class Line(NamedTuple):
 
 @contextmanager
 def journalled(ctx: Context) -> Iterator[None]:
-    """Say that a handler begins, and that it ends. One that raises, or is cancelled, has not ended."""
-    _say(BEGINS, ctx)
+    """Write that a handler begins and that it ends. A handler that raises or is cancelled writes no end."""
+    _write(BEGINS, ctx)
     yield
-    _say(ENDS, ctx)
+    _write(ENDS, ctx)
 
 
-def _say(what: str, ctx: Context) -> None:
+def _write(what: str, ctx: Context) -> None:
     line = json.dumps([what, ctx.job.id, ctx.claim.attempt, time.time()]).encode() + b"\n"
     file = _journal()
     os.write(file, line)
@@ -60,5 +60,5 @@ def journals(folder: Path) -> dict[str, list[Line]]:
 
 
 def bytes_written(folder: Path) -> int:
-    """How much all processes have said so far."""
+    """Size of all journals so far, in bytes."""
     return sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))

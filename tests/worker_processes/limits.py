@@ -1,4 +1,4 @@
-"""What limits forbid, looked for in each version of the queue. Nothing of the code that keeps them is used."""
+"""Audits of limits and cron entries in each version of a queue. They share no code with the queue."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tests.worker_processes.claim_history import attempt_of, changes, is_held
 from tests.worker_processes.history import Fields, Version
 
 ROUNDED = 2e-6
-"""Times of claims are written in microseconds."""
+"""Seconds by which rounding may shorten an interval: times of claims are written in microseconds."""
 
 
 class LimitsAudit:
-    """Looks at each version.
+    """Find the versions and claims that break a limit.
 
     Args:
-        running: how many jobs of an entrypoint may be in progress at once.
-        keys: how many of a concurrency key.
-        rates: how many claims of an entrypoint may be made within any so many seconds.
+        running: number of jobs of an entrypoint that may be in progress at once.
+        keys: number of jobs of a concurrency key that may be in progress at once.
+        rates: number of claims of an entrypoint that are allowed within any interval, and its length in seconds.
 
     Attributes:
-        faults: what was wrong, in words.
-        most: the most jobs that were in progress at once, by entrypoint and by key.
-        held_back: how many versions had jobs of each paused entrypoint waiting.
+        faults: a description of each broken limit.
+        most: largest number of jobs in progress at once, by entrypoint and by key.
+        held_back: number of versions in which jobs of a paused entrypoint waited, by entrypoint.
     """
 
     def __init__(self, running: dict[str, int], keys: dict[str, int], rates: dict[str, tuple[int, float]]) -> None:
@@ -38,7 +38,7 @@ class LimitsAudit:
         self._claims: dict[str, list[float]] = defaultdict(list)
 
     def see(self, before: Version, after: Version) -> None:
-        """Look at what a version changed, and at all that it holds."""
+        """Audit the claims that a version makes, and all jobs in it."""
         paused = {name for name, rules in after.header.get("entrypoints", {}).items() if rules.get("paused")}
         for job_id, job in _claimed(before, after):
             self._claims[job["entrypoint"]].append(_claimed_at(job))
@@ -57,7 +57,7 @@ class LimitsAudit:
                 self.faults.append(f"version {after.number}: {counts[name]} jobs of {name} at once, limit {limit}")
 
     def end(self) -> None:
-        """Look at the claims of each entrypoint with a rate: no window may hold too many."""
+        """Audit the claims of each entrypoint with a rate: no interval may hold too many."""
         for name, (rate, per) in self._rates.items():
             times = sorted(self._claims[name])
             for first, last in zip(times, times[rate:], strict=False):
@@ -68,15 +68,15 @@ class LimitsAudit:
 
 
 class CronAudit:
-    """Looks at what cron entries enqueue.
+    """Audit the jobs that cron entries enqueue.
 
     Args:
-        periods: the seconds between two occurrences of each entry.
+        periods: seconds between two occurrences of each entry.
 
     Attributes:
-        faults: what was wrong, in words.
+        faults: a description of each wrong or missing occurrence.
         fired: the occurrences of each entry, in seconds since 1970, in the order of versions.
-        skipped: occurrences that did not fire, since nobody claimed anything while they were the last.
+        skipped: occurrences that did not fire, because no job was claimed before the next one was due.
     """
 
     def __init__(self, periods: dict[str, int]) -> None:
@@ -87,7 +87,7 @@ class CronAudit:
         self._due: dict[str, int] = {}
 
     def see(self, before: Version, after: Version) -> None:
-        """Note what fired, and look whether it was due and its entry has moved."""
+        """Record the occurrences that fired, and check that they were due and that their entries advanced."""
         looked = max((_claimed_at(job) for _, job in _claimed(before, after)), default=0.0)
         for name, row in after.header.get("schedules", {}).items():
             self._due.setdefault(name, _seconds(row["next_at"]))
@@ -105,14 +105,14 @@ class CronAudit:
         where = f"version {after.number}: {job_id}"
         self.fired[name].append(at)
         if job["headers"].get("jqueue-scheduled-for") != moment or job["entrypoint"] != name:
-            self.faults.append(f"{where} does not say what it is")
+            self.faults.append(f"{where} has a wrong entrypoint or jqueue-scheduled-for header")
         if due is None or not _seconds(due) <= at <= after.at or at % period:
             self.faults.append(f"{where} was not due at {after.at:.3f}, but at {due}")
         if next_at <= at or next_at % period:
             self.faults.append(f"{where} is due again at {next_at}")
 
     def end(self, until: float) -> None:
-        """Look whether all fired, each once, and in their order, until a time."""
+        """Check that all occurrences until a time fired once and in order."""
         for name, period in self._periods.items():
             fired = self.fired[name]
             for earlier, later in pairwise(fired):
@@ -124,18 +124,18 @@ class CronAudit:
 
 
 def _claimed(before: Version, after: Version) -> Iterator[tuple[str, Fields]]:
-    """The jobs that a version has claimed."""
+    """The jobs that a version claims."""
     for job_id, old, new in changes(before, after):
         if is_held(new) and attempt_of(new) != attempt_of(old):
             yield job_id, new
 
 
 def _claimed_at(job: Fields) -> float:
-    """When a job was claimed, by the clock that the queue goes by, if it was claimed just now."""
+    """Time of the claim of a job just claimed, by the clock of the queue."""
     return datetime.fromisoformat(job["heartbeat_at"]).timestamp()
 
 
 def _seconds(moment: str) -> int:
-    """A whole second as a number. A fraction makes it one that no entry here is due at."""
+    """A moment in whole seconds since 1970; -1, at which no entry is due, for one with a fraction of a second."""
     seconds = datetime.fromisoformat(moment).timestamp()
     return int(seconds) if seconds.is_integer() else -1

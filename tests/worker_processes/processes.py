@@ -1,4 +1,4 @@
-"""Worker processes as users run them, `python -m jqueue worker`, that are started, stopped and killed."""
+"""Start, stop and kill worker processes as users run them: `python -m jqueue worker`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 120.0
-"""Seconds that anything here may take. Nothing is waited for longer, and nothing takes so long if it works."""
+"""Seconds to wait for any condition here. A correct program needs much less."""
 
 LOOK_EVERY = 0.01
 PROGRAMS = "tests.worker_processes.programs"
 
 
 class Fate(NamedTuple):
-    """How a worker process ended.
+    """The end of a worker process.
 
     Attributes:
-        killed_at: when SIGKILL was sent, in seconds since 1970; None if it ended otherwise.
-        hurried: whether SIGTERM was sent twice.
-        started: whether it had begun to work.
-        stopped: whether it said that it stopped.
-        exit_code: as `subprocess` has it: negative for a signal.
-        told_at: when SIGTERM was sent first, in seconds since 1970; None if it never was.
+        killed_at: time of SIGKILL in seconds since 1970; None if the process ended otherwise.
+        hurried: True if SIGTERM was sent twice.
+        started: True if the worker had logged its start.
+        stopped: True if the worker logged its stop.
+        exit_code: exit code as `subprocess` gives it: negative for a signal.
+        told_at: time of the first SIGTERM in seconds since 1970; None if none was sent.
     """
 
     killed_at: float | None
@@ -40,15 +40,15 @@ class Fate(NamedTuple):
 
 
 class WorkerProcess:
-    """One of them.
+    """One worker process.
 
     Args:
-        folder: in which it runs, and leaves its journal, its versions and its log.
-        name: what to call it.
-        program: the module below `programs` that has the worker.
-        url: the queue's.
-        options: of the command.
-        environment: besides the one that is there.
+        folder: the working directory, which gets its journal, its versions and its log.
+        name: name of the process, used in its files.
+        program: the module below `programs` that defines the worker.
+        url: URL of the queue.
+        options: further options of the command.
+        environment: additional environment variables.
     """
 
     def __init__(
@@ -79,48 +79,48 @@ class WorkerProcess:
 
     @property
     def has_started(self) -> bool:
-        """Whether it works, so that it heeds signals."""
+        """True if the worker has logged its start; from then on it handles signals."""
         return b" started: " in self.log.read_bytes()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """SIGKILL, if it is still there."""
+        """Send SIGKILL, unless the process has ended."""
         if not self.has_ended:
             self._killed_at = time.time()
             self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM, if it is still there."""
+        """Send SIGTERM, unless the process has ended."""
         if not self.has_ended:
             self._hurried = self._told_at is not None
             self._told_at = self._told_at or time.time()
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> Fate:
-        """Wait for its end."""
+        """Wait for the end of the process."""
         code = self._process.wait(LONGEST)
         killed_at = self._killed_at if code == -signal.SIGKILL else None
         stopped = b" stopped: " in self.log.read_bytes()
         return Fate(killed_at, self._hurried, self.has_started, stopped, code, self._told_at)
 
     def end(self) -> None:
-        """Kill it if it is still there, and wait for it."""
+        """Kill the process unless it has ended, and wait for it."""
         if not self.has_ended:
             self._process.kill()
         self._process.wait(LONGEST)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is so.
+    """Wait until the condition is true.
 
     Raises:
-        AssertionError: it never came to be.
+        AssertionError: the condition is still false after `LONGEST` seconds.
     """
     give_up = time.monotonic() + LONGEST
     while not condition():
-        assert time.monotonic() < give_up, f"after {LONGEST:g} s: {what} did not come to be"
+        assert time.monotonic() < give_up, f"still not true after {LONGEST:g} s: {what}"
         time.sleep(LOOK_EVERY)

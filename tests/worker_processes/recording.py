@@ -1,7 +1,7 @@
-"""What a process writes to a queue, kept beside it: each version before it is sent, and that it landed.
+"""Record the writes of a process to a queue: each version before it is sent, and a note when it has landed.
 
-The log is one compressed stream, so that a version costs little more than what is new in it. It is flushed and synced
-at each entry: a process that is killed has lost nothing of what it had sent.
+The log is one compressed stream, so that a version takes little more space than its new lines. It is flushed and
+synced at each entry: the log of a killed process holds everything that the process had sent.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _HEAD = struct.Struct(">BdI")
 
 
 class Kind(IntEnum):
-    """What an entry tells."""
+    """The kinds of entries."""
 
     SENT = 1
     LANDED = 2
 
 
 class Entry(NamedTuple):
-    """One entry of a log, with its time in seconds since 1970; that a write has landed is told without its content."""
+    """One entry of a log, with its time in seconds since 1970. An entry of the kind LANDED has no content."""
 
     kind: Kind
     at: float
@@ -43,7 +43,7 @@ class Log:
     """The log of one process.
 
     Args:
-        path: where; it ends in `SUFFIX`, and before that is the name of the process.
+        path: path of the log: the name of the process and `SUFFIX`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class Log:
         self._stream = zlib.compressobj(1)
 
     def note(self, kind: Kind, content: bytes = b"", at: float | None = None) -> None:
-        """Add an entry. It is on the disk when this returns."""
+        """Add an entry and sync it to the disk."""
         packed = self._stream.compress(_HEAD.pack(kind, time.time() if at is None else at, len(content)) + content)
         packed += self._stream.flush(zlib.Z_SYNC_FLUSH)
         while packed:
@@ -60,7 +60,7 @@ class Log:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """What a log holds. The last entry of a process that was killed may be cut off, and is not there then."""
+    """The entries of a log. The last entry of a killed process may be cut off; it is left out."""
     stream, rest = zlib.decompressobj(), b""
     with path.open("rb") as file:
         while chunk := file.read(1 << 16):
@@ -77,11 +77,11 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 class RecordingStorage:
-    """A storage that keeps what is written through it.
+    """A storage that records each write.
 
     Args:
-        storage: the storage itself. What else it can do, this can, too.
-        log: where it is kept.
+        storage: the storage that is written. Its other methods are available here, too.
+        log: the log of the writes.
     """
 
     def __init__(self, storage: Any, log: Log) -> None:
@@ -105,7 +105,7 @@ class RecordingStorage:
 
 
 class RecordedWorker(Worker):
-    """A worker whose versions are kept in the folder in which its process was started."""
+    """A worker that records its versions in the working directory of its process."""
 
     async def run(self, queue: Any, **options: Any) -> RunReport:
         """See `Worker`."""

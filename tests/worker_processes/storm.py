@@ -1,4 +1,4 @@
-"""Workers under load that are killed, stopped and replaced at random moments, until all that was enqueued is done."""
+"""Kill, stop and replace workers under load at random moments, until all enqueued jobs are done."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage
 
 PRODUCER = "producer"
 MOST_READY = 60
-"""Jobs that wait at once: enough that no worker is ever idle, and few enough that versions stay small."""
+"""Number of jobs that wait at once: enough to keep all workers busy, and few enough for small versions."""
 
 KINDS = ("doze", "block", "answer", "divide")
 LINE = 70
-"""About the length of a line of a journal."""
+"""Approximate length of a journal line, in bytes."""
 
 ENDS = ("kill", "stop", "stop, then kill", "stop twice")
 WEIGHTS = (10, 10, 2, 2)
@@ -30,14 +30,14 @@ class Storm:
     """One run.
 
     Args:
-        folder: where all is kept.
-        dice: decide who ends when and how, and what is enqueued.
-        workers: how many there are at a time.
-        ends: how many are ended and replaced.
+        folder: the folder of the queue and of all logs.
+        dice: source of randomness for the ends of workers and for the jobs.
+        workers: number of workers at a time.
+        ends: number of workers that are ended and replaced.
 
     Attributes:
-        enqueued: ids of jobs, each by an enqueue that returned.
-        fates: how each worker ended, by name.
+        enqueued: ids of the jobs whose enqueue returned.
+        fates: the end of each worker, by name.
     """
 
     def __init__(self, folder: Path, dice: random.Random, workers: int, ends: int) -> None:
@@ -54,7 +54,7 @@ class Storm:
         self._producing = True
 
     async def run(self) -> None:
-        """Let it rage, then let the last workers finish everything, and stop them."""
+        """End workers at random, let the last ones finish all jobs, and stop them."""
         storage = LocalFileSystemStorage(self._folder / "queue.json")
         recorded = RecordingStorage(storage, Log(self._folder / f"{PRODUCER}{SUFFIX}"))
         try:
@@ -95,13 +95,13 @@ class Storm:
             self._start()
         for _ in range(self._ends):
             await self._some_work()
-            await asyncio.sleep(self._dice.uniform(0, 0.05))  # anywhere in a handler or a commit
+            await asyncio.sleep(self._dice.uniform(0, 0.05))  # to end the next one anywhere in a handler or a commit
             self._end_one()
             self._start()
             self._reap()
 
     async def _some_work(self) -> None:
-        """Wait until somebody who has started has done a little more."""
+        """Wait until the handlers have written a random number of journal lines."""
         before = bytes_written(self._folder)
         lines = self._dice.randint(1, 60)
         await self._until(lambda: bytes_written(self._folder) >= before + lines * LINE, f"{lines} lines of handlers")
@@ -117,7 +117,7 @@ class Storm:
             return
         victim.stop()
         if how != "stop":
-            delay = self._dice.uniform(0, 0.4)  # within its grace, mostly
+            delay = self._dice.uniform(0, 0.4)  # mostly within the grace of 0.3 s
             asyncio.get_running_loop().call_later(delay, victim.kill if "kill" in how else victim.stop)
 
     def _start(self) -> None:
@@ -138,5 +138,5 @@ class Storm:
     async def _until(self, condition: Callable[[], object], what: str) -> None:
         give_up = time.monotonic() + LONGEST
         while not condition():
-            assert time.monotonic() < give_up, f"after {LONGEST:g} s: {what} did not come to be"
+            assert time.monotonic() < give_up, f"still not true after {LONGEST:g} s: {what}"
             await asyncio.sleep(LOOK_EVERY)

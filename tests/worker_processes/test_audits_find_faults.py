@@ -1,4 +1,4 @@
-"""The audits of worker processes, on made-up histories: what is wrong in them is found, and what is right is not."""
+"""The audits of worker processes on made-up histories: they find each fault, and none in a correct history."""
 
 import json
 
@@ -17,7 +17,7 @@ WORKED, STOPPED, KILLED = "worked", Fate(None, False, True, True, 0), Fate(START
 
 
 def when(seconds):
-    """A time as the queue writes it."""
+    """A time in the format of the queue."""
     minutes, seconds = divmod(seconds, 60)
     return f"2027-01-15T08:{minutes:02.0f}:{seconds:09.6f}+00:00"
 
@@ -32,7 +32,7 @@ def held(at=0.0, attempt=1, **fields):
 
 
 class Chain:
-    """Versions, made one after the other."""
+    """A chain of versions."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -42,7 +42,7 @@ class Chain:
         self.final = b""
 
     def add(self, jobs, by="a", at=None, lands=True, confirmed=True, **header):
-        """One version more, or one that is sent and does not land."""
+        """Send a version, which lands unless `lands` is False."""
         number = self.number + 1
         sequence = self.commits.get(by, [0])[0] + 1
         commits = {**self.commits, by: [sequence, number, START + (number if at is None else at), 0.01]}
@@ -72,7 +72,7 @@ def chain(tmp_path):
     return Chain(tmp_path)
 
 
-def test_versions_of_several_processes_make_one_history_whatever_was_refused_or_not_confirmed(chain):
+def test_refused_and_unconfirmed_writes_still_give_one_history(chain):
     chain.add({"x": queued()}, by="a")
     chain.add({"refused": queued()}, by="b", lands=False)
     chain.add({"x": held()}, by="a", confirmed=False)
@@ -84,7 +84,7 @@ def test_versions_of_several_processes_make_one_history_whatever_was_refused_or_
     ]
 
 
-def test_a_version_that_is_in_no_log_is_missed(chain):
+def test_a_version_missing_from_all_logs_is_detected(chain):
     chain.add({"x": queued()})
     chain.number += 1
     chain.add({})
@@ -92,14 +92,14 @@ def test_a_version_that_is_in_no_log_is_missed(chain):
         chain.read()
 
 
-def test_a_last_version_that_is_in_no_log_is_missed(chain):
+def test_a_last_version_missing_from_all_logs_is_detected(chain):
     chain.add({"x": queued()})
     chain.final = chain.final.replace(b'"version": 1', b'"version": 2').replace(b"[1, 1,", b"[2, 2,")
     with pytest.raises(BrokenHistory, match="in no log"):
         chain.read()
 
 
-def test_a_last_version_that_was_confirmed_and_is_not_in_the_store_is_missed(chain):
+def test_a_confirmed_last_version_missing_from_the_store_is_detected(chain):
     chain.add({"x": queued()})
     final = chain.final
     chain.add({})
@@ -108,7 +108,7 @@ def test_a_last_version_that_was_confirmed_and_is_not_in_the_store_is_missed(cha
         chain.read()
 
 
-def test_a_write_that_was_confirmed_and_is_not_in_the_chain_is_found(chain):
+def test_a_confirmed_write_missing_from_the_chain_is_detected(chain):
     chain.add({"x": queued()}, by="a")
     chain.add({"lost": queued()}, by="b", lands=False)
     chain.logs["b"].note(Kind.LANDED)
@@ -147,18 +147,18 @@ def test_a_job_that_was_done_once_has_no_faults(chain):
         ([], "its handler has not ended"),
         (SAID[:1], "its handler has not ended"),
         ([SAID[0], SAID[1]._replace(at=START + 3.1)], "its handler ended 0.100 s after its ack was sent"),
-        ([*SAID, *SAID], "its handler said"),
-        ([*SAID, Line(BEGINS, "y", 1, START)], "nobody had claimed"),
+        ([*SAID, *SAID], "its handler wrote"),
+        ([*SAID, Line(BEGINS, "y", 1, START)], "which was not claimed"),
     ],
 )
-def test_what_a_handler_said_must_agree_with_the_ack(chain, said, found):
+def test_a_journal_that_contradicts_the_ack_is_detected(chain, said, found):
     claimed(chain)
     chain.add({}, by="w")
     [fault] = faults(chain, said)
     assert found in fault
 
 
-def test_a_job_that_is_left_or_is_gone_without_an_ack_is_found(chain):
+def test_a_job_left_over_or_removed_without_an_ack_is_detected(chain):
     claimed(chain)
     assert "acked 0 times" in faults(chain)[0]
     chain.add({"x": queued(attempt=1)}, by="w")
@@ -166,7 +166,7 @@ def test_a_job_that_is_left_or_is_gone_without_an_ack_is_found(chain):
     assert "vanished while it was queued" in faults(chain, SAID[:1])[0]
 
 
-def test_a_job_that_comes_back_after_its_ack_is_found(chain):
+def test_a_job_that_comes_back_after_its_ack_is_detected(chain):
     claimed(chain)
     chain.add({}, by="w")
     chain.add({"x": queued(attempt=1)}, by="w")
@@ -175,13 +175,13 @@ def test_a_job_that_comes_back_after_its_ack_is_found(chain):
     assert "came into the queue 2 times, and was acked 2 times" in faults(chain)[0]
 
 
-def test_an_ack_by_somebody_else_is_found(chain):
+def test_an_ack_by_another_process_is_detected(chain):
     claimed(chain)
     chain.add({}, by="other")
-    assert ["somebody else acked it"] == [fault.partition(": ")[2] for fault in faults(chain)]
+    assert ["another process acked it"] == [fault.partition(": ")[2] for fault in faults(chain)]
 
 
-def test_a_hand_back_that_is_charged_is_found_unless_its_worker_had_been_killed(chain):
+def test_a_charged_hand_back_is_detected_unless_its_worker_was_killed(chain):
     claimed(chain)
     chain.add({"x": queued(attempt=1, failures=1)}, by="other", at=3.5)
     chain.add({"x": held(attempt=2, failures=2)}, by="other")
@@ -192,7 +192,7 @@ def test_a_hand_back_that_is_charged_is_found_unless_its_worker_had_been_killed(
     assert [fault for fault in faults(chain, SAID, KILLED._replace(killed_at=START + 3.6)) if "charged: " in fault]
 
 
-def test_a_job_that_is_done_and_handed_back_is_found_unless_it_is_a_thread_that_was_told_to_stop(chain):
+def test_a_finished_job_that_is_handed_back_is_detected_except_in_a_stopped_thread(chain):
     claimed(chain)
     chain.add({"x": queued(attempt=1)}, by="w")
     assert any("done twice" in fault for fault in faults(chain))
@@ -204,7 +204,7 @@ def test_a_job_that_is_done_and_handed_back_is_found_unless_it_is_a_thread_that_
     assert any("done twice" in fault for fault in faults(chain, fate=later, threads=threads))
 
 
-def test_a_claim_that_is_given_anew_within_one_version_has_two_ends(chain):
+def test_a_job_claimed_anew_in_one_version_ends_its_earlier_claim(chain):
     claimed(chain)
     chain.add({"x": held(attempt=2, failures=1)}, by="other")
     assert End.RETURNED == chain.lives().claims["x", 1].end
@@ -225,7 +225,7 @@ def test_a_claim_that_is_given_anew_within_one_version_has_two_ends(chain):
         (KILLED, True),
     ],
 )
-def test_a_worker_must_end_as_it_was_told(chain, fate, well):
+def test_a_worker_with_an_unexpected_exit_is_detected(chain, fate, well):
     claimed(chain)
     chain.add({}, by="w")
     assert well is (faults(chain, fate=fate) == [])
@@ -239,7 +239,7 @@ def limited(chain):
     return audit.faults
 
 
-def test_limits_that_are_just_kept_are_no_faults(chain):
+def test_limits_that_are_just_kept_give_no_faults(chain):
     chain.add({"a": held(0.0, concurrency_key="k"), "b": held(0.1), "c": queued(concurrency_key="k"), "d": queued()})
     chain.add({"b": held(0.1), "c": held(0.9, concurrency_key="k"), "d": queued()})
     chain.add({"c": held(0.9, concurrency_key="k"), "d": held(1.0)}, entrypoints={"u": {"paused": True}})
@@ -254,13 +254,13 @@ def test_limits_that_are_just_kept_are_no_faults(chain):
         ({"a": held()}, {"entrypoints": {"t": {"paused": True}}}, "a was claimed, and t is paused"),
     ],
 )
-def test_a_limit_that_is_passed_is_found(chain, jobs, header, found):
+def test_an_exceeded_limit_is_detected(chain, jobs, header, found):
     chain.add(jobs, **header)
     [fault] = limited(chain)
     assert found in fault
 
 
-def test_claims_that_come_too_fast_are_found_whatever_the_window(chain):
+def test_claims_faster_than_the_rate_are_detected_in_any_window(chain):
     for number, at in enumerate((0.5, 0.9, 1.2, 1.499)):
         chain.add({f"{number}": held(at)})
     [fault] = limited(chain)
@@ -284,7 +284,7 @@ def due(seconds):
     return {"schedules": {"tick": {"next_at": when(seconds)}}}
 
 
-def test_cron_entries_that_fire_once_each_are_no_faults(chain):
+def test_occurrences_that_fire_once_each_give_no_faults(chain):
     chain.add({}, at=0.5, **due(1))
     for second in (1, 2, 3):
         chain.add(occurrence(second), at=second + 0.1, **due(second + 1))
@@ -292,7 +292,7 @@ def test_cron_entries_that_fire_once_each_are_no_faults(chain):
     assert [] == fired(chain)
 
 
-def test_cron_entries_that_are_missed_while_jobs_are_claimed_are_found(chain):
+def test_an_occurrence_missed_while_jobs_are_claimed_is_detected(chain):
     chain.add({}, at=0.5, **due(1))
     chain.add({"x": held(1.5)}, at=1.5, **due(1))
     chain.add({**occurrence(2)}, at=2.1, **due(3))
@@ -309,13 +309,13 @@ def test_cron_entries_that_are_missed_while_jobs_are_claimed_are_found(chain):
         (1.5, 1.6, 2, "was not due"),
     ],
 )
-def test_cron_entries_that_fire_wrongly_are_found(chain, second, at, next_at, found):
+def test_a_wrong_firing_of_a_cron_entry_is_detected(chain, second, at, next_at, found):
     chain.add({}, at=0.5, **due(1))
     chain.add(occurrence(second), at=at, **due(next_at))
     assert any(found in fault for fault in fired(chain, until=1))
 
 
-def test_a_cron_entry_that_fires_twice_is_found(chain):
+def test_a_cron_entry_that_fires_twice_is_detected(chain):
     chain.add({}, at=0.5, **due(1))
     for at in (1.1, 1.3):
         chain.add(occurrence(1), at=at, **due(2))

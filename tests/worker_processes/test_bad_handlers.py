@@ -1,6 +1,6 @@
-"""Handlers in real workers that hang, raise, end their process, ignore what they are told, return what nobody can keep.
+"""Bad handlers in real workers: they hang, raise, end their process, ignore cancellation or return invalid results.
 
-Each of their jobs is accounted for in the queue, and the worker goes on with the others.
+Each of their jobs is accounted for in the queue, and the worker goes on with the other jobs.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("worker processes")
 RESULTS = {
     "hangs": (2, r"timed out after 0\.3 s"),
     "raises": (3, "ValueError: no such customer"),
-    "raises what cannot be shown": (1, "Unspeakable"),
+    "raises an unprintable error": (1, "Unprintable"),
     "raises SystemExit": (2, "SystemExit: 3"),
     "raises SystemExit in a thread": (2, "SystemExit: 3"),
     "raises KeyboardInterrupt": (1, "KeyboardInterrupt"),
@@ -43,19 +43,19 @@ RESULTS = {
     "returns an object from a process": (1, "JSON"),
     "segfaults in its process": (1, "process .* exit code -11"),
     "raises SystemExit in its process": (1, "SystemExit|exit code 3"),
-    "ends the process that it has": (1, "process .* exit code 3"),
+    "ends its own process": (1, "process .* exit code 3"),
     "raises in its process": (1, "ValueError: no such customer"),
     "runs for ever in its process": (1, r"timed out after 0\.5 s"),
 }
-"""How often each of them fails, and what is kept of it."""
+"""Number of failures of each bad handler, and a pattern of the error stored with its job."""
 
 GOOD = 30
 SHORT = 1.5
-"""Seconds that a claim lasts without a heartbeat, where one has to get stale."""
+"""Claim timeout in seconds, for tests in which a claim becomes stale."""
 
 
 class Scene:
-    """A folder with a queue, in which everything is kept."""
+    """A folder with a queue and all logs."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -86,7 +86,7 @@ class Scene:
         return lives
 
     def said(self, what):
-        """The jobs of which handlers said so, each as often as they did."""
+        """The job id of each journal line of this kind."""
         return [line.job_id for lines in journals(self.folder).values() for line in lines if line.what == what]
 
     @contextmanager
@@ -100,7 +100,7 @@ class Scene:
 
 
 def job_of(entrypoint, job_id=None):
-    """A job as its handler would enqueue it."""
+    """A job with the options of its handler."""
     options = bad_worker.handlers[entrypoint].options
     return Enqueue(
         entrypoint,
@@ -117,9 +117,9 @@ def good_ones(word):
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory):
-    """What is left when one worker has had all of them at once, with good ones before and behind."""
+    """The scene after one worker has had all bad jobs at once, with good jobs before and after them."""
     scene = Scene(tmp_path_factory.mktemp("bad"))
-    others = [job_of("good in a process"), job_of("returns an object that nobody keeps")]
+    others = [job_of("good in a process"), job_of("returns an object without keep_result")]
     scene.enqueue(*good_ones("before"), *map(job_of, RESULTS), *others, *good_ones("behind"))
     with scene.worker("worker") as process:
         until(lambda: len(scene.said(ENDS)) >= 2 * GOOD, "all good jobs are done")
@@ -134,20 +134,20 @@ def after(tmp_path_factory):
 
 
 @pytest.mark.parametrize("entrypoint", RESULTS)
-def test_what_a_handler_does_wrong_costs_its_job_alone(after, entrypoint):
+def test_a_bad_handler_makes_only_its_own_job_dead(after, entrypoint):
     failures, pattern = RESULTS[entrypoint]
     job = after.jobs()[entrypoint]
     assert ("dead", failures) == (job.status, job.failures), job.error
-    assert job.attempt >= failures  # a claim that came too late for its long poll was handed back
+    assert job.attempt >= failures  # a claim that arrives after its long poll has ended is handed back
     assert re.search(pattern, job.error), job.error
     assert job.error.isprintable() or "\n" in job.error
 
 
-def test_a_worker_that_had_them_all_did_every_other_job_once_and_exits_with_0(after):
+def test_a_worker_with_all_bad_handlers_does_every_good_job_once_and_exits_with_0(after):
     lives = after.lives()
     good = [job.job_id for word in ("before", "behind", "late") for job in good_ones(word)]
     assert sorted(good) == sorted(job_id for job_id in after.said(ENDS) if job_id.startswith("good"))
-    others = ["good in a process", "returns an object that nobody keeps"]
+    others = ["good in a process", "returns an object without keep_result"]
     assert {*good, *others} == set(lives.acked)
     assert {1} == set(lives.acked.values())
     assert {*RESULTS, "good in a process"} == set(after.jobs())
@@ -156,18 +156,18 @@ def test_a_worker_that_had_them_all_did_every_other_job_once_and_exits_with_0(af
     assert "Traceback" not in after.log, after.log
 
 
-def test_a_process_that_never_ends_is_killed_when_its_time_is_up(after):
+def test_a_handler_process_that_never_ends_is_killed_at_its_timeout(after):
     assert not is_alive(int((after.folder / "endless.pid").read_text()))
 
 
 @pytest.mark.parametrize(
     "says_itself",
     [
-        pytest.param(True, id="the job says how often"),
-        pytest.param(False, id="its handler says how often", marks=pytest.mark.full),
+        pytest.param(True, id="max_attempts of the job"),
+        pytest.param(False, id="max_attempts of its handler", marks=pytest.mark.full),
     ],
 )
-def test_a_job_that_ends_its_workers_is_dead_in_the_end_and_others_do_the_rest(tmp_path, says_itself):
+def test_a_job_that_ends_its_workers_becomes_dead_and_the_other_jobs_are_done(tmp_path, says_itself):
     scene = Scene(tmp_path)
     killer = job_of("ends its process", "killer") if says_itself else Enqueue("ends its process", b"", job_id="killer")
     scene.enqueue(killer, *good_ones("with"))
@@ -193,7 +193,7 @@ def is_over(scene, process):
     return process.has_ended or (set(jobs) == {"killer"} and jobs["killer"].status == "dead")
 
 
-def test_a_process_that_is_busy_ends_with_its_worker_and_its_job_goes_back_uncharged(tmp_path):
+def test_a_busy_handler_process_ends_with_its_worker_and_its_job_is_handed_back_uncharged(tmp_path):
     scene = Scene(tmp_path)
     scene.enqueue(job_of("stays in its process"))
     with scene.worker("worker") as process:
@@ -205,7 +205,7 @@ def test_a_process_that_is_busy_ends_with_its_worker_and_its_job_goes_back_uncha
     until(lambda: not is_alive(int((tmp_path / "staying.pid").read_text() or 0)), "the process is gone")
 
 
-def test_a_process_that_is_busy_ends_when_its_worker_is_killed(tmp_path):
+def test_a_busy_handler_process_ends_when_its_worker_is_killed(tmp_path):
     scene = Scene(tmp_path)
     scene.enqueue(job_of("stays in its process"))
     with scene.worker("worker") as process:
@@ -221,14 +221,14 @@ def test_a_process_that_is_busy_ends_when_its_worker_is_killed(tmp_path):
 
 
 def is_alive(pid):
-    """Whether there is such a process that has not ended: one whose parent does not ask may be a zombie."""
+    """True if the process exists and is not a zombie, which a process becomes until its parent waits for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_a_thread_that_never_returns_holds_up_no_shutdown_and_its_job_goes_back_uncharged(tmp_path):
+def test_a_worker_stops_despite_a_thread_that_never_returns_and_hands_its_job_back_uncharged(tmp_path):
     scene = Scene(tmp_path)
     scene.enqueue(job_of("never returns"), *good_ones("beside"))
     with scene.worker("worker") as process:
@@ -240,7 +240,7 @@ def test_a_thread_that_never_returns_holds_up_no_shutdown_and_its_job_goes_back_
     assert End.RETURNED == scene.lives().claims["never returns", 1].end
 
 
-def test_a_handler_that_blocks_the_loop_loses_its_claims_and_nothing_is_acked_by_two(tmp_path):
+def test_a_handler_that_blocks_the_loop_loses_its_claim_and_its_job_is_acked_once(tmp_path):
     scene = Scene(tmp_path)
     scene.enqueue(job_of("never returns and blocks the loop", "blocks"))
     with (

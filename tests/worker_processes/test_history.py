@@ -1,4 +1,4 @@
-"""The whole history of a queue that many worker processes share: limits and cron entries hold in every version."""
+"""Limits and cron entries hold in every version of a queue that many worker processes share."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ GROUP = pytest.mark.xdist_group("worker processes")
 
 
 def some_work(number):
-    """Of each kind of job a few."""
+    """A few jobs of each kind, except the paced ones."""
     yield from (Enqueue("few", b"%d" % number, job_id=f"few-{number}-{place}") for place in range(4))
     yield Enqueue("free", b"%d" % number, job_id=f"free-{number}")
     yield Enqueue("paused", b"%d" % number, job_id=f"paused-{number}")
@@ -37,12 +37,12 @@ def some_work(number):
 
 
 def paced_work(count):
-    """All at once, so that nothing but the rate holds them back."""
+    """Jobs that are enqueued at once, so that only the rate limits them."""
     return [Enqueue("paced", b"%d" % number, job_id=f"paced-{number}") for number in range(count)]
 
 
 async def direct(queue, workers, rounds, seconds):
-    """Enqueue, pause and resume while the workers work; returns the ids, and until when all worked."""
+    """Enqueue, pause and resume while the workers work. Returns the ids, and the time until which all worked."""
     await until(lambda: all(worker.has_started for worker in workers))
     enqueued = [job.id for job in await queue.enqueue_many(paced_work(int(seconds * RATE / PER)))]
     started = time.time()
@@ -64,7 +64,7 @@ async def direct(queue, workers, rounds, seconds):
 
 
 async def until_done(queue, most=0, but=()):
-    """Wait until few jobs are left, besides some, and those of cron entries."""
+    """Wait until at most `most` jobs are left, not counting those of cron entries and of the entrypoints in `but`."""
     give_up = time.monotonic() + LONGEST
     while sum(job.entrypoint not in ("tick", "tock", *but) for job in (await queue.read_state()).jobs) > most:
         assert time.monotonic() < give_up, "the jobs are not done"
@@ -74,7 +74,7 @@ async def until_done(queue, most=0, but=()):
 async def until(condition):
     give_up = time.monotonic() + LONGEST
     while not condition():
-        assert time.monotonic() < give_up, "it never came to be"
+        assert time.monotonic() < give_up, "the condition never became true"
         await asyncio.sleep(LOOK_EVERY)
 
 
@@ -91,7 +91,7 @@ def workers_of(folder, count, url="queue.json", environment=None):
 
 
 def run(folder, storage, workers, rounds, seconds):
-    """Returns the ids of all jobs that were enqueued, the final content of the store, and when the end began."""
+    """Return the ids of all enqueued jobs, the final content of the store, and the time at which workers stopped."""
 
     async def conduct():
         recorded = RecordingStorage(storage, Log(folder / f"conductor{SUFFIX}"))
@@ -119,7 +119,7 @@ def audit(folder, workers, enqueued, content, ended):
     print(
         f"{lives.versions} versions by {len(fates)} workers, {len(lives.claims)} claims by {len(claimers)} of them, "
         f"{len(lives.enqueued)} jobs, {len(fired)} of them by cron; the most at once: {dict(limits.most)}; versions "
-        f"with paused jobs waiting: {dict(limits.held_back)}; skipped while nobody claimed: {cron.skipped}"
+        f"with paused jobs waiting: {dict(limits.held_back)}; skipped for lack of claims: {cron.skipped}"
     )
     assert [] == limits.faults[:10]
     assert [] == cron.faults[:10]
@@ -128,7 +128,7 @@ def audit(folder, workers, enqueued, content, ended):
 
 
 @GROUP
-def test_limits_and_cron_entries_hold_in_every_version_of_a_file_that_eight_workers_share(tmp_path):
+def test_limits_and_cron_entries_hold_in_every_version_of_a_file_with_eight_workers(tmp_path):
     storage = LocalFileSystemStorage(tmp_path / "queue.json")
     with workers_of(tmp_path, 8) as workers:
         enqueued, content, ended = run(tmp_path, storage, workers, rounds=25, seconds=6)
@@ -141,7 +141,7 @@ def test_limits_and_cron_entries_hold_in_every_version_of_a_file_that_eight_work
 
 
 @pytest.mark.full
-def test_limits_and_cron_entries_hold_in_every_version_of_an_object_that_three_workers_share(tmp_path, request):
+def test_limits_and_cron_entries_hold_in_every_version_of_an_s3_object_with_three_workers(tmp_path, request):
     store = store_of(request, "seaweedfs")
     key = f"workers/{random.randrange(2**32)}.json"
     url = f"s3://{store.server.bucket}/{key}?endpoint_url={store.url}&region_name={store.server.region}"

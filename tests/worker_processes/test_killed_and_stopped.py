@@ -1,4 +1,4 @@
-"""Real worker processes under load are killed and stopped at random moments: every job is accounted for."""
+"""Every job is accounted for when real worker processes under load are killed and stopped at random moments."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.worker_processes.storm import Storm
 
 WORKERS = 3
 GROUP = pytest.mark.xdist_group("worker processes")
-"""They share a machine of few processors."""
+"""One group, because these tests load all processors of a small machine."""
 
 
 def lives_of(folder):
@@ -28,7 +28,7 @@ def lives_of(folder):
 
 def rage(folder, ends):
     seed = int(os.environ.get("SEED") or random.randrange(2**32))
-    print(f"seed {seed}: SEED={seed} has the same ones ended in the same way")
+    print(f"seed {seed}: with SEED={seed}, the same workers end in the same way")
     storm = Storm(folder, random.Random(seed), WORKERS, ends)
     started = time.monotonic()
     asyncio.run(storm.run())
@@ -59,7 +59,7 @@ def figures(storm, lives, said, seconds):
 def test_every_job_is_accounted_for_when_workers_are_killed_and_stopped_at_random_moments(tmp_path):
     storm, lives = rage(tmp_path, 22)
     ends = {claim.end for claim in lives.claims.values()}
-    assert set(End) == ends, "it was too calm to show anything"
+    assert set(End) == ends, "the run was too short: it shows no claims of some kinds of end"
     assert 22 + WORKERS == len(storm.fates)
 
 

@@ -1,4 +1,4 @@
-"""A worker whose handlers do what no handler should."""
+"""A worker with bad handlers: they hang, raise, end their process or return values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worker_processes.recording import RecordedWorker
 
 SOON = Exponential(base=0.01, cap=0.01)
 RELEASE = Path("release")
-"""Handlers that nothing else can end go on until this file is there."""
+"""Handlers that cannot be ended otherwise run until this file exists."""
 
 CLAIM_TIMEOUT = float(os.environ.get("JQUEUE_TEST_CLAIM_TIMEOUT", "60"))
 
@@ -40,16 +40,16 @@ async def raises(ctx: Context) -> None:
         raise ValueError("no such customer")
 
 
-class Unspeakable(Exception):
-    """An error that cannot be shown."""
+class Unprintable(Exception):
+    """An error without a readable text."""
 
     def __str__(self) -> str:
         raise RuntimeError("not even this")
 
 
-@worker.handler("raises what cannot be shown", max_attempts=1)
-async def raises_unspeakable() -> None:
-    raise Unspeakable
+@worker.handler("raises an unprintable error", max_attempts=1)
+async def raises_unprintable() -> None:
+    raise Unprintable
 
 
 @worker.handler("raises SystemExit", max_attempts=2, backoff=SOON)
@@ -149,8 +149,8 @@ def returns_an_object_from_a_process() -> object:
     return object()
 
 
-@worker.handler("returns an object that nobody keeps")
-async def returns_what_nobody_keeps() -> object:
+@worker.handler("returns an object without keep_result")
+async def returns_an_object_without_keep_result() -> object:
     return object()
 
 
@@ -164,8 +164,8 @@ def exits_in_its_process() -> None:
     sys.exit(3)
 
 
-@worker.handler("ends the process that it has", process=True, max_attempts=1)
-def ends_the_process_that_it_has() -> None:
+@worker.handler("ends its own process", process=True, max_attempts=1)
+def ends_its_own_process() -> None:
     os._exit(3)
 
 

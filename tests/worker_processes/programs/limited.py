@@ -11,7 +11,7 @@ from tests.worker_processes.recording import RecordedWorker
 RUNNING = 3
 RATE, PER = 20, 1.0
 WHILE = 0.02
-"""Seconds that a job takes, so that several run at once."""
+"""Seconds that a job takes: long enough that several run at once."""
 
 TICK, TOCK = 1, 2
 """Seconds between two occurrences of each cron entry."""

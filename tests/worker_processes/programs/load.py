@@ -1,4 +1,4 @@
-"""A worker whose handlers say when they begin and end, and heed it when they are told to stop."""
+"""A worker whose handlers write when they begin and end, and stop when they are asked to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ worker = RecordedWorker(concurrency=4, grace=0.3, cancel_grace=20, claim_timeout
 
 
 class Stopped(Exception):
-    """A thread was told to stop, and does."""
+    """Raised in a thread that was asked to stop."""
 
 
 @worker.handler("doze")
@@ -44,7 +44,7 @@ async def answer(seconds: float, ctx: Context) -> str:
 
 @worker.handler("divide")
 async def divide(seconds: float, ctx: Context) -> None:
-    """Enqueues another job in the commit that acks it."""
+    """Enqueue another job in the commit of the ack."""
     with journalled(ctx):
         ctx.on_ack(doze.operation(0.0, job_id=f"{ctx.job.id}-child"))
         await asyncio.sleep(seconds)
