@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.open_writes import answer
 from jqueue.core.engine.requests import Outcome, Request
-from jqueue.core.engine.sight import Sight
-from jqueue.core.engine.tries import answer
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job, QueueState
@@ -79,7 +79,7 @@ class StoreEngine(Engine):
         self.places: dict[str, str] = {}
         self._adopted: dict[str, Job] = {}
         self.loaded = False
-        self.watch.lost_sight()
+        self.watch.missed_changes()
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if no such time is needed.
@@ -139,13 +139,13 @@ class StoreEngine(Engine):
     async def _read_all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
         return await self._call(self._all)
 
-    async def _sight(self, found: tuple[Sequence[Kept], Sequence[Job]]) -> tuple[Sight, int, int]:
+    async def _lazy_state(self, found: tuple[Sequence[Kept], Sequence[Job]]) -> tuple[LazyState, int, int]:
         kept, jobs = found
         looked_at = frozenset((place, *seen(job)) for job, place in kept)
         if looked_at != self._looked_at:
             self._version, self._looked_at = self._version + 1, looked_at
         size = sum(len(job.payload) for job in jobs)
-        return Sight(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
+        return LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
 
     def _scan(self, anyway: bool) -> tuple[list[Kept], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.

@@ -223,7 +223,7 @@ class BlobMachine(RuleBasedStateMachine):
                 looked = exhaust(looking)
             except InvalidBlobError:
                 return
-        assert anew == exhaust(looked.freezing())
+        assert anew == exhaust(looked.to_state())
 
     # Our own commits
 

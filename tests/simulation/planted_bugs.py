@@ -154,7 +154,9 @@ def abandoned_attempt_forgotten(patch):
     commit = CommitEngine.commit
 
     async def forgetful(self, requests, *, read_first=False):
-        self.tries.open = [sent for sent in self.tries.open if any(request.wanted for request, _ in sent.outcomes)]
+        self.open_writes.writes = [
+            sent for sent in self.open_writes.writes if any(request.wanted for request, _ in sent.outcomes)
+        ]
         await commit(self, requests, read_first=read_first)
 
     patch.setattr(CommitEngine, "commit", forgetful)
@@ -279,9 +281,9 @@ def unknown_called_not_done(patch):
     expire = Request.expire
 
     def sure(self):
-        self.in_flight, self.open_tries, kept = False, 0, (self.in_flight, self.open_tries)
+        self.in_flight, self.open_writes, kept = False, 0, (self.in_flight, self.open_writes)
         expire(self)
-        self.in_flight, self.open_tries = kept
+        self.in_flight, self.open_writes = kept
 
     patch.setattr(Request, "expire", sure)
 

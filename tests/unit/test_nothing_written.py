@@ -30,7 +30,7 @@ async def test_it_is_tried_again_until_the_deadline_and_then_certainly_not_done(
         with pytest.raises(DeadlineExceededError, match=r"nothing was done .*the disk is full"):
             await queue.enqueue("work", b"1", deadline=5)
         assert storage.writes > 1
-        assert [] == queue._engine.tries.open
+        assert [] == queue._engine.open_writes.writes
         storage._write_faults.clear()
         await queue.enqueue("work", b"2")
         assert [b"2"] == [job.payload for job in (await queue.read_state()).jobs]

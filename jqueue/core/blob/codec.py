@@ -40,7 +40,7 @@ from jqueue.core.blob.lines import (
     splitting_lines,
 )
 from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
-from jqueue.core.engine.sight import Sight
+from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
@@ -357,7 +357,7 @@ def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
     """Return the state of a parsed blob, in slices."""
     read = yield from reading_lines(parsed, [parsed.text], {}, {})
     entries: dict[str, Job | Packed] = {**{job.id: job for job in parsed.jobs}, **read.jobs}
-    return (yield from Sight(parsed.header, tuple(read.set_aside), entries).freezing())
+    return (yield from LazyState(parsed.header, tuple(read.set_aside), entries).to_state())
 
 
 def _parse_whole(data: bytes) -> ParsedBlob:

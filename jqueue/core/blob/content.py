@@ -10,7 +10,7 @@ from collections.abc import Container
 from jqueue.core.blob.codec import Contents, FinishedTexts, ParsedBlob, encode_header, join_blob, reading_lines
 from jqueue.core.blob.lines import encode_asides, encode_job
 from jqueue.core.blob.pages import Page, Pages
-from jqueue.core.engine.sight import Sight
+from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.slices import JOBS_PER_SLICE, LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.counting import counted
 from jqueue.domain.draft import Draft
@@ -82,9 +82,9 @@ class Blob:
 
     def look(self, parsed: ParsedBlob) -> QueueState:
         """Return the state in a blob, and leave the draft as it is. Lines that the draft knows are not parsed again."""
-        return exhaust(exhaust(self.looking(parsed)).freezing())
+        return exhaust(exhaust(self.looking(parsed)).to_state())
 
-    def looking(self, parsed: ParsedBlob) -> Slices[Sight]:
+    def looking(self, parsed: ParsedBlob) -> Slices[LazyState]:
         """Return the content of a blob, in slices, and leave the draft as it is. The draft may change meanwhile."""
         entries = dict(self.draft.jobs.entries)
         ids = {page: tuple(page.ids) for page in self.pages}  # no copy if the page is closed
@@ -95,7 +95,7 @@ class Blob:
                 found[job_id] = read.jobs.get(job_id) or entries[job_id]
                 if len(found) % JOBS_PER_SLICE == 0:
                     yield
-        return Sight(parsed.header, tuple(read.set_aside), found)
+        return LazyState(parsed.header, tuple(read.set_aside), found)
 
     def settle(self, header: QueueState, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""

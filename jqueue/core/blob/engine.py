@@ -20,10 +20,10 @@ from typing import TypeVar
 from jqueue.core.blob.codec import ParsedBlob, parse_blob
 from jqueue.core.blob.content import Blob
 from jqueue.core.engine.engine import Engine
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.open_writes import SentWrite
 from jqueue.core.engine.requests import Outcome, Request
-from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.slices import in_turns
-from jqueue.core.engine.tries import Try
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -90,7 +90,7 @@ class CommitEngine(Engine):
         self.draft = self.blob.draft
         self.etag: str | None = None
         self.loaded = False
-        self.watch.lost_sight()
+        self.watch.missed_changes()
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if there is no such clock."""
@@ -122,16 +122,16 @@ class CommitEngine(Engine):
         existed, queue_id = self.existed, self.queue_id  # as known before the read: a commit may change them meanwhile
         return existed, queue_id, *await self._call(self.storage.read)
 
-    async def _sight(self, found: tuple[bool, str, bytes, str | None]) -> tuple[Sight, int, int]:
+    async def _lazy_state(self, found: tuple[bool, str, bytes, str | None]) -> tuple[LazyState, int, int]:
         existed, queue_id, data, etag = found
         if etag is None and existed:
             raise self._gone()
         if etag is None:
-            return Sight(QueueState(), (), {}), 0, 0
+            return LazyState(QueueState(), (), {}), 0, 0
         parsed = self._parse(data, queue_id)
-        sight = await in_turns(self.blob.looking(parsed))
-        header = sight.header
-        return sight, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
+        lazy = await in_turns(self.blob.looking(parsed))
+        header = lazy.header
+        return lazy, len(data), bytes_taken(len(data) - parsed.header_bytes, header.holds, header.schedules)
 
     async def _read(self) -> tuple[bytes, str | None] | None:
         if self.etag is not None and self._read_if_changed is not None:
@@ -166,9 +166,9 @@ class CommitEngine(Engine):
         self.go_on(life)
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
-        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.tries.open}
+        verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes.writes}
         self.recognised += sum(verdict is Verdict.LANDED for verdict in verdicts.values())
-        self.tries.close(verdicts)
+        self.open_writes.close(verdicts)
         return True
 
     def _parse(self, data: bytes, queue_id: str) -> ParsedBlob:
@@ -206,7 +206,7 @@ class CommitEngine(Engine):
             if life is self.life:
                 self._undo(outcomes)
             raise
-        sent = Try(commit, tuple(outcomes))
+        sent = SentWrite(commit, tuple(outcomes))
         started = self.pacing.sent()
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
@@ -222,16 +222,16 @@ class CommitEngine(Engine):
             if life is not self.life:
                 raise
             if not (isinstance(error, StorageError) and error.nothing_written):
-                self.tries.add(sent)
+                self.open_writes.add(sent)
             self._undo(outcomes)
-            self.tries.forget_old()
+            self.open_writes.forget_old()
             if isinstance(error, CASConflictError):
                 self.pacing.cycle.write(self.clock.monotonic() - started)
             else:
                 self.watch.failed()
             raise
         self.commits += 1
-        self.tries.close(dict.fromkeys(self.tries.open, Verdict.NOT_DONE), landed=sent)
+        self.open_writes.close(dict.fromkeys(self.open_writes.writes, Verdict.NOT_DONE), landed=sent)
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if self.draft.placed:  # the draft knows placed jobs only as encoded lines
             self._forget_content()

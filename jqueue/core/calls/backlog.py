@@ -113,7 +113,7 @@ class Backlog:
         self.pending.clear()
         for request in requests:
             if request.wanted:
-                if request.in_flight or request.open_tries:
+                if request.in_flight or request.open_writes:
                     request.fail(request.unknown("the queue's writer ended before the store's answer", error))
                 elif error is not None:
                     request.fail(StorageError("the queue's writer failed, and nothing was done", error))

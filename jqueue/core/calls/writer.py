@@ -321,7 +321,7 @@ class Writer:
 
     def _owes_an_answer(self) -> bool:
         """True if an open write may have made claims. If it lands, claims of callers that have left must go back."""
-        return any(request.claims_jobs for sent in self.engine.tries.open for request, _ in sent.outcomes)
+        return any(request.claims_jobs for sent in self.engine.open_writes.writes for request, _ in sent.outcomes)
 
     # Ending
 

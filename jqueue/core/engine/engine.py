@@ -14,10 +14,10 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+from jqueue.core.engine.lazy_state import LazyState
+from jqueue.core.engine.open_writes import OpenWrites, answer
 from jqueue.core.engine.requests import Outcome, Request, as_storage_error, is_empty, rest
-from jqueue.core.engine.sight import Sight
 from jqueue.core.engine.staleness import StaleWatch
-from jqueue.core.engine.tries import OpenTries, answer
 from jqueue.core.pacing.pace import Backoff
 from jqueue.core.pacing.pacing import Pacing
 from jqueue.domain.commits import Verdict
@@ -85,7 +85,7 @@ class Engine(ABC):
         self.life = object()
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
-        self.tries = OpenTries()
+        self.open_writes = OpenWrites()
         self.pacing = Pacing(self.clock, self.entropy)
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Engine(ABC):
         refusal: Exception | None = None
         life = self.life
         self.draft.rollback()
-        known = self.loaded and not (read_first or self.tries.open or self._must_look(requests))
+        known = self.loaded and not (read_first or self.open_writes.writes or self._must_look(requests))
         step = Step.APPLY if known else Step.READ
         while pending := [request for request in requests if not request.future.done()]:
             self.go_on(life)
@@ -178,7 +178,7 @@ class Engine(ABC):
             StorageError: the store failed.
         """
 
-    async def look(self, deadline: float) -> tuple[Sight, int, int]:
+    async def look(self, deadline: float) -> tuple[LazyState, int, int]:
         """Read the queue, and return its content, its bytes, and the number of bytes that count against the limit.
 
         Args:
@@ -206,14 +206,14 @@ class Engine(ABC):
                         raise as_storage_error(error) from error
         except TimeoutError as error:
             raise DeadlineExceededError("the queue could not be read in time", last or error) from None
-        return await self._sight(found)
+        return await self._lazy_state(found)
 
     @abstractmethod
     async def _read_all(self) -> Any:
-        """Read everything once, independently of commits. `_sight` converts the result."""
+        """Read everything once, independently of commits. `_lazy_state` converts the result."""
 
     @abstractmethod
-    async def _sight(self, found: Any) -> tuple[Sight, int, int]:
+    async def _lazy_state(self, found: Any) -> tuple[LazyState, int, int]:
         """Convert a result of `_read_all` to the result of `look`."""
 
     @abstractmethod
@@ -283,12 +283,12 @@ class Engine(ABC):
 
         A fatal refusal means that it did not land.
         """
-        if isinstance(refusal, StorageFatalError) and self.tries.open:
-            self.tries.close({self.tries.open[-1]: Verdict.NOT_DONE})
+        if isinstance(refusal, StorageFatalError) and self.open_writes.writes:
+            self.open_writes.close({self.open_writes.writes[-1]: Verdict.NOT_DONE})
         self._fail(pending, refusal)
 
     def _fail(self, pending: Sequence[Request], error: Exception) -> None:
         for request in pending:
             request.in_flight = False
             unsure = "it was sent, and it cannot be said whether it was done"
-            request.fail(request.unknown(unsure, error) if request.open_tries else error)
+            request.fail(request.unknown(unsure, error) if request.open_writes else error)

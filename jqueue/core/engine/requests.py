@@ -55,7 +55,7 @@ class Request:
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
         patient: True while the request waits for jobs, so that an empty answer is no answer yet.
         seen_empty: True if a state read after the call gave an empty answer.
-        open_tries: number of writes that carried it and whose fate is unknown.
+        open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
         verdict: its fate, once known.
         landed: its outcome, if it landed.
@@ -73,7 +73,7 @@ class Request:
         "in_flight",
         "landed",
         "last_error",
-        "open_tries",
+        "open_writes",
         "operations",
         "patient",
         "seen_empty",
@@ -100,7 +100,7 @@ class Request:
         self.due = math.inf
         self.patient = False
         self.seen_empty = False
-        self.open_tries = 0
+        self.open_writes = 0
         self.in_flight = False
         self.verdict: Verdict | None = None
         self.landed: Outcome | None = None
@@ -139,12 +139,12 @@ class Request:
     def lose_patience(self) -> None:
         """End the wait for jobs. An empty answer is accepted from now on, and delivered if it was found already."""
         self.patient = False
-        if self.seen_empty and not self.in_flight and not self.open_tries:
+        if self.seen_empty and not self.in_flight and not self.open_writes:
             self.settle([[] for _ in self.operations])
 
     def expire(self) -> None:
         """End the request, as its deadline has passed."""
-        if self.in_flight or self.open_tries:
+        if self.in_flight or self.open_writes:
             self.fail(self.unknown("the deadline passed before the store's answer was certain", self.last_error))
         elif isinstance(self.last_error, QueueFullError):
             self.fail(self.last_error)
@@ -177,7 +177,7 @@ class Request:
             self.fail(
                 self.unknown("the record of the write is gone; it may or may not have been done", self.last_error)
             )
-        elif not self.wanted and not self.open_tries and self.verdict is None:
+        elif not self.wanted and not self.open_writes and self.verdict is None:
             self.verdict = verdict
 
     def settle(self, outcome: Outcome) -> None:

@@ -20,7 +20,7 @@ LONGEST_GRACE = 10.0
 """Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
 
 
-Sight = tuple[int, datetime | None]
+SeenClaim = tuple[int, datetime | None]
 """A claim as it was seen: its attempt and its last heartbeat. While both stay the same, its worker has not confirmed
 it."""
 
@@ -35,10 +35,10 @@ class StaleWatch:
         self._last_success: float | None = None
         self._unbroken = False
         self._saw_all = True
-        self._seen: dict[str, tuple[Sight, float]] = {}
+        self._seen: dict[str, tuple[SeenClaim, float]] = {}
         self._due: list[tuple[float, str]] = []
 
-    def lost_sight(self) -> None:
+    def missed_changes(self) -> None:
         """Note that the next draft does not record its changes since the last one.
 
         Claims missing from it have ended.
@@ -70,15 +70,15 @@ class StaleWatch:
                 self._seen.pop(job_id, None)
                 continue
             job = draft.jobs[job_id]
-            sight = job.attempt, job.heartbeat_at
-            if job_id in self._seen and self._seen[job_id][0] == sight:
+            claim = job.attempt, job.heartbeat_at
+            if job_id in self._seen and self._seen[job_id][0] == claim:
                 continue
             timeout = self._timeout(job.claim_timeout)
             due = self._watched + timeout
             if (fresh or gap > timeout) and store_time is not None:
                 due = min(due, self._watched + self._until_old(job.heartbeat_at, timeout, store_time))
             due = max(due, min(LONGEST_GRACE, timeout / 3))
-            self._seen[job_id] = sight, due
+            self._seen[job_id] = claim, due
             heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
         if len(self._due) > 64 + 2 * len(self._seen):
@@ -94,8 +94,8 @@ class StaleWatch:
                 due.add(entry)
         for entry in due:  # they stay due until they are seen to be revoked
             heapq.heappush(self._due, entry)
-        sights = [(job_id, self._seen[job_id][0]) for _, job_id in sorted(due)]
-        return tuple((Claim(job_id, attempt), heartbeat_at) for job_id, (attempt, heartbeat_at) in sights)
+        stale = [(job_id, self._seen[job_id][0]) for _, job_id in sorted(due)]
+        return tuple((Claim(job_id, attempt), heartbeat_at) for job_id, (attempt, heartbeat_at) in stale)
 
     def _timeout(self, claim_timeout: float | None) -> float:
         return self._default_timeout if claim_timeout is None else claim_timeout

@@ -129,9 +129,9 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
-        sight, _, _ = await self._engine.look(self._seconds(deadline))
+        lazy, _, _ = await self._engine.look(self._seconds(deadline))
         now = self._engine.now()
-        return [as_told(schedule, now) for _, schedule in sorted(sight.header.schedules.items())]
+        return [as_told(schedule, now) for _, schedule in sorted(lazy.header.schedules.items())]
 
     # Looking
 
@@ -158,14 +158,14 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         return found[0] if found else None
 
     async def read_state(self, *, deadline: Duration | None = None) -> QueueState:
-        sight, _, _ = await self._engine.look(self._seconds(deadline))
-        return await in_turns(sight.freezing())
+        lazy, _, _ = await self._engine.look(self._seconds(deadline))
+        return await in_turns(lazy.to_state())
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
-        sight, size, taken = await self._engine.look(self._seconds(deadline))
+        lazy, size, taken = await self._engine.look(self._seconds(deadline))
         census = Census(self._engine.now())
-        for number, job in enumerate(sight.jobs(), 1):
+        for number, job in enumerate(lazy.jobs(), 1):
             census.count(job)
             if number % JOBS_PER_SLICE == 0:
                 await asyncio.sleep(0)
-        return census.figures(sight.header, sight.set_aside, size, taken, self.options.limits)
+        return census.figures(lazy.header, lazy.set_aside, size, taken, self.options.limits)

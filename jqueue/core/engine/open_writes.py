@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from jqueue.core.engine.requests import Outcome, Request
 from jqueue.domain.commits import CommitId, Verdict
 
-TRIES_KEPT = 256
+OPEN_WRITES_KEPT = 256
 """Number of writes of unknown fate that are remembered for callers that have left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Try:
+class SentWrite:
     """One write that was sent: the commit id that identifies it, and the outcome of each request if it landed."""
 
     commit: CommitId
@@ -34,23 +34,23 @@ def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
             request.settle(outcome)
 
 
-class OpenTries:
+class OpenWrites:
     """The writes of one engine whose fate is unknown.
 
     Attributes:
-        open: these writes, the oldest first.
+        writes: these writes, the oldest first.
     """
 
     def __init__(self) -> None:
-        self.open: list[Try] = []
+        self.writes: list[SentWrite] = []
 
-    def add(self, sent: Try) -> None:
+    def add(self, sent: SentWrite) -> None:
         """Keep a write that got no clean answer."""
-        self.open.append(sent)
+        self.writes.append(sent)
         for request, _ in sent.outcomes:
-            request.open_tries += 1
+            request.open_writes += 1
 
-    def close(self, verdicts: Mapping[Try, Verdict], landed: Try | None = None) -> None:
+    def close(self, verdicts: Mapping[SentWrite, Verdict], landed: SentWrite | None = None) -> None:
         """Close writes of known fate: deliver the outcomes if a write landed, and otherwise release its requests.
 
         Args:
@@ -58,10 +58,10 @@ class OpenTries:
             landed: a write that was never open, as its answer was a clean success.
         """
         if verdicts:
-            self.open = [sent for sent in self.open if sent not in verdicts]
+            self.writes = [sent for sent in self.writes if sent not in verdicts]
             for sent in verdicts:
                 for request, _ in sent.outcomes:
-                    request.open_tries -= 1
+                    request.open_writes -= 1
         if landed is not None:
             answer(landed.outcomes)
         for sent, verdict in verdicts.items():
@@ -74,6 +74,8 @@ class OpenTries:
 
     def forget_old(self) -> None:
         """Drop the oldest writes that no caller waits for, as open writes pile up while none gets through."""
-        old = [sent for sent in self.open[:-TRIES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)]
+        old = [
+            sent for sent in self.writes[:-OPEN_WRITES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)
+        ]
         if old:
             self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

@@ -12,7 +12,7 @@ from jqueue.domain.places import PLACES, place_unplaced
 
 
 @dataclass(slots=True)
-class Sight:
+class LazyState:
     """The content of a queue: a state whose jobs are not yet models.
 
     Attributes:
@@ -29,7 +29,7 @@ class Sight:
         """Yield the jobs in the order in which they were read."""
         return (unpacked(job_id, entry) for job_id, entry in self.entries.items())
 
-    def freezing(self) -> Slices[QueueState]:
+    def to_state(self) -> Slices[QueueState]:
         """Return the state as a value, in slices."""
         jobs = []
         placed = True
