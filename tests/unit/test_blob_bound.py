@@ -1,4 +1,4 @@
-"""What acks, nacks and operators add to the blob stays within its limit, whatever they bring."""
+"""Results and errors of acks, nacks and administrators stay within the size limit of the blob."""
 
 import logging
 
@@ -16,7 +16,7 @@ from jqueue.worker import Worker
 
 BLOB = Limits(blob_bytes=1_000_000)
 HEADER = 40_000
-"""More than the header takes with 400 finished jobs and a writer or two."""
+"""Bytes that are more than the header takes with 400 finished jobs and a writer or two."""
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
@@ -27,7 +27,7 @@ async def size_of(storage):
 
 
 @both
-async def test_400_results_of_60_kb_stay_within_the_limit_and_say_which_were_dropped(kind):
+async def test_400_results_of_60_kb_stay_within_the_limit_and_acks_say_which_were_dropped(kind):
     storage = InMemoryStorage()
     async with kind(storage, limits=BLOB) as queue:
         await queue.enqueue_many([Enqueue("t", b"", job_id=f"{n}", keep_result=3600) for n in range(400)])
@@ -76,7 +76,7 @@ async def dead_of(queue):
     return (await queue.read_state()).dead_jobs()
 
 
-async def test_an_error_takes_the_place_of_the_one_before_it_however_full_the_queue_is():
+async def test_a_new_error_replaces_the_previous_one_even_in_a_full_queue():
     queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=4000))
     await queue.enqueue("t", b"x" * 1500)
     for error in ("first " + "x" * 900, "second"):
@@ -94,7 +94,7 @@ async def test_a_result_no_larger_than_the_payload_that_it_replaces_always_fits(
     assert [None] * 8 == await queue.apply_each(*[Ack(job, "y" * 10_000) for job in jobs])
 
 
-async def test_the_limit_of_the_queue_is_that_of_its_results():
+async def test_a_configured_blob_limit_applies_to_results():
     queue = DirectQueue(InMemoryStorage())
     await queue.configure(blob_bytes=50_000)
     await queue.enqueue("t", b"", keep_result=60)
@@ -102,7 +102,7 @@ async def test_the_limit_of_the_queue_is_that_of_its_results():
     assert [60_002] == await queue.apply(Ack(job, "x" * 60_000))
 
 
-async def test_a_worker_logs_a_result_and_an_error_for_which_there_was_no_room(caplog):
+async def test_a_worker_logs_results_and_errors_that_do_not_fit(caplog):
     worker, queue = Worker(), DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=1000))
 
     @worker.handler("sum", keep_result=60)
@@ -132,7 +132,7 @@ async def test_a_thousand_entrypoints_have_limits_and_one_more_is_refused():
     await queue.apply(Resume("8"), Pause("one more"))
 
 
-async def test_cron_entries_that_come_from_another_queue_need_room_too():
+async def test_cron_entries_moved_from_another_queue_count_against_the_limit():
     other = DirectQueue(InMemoryStorage())
     await other.schedule("nightly", "0 3 * * *", "t", b"x" * 5000)
     state = await other.read_state()
@@ -142,7 +142,7 @@ async def test_cron_entries_that_come_from_another_queue_need_room_too():
     assert {} == (await queue.read_state()).entrypoints
 
 
-async def test_what_is_enqueued_in_a_folder_never_fills_it(tmp_path):
+async def test_jobs_in_a_folder_do_not_count_against_the_blob_limit(tmp_path):
     async with connect(f"vsqs://{tmp_path}", limits=Limits(blob_bytes=3000)) as queue:
         for _ in range(50):
             await queue.enqueue("t", b"x" * 100)

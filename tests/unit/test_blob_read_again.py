@@ -1,4 +1,4 @@
-"""What is rare in the state machine of `tests/property/test_pages_properties.py`, on its own."""
+"""Cases that the state machine of `tests/property/test_pages_properties.py` rarely reaches, each on its own."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def adopted(*contents):
 
 
 @pytest.mark.parametrize("place", [b"\n}}", b'"job 000000": {', b'"job 000300": {'])
-def test_an_id_that_stands_in_a_page_and_elsewhere_is_the_first_for_everybody(place):
+def test_new_and_running_readers_resolve_a_duplicated_id_alike(place):
     data = deep_blob(600)
     twin = waiting_line(299, "twin")
     behind = b",\n" + twin + place if place == b"\n}}" else twin + b",\n" + place
@@ -29,7 +29,7 @@ def test_an_id_that_stands_in_a_page_and_elsewhere_is_the_first_for_everybody(pl
     assert fresh.set_aside == used.set_aside == adopted(data).look(codec.parse_blob(twice)).set_aside
 
 
-def test_a_look_shows_the_blob_that_was_read_though_the_draft_goes_on_meanwhile():
+def test_a_look_shows_the_blob_as_read_while_the_draft_changes():
     data = deep_blob(3000)
     blob = adopted(data)
     lazy = exhaust(blob.looking(codec.parse_blob(data)))

@@ -1,4 +1,4 @@
-"""What a broker's callers are promised: an end by the deadline, an answer about what was sent, a place in the line."""
+"""Promises to the callers of a broker: an end by the deadline, an answer for each sent call, a place in the line."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def jobs_in(storage):
 
 @both
 @in_virtual_time
-async def test_what_was_never_sent_by_the_deadline_was_not_done(storage, kind):
+async def test_a_call_not_sent_by_its_deadline_is_not_done(storage, kind):
     storage.on_read(Fault.HANGS)
     async with open_queue(storage, kind, call_timeout=60) as queue:
         with pytest.raises(DeadlineExceededError) as raised:
@@ -48,7 +48,7 @@ async def test_what_was_never_sent_by_the_deadline_was_not_done(storage, kind):
 
 @both
 @in_virtual_time
-async def test_what_was_sent_and_not_answered_by_the_deadline_may_have_been_done(storage, kind):
+async def test_a_call_sent_but_unanswered_at_its_deadline_has_an_unknown_outcome(storage, kind):
     async with open_queue(storage, kind, call_timeout=60, deadline=4) as queue:
         await queue.dequeue("nobody")
         storage.on_write(Fault.HANGS)
@@ -67,7 +67,7 @@ async def test_what_was_sent_and_not_answered_by_the_deadline_may_have_been_done
 
 @both
 @in_virtual_time
-async def test_a_store_that_fails_is_asked_again_until_the_deadline(storage, kind):
+async def test_a_failing_store_is_retried_until_the_deadline(storage, kind):
     storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
     async with open_queue(storage, kind) as queue:
         with pytest.raises(DeadlineExceededError, match="the connection was reset"):
@@ -78,7 +78,7 @@ async def test_a_store_that_fails_is_asked_again_until_the_deadline(storage, kin
 
 @both
 @in_virtual_time
-async def test_a_store_that_comes_back_in_time_is_used(storage, kind):
+async def test_a_call_succeeds_if_the_store_recovers_before_the_deadline(storage, kind):
     storage.on_read(*[Fault.LOST_REQUEST] * 5)
     storage.on_write(Fault.LOST_REQUEST)
     async with open_queue(storage, kind) as queue:
@@ -88,7 +88,7 @@ async def test_a_store_that_comes_back_in_time_is_used(storage, kind):
 
 @both
 @in_virtual_time
-async def test_a_wait_is_no_part_of_the_deadline(storage, kind):
+async def test_the_wait_of_a_dequeue_does_not_count_against_its_deadline(storage, kind):
     async with open_queue(storage, kind) as queue:
         assert [] == await queue.dequeue("work", wait=100, deadline=3)
         assert now() == pytest.approx(100, abs=3)
@@ -98,7 +98,7 @@ async def test_a_wait_is_no_part_of_the_deadline(storage, kind):
         assert now() == pytest.approx(203, abs=6)
 
 
-# Outcomes that are not known yet
+# Unknown outcomes
 
 CALLS = {
     "enqueue": lambda queue, job: queue.enqueue("work", b"payload", job_id="the-id"),
@@ -129,7 +129,7 @@ RESULTS = {
 
 
 async def unknown(queue, storage, fault, call):
-    """The error of a call whose write met a fault, and was not heard of by the deadline."""
+    """Return the error of a call whose write met `fault` and had no answer by the deadline."""
     await queue.enqueue("first", b"payload")
     [job] = await queue.dequeue("first")
     storage.on_write(fault)
@@ -141,7 +141,7 @@ async def unknown(queue, storage, fault, call):
 @both
 @pytest.mark.parametrize("call", CALLS)
 @in_virtual_time
-async def test_what_took_effect_is_resolved_to_what_the_call_would_have_returned(storage, kind, call):
+async def test_resolve_returns_the_result_of_a_call_that_took_effect(storage, kind, call):
     async with open_queue(storage, kind, call_timeout=60, deadline=2) as queue:
         error = await unknown(queue, storage, Fault.HANGS_AFTER, call)
         result = await error.resolve(120)
@@ -151,7 +151,7 @@ async def test_what_took_effect_is_resolved_to_what_the_call_would_have_returned
 @both
 @pytest.mark.parametrize("call", CALLS)
 @in_virtual_time
-async def test_what_took_no_effect_is_resolved_to_certainly_not_done(storage, kind, call):
+async def test_resolve_reports_a_call_without_effect_as_certainly_not_done(storage, kind, call):
     async with open_queue(storage, kind, call_timeout=60, deadline=2) as queue:
         error = await unknown(queue, storage, Fault.HANGS, call)
         before = await jobs_in(storage)
@@ -201,7 +201,7 @@ async def test_an_unknown_enqueue_may_be_repeated_by_its_id(storage, kind):
 
 @both
 @in_virtual_time
-async def test_who_waits_longest_is_answered_first(storage, kind):
+async def test_the_longest_waiting_dequeue_is_answered_first(storage, kind):
     async with open_queue(storage, kind) as queue:
         answered = []
 
@@ -221,7 +221,7 @@ async def test_who_waits_longest_is_answered_first(storage, kind):
 
 
 @in_virtual_time
-async def test_who_comes_with_the_job_does_not_overtake_who_waits_for_it(storage):
+async def test_a_dequeue_made_with_the_enqueue_does_not_overtake_a_waiting_one(storage):
     async with open_queue(storage) as queue:
         first = asyncio.create_task(queue.dequeue("work", wait=600))
         await asyncio.sleep(5)
@@ -236,7 +236,7 @@ async def test_who_comes_with_the_job_does_not_overtake_who_waits_for_it(storage
 
 @both
 @in_virtual_time
-async def test_a_waiter_that_left_costs_nothing(storage, kind):
+async def test_a_cancelled_waiting_dequeue_costs_no_write(storage, kind):
     async with open_queue(storage, kind) as queue:
         gone = asyncio.create_task(queue.dequeue("work", wait=600))
         await asyncio.sleep(5)
@@ -251,7 +251,7 @@ async def test_a_waiter_that_left_costs_nothing(storage, kind):
 
 @both
 @in_virtual_time
-async def test_when_all_waiters_have_left_the_store_is_left_alone(storage, kind):
+async def test_the_store_gets_no_requests_after_all_waiters_are_cancelled(storage, kind):
     async with open_queue(storage, kind) as queue:
         waiting = [asyncio.create_task(queue.dequeue("work", wait=600)) for _ in range(3)]
         await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""A broker's life: entering and leaving, failing and going on, deadlines, waiters, and moving between loops."""
+"""The life of a broker: it is entered and left, fails and goes on, keeps deadlines, and bounds its buffer."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ def broker(storage, **options):
 
 
 async def payloads(storage):
-    """What the store holds, in the order in which it would be served."""
+    """Return the payloads in the store, in the order in which they would be served."""
     return [job.payload for job in codec.decode((await storage.storage.read())[0]).queued_jobs()]
 
 
 async def warm(queue):
-    """Have the state at hand, so that the next call is one write."""
+    """Read the state, so that the next call needs one write and no read."""
     await queue.dequeue("nobody")
     return queue
 
@@ -62,7 +62,7 @@ VERBS = {
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(("kind", "what_to_do"), [(BrokerQueue, "async with"), (GroupCommitLoop, r"start\(\)")])
 @in_virtual_time
-async def test_before_it_is_entered_every_call_says_what_to_do(storage, verb, kind, what_to_do):
+async def test_calls_before_a_broker_is_entered_say_what_to_do(storage, verb, kind, what_to_do):
     with pytest.raises(QueueClosedError, match=what_to_do):
         await VERBS[verb](kind(storage))
     assert (0, 0) == (storage.reads, storage.writes)
@@ -70,7 +70,7 @@ async def test_before_it_is_entered_every_call_says_what_to_do(storage, verb, ki
 
 @pytest.mark.parametrize("verb", VERBS)
 @in_virtual_time
-async def test_after_it_is_left_every_call_says_what_to_do(storage, verb):
+async def test_calls_after_a_broker_is_left_say_what_to_do(storage, verb):
     async with broker(storage) as queue:
         await queue.enqueue("work", b"payload")
     asked = storage.reads, storage.writes
@@ -80,7 +80,7 @@ async def test_after_it_is_left_every_call_says_what_to_do(storage, verb):
 
 
 @in_virtual_time
-async def test_it_can_be_entered_again(storage):
+async def test_a_broker_can_be_entered_again(storage):
     queue = broker(storage)
     for payload in (b"first", b"second"):
         async with queue:
@@ -90,7 +90,7 @@ async def test_it_can_be_entered_again(storage):
 
 @pytest.mark.parametrize("kind", [GroupCommitLoop, BrokerQueue])
 @in_virtual_time
-async def test_what_was_started_cannot_be_started_again_before_it_is_stopped(kind, storage):
+async def test_a_started_broker_must_be_stopped_before_it_is_started_again(kind, storage):
     queue = kind(storage)
     for _ in range(2):
         await queue.start()
@@ -101,7 +101,7 @@ async def test_what_was_started_cannot_be_started_again_before_it_is_stopped(kin
 
 
 @in_virtual_time
-async def test_leaving_twice_is_leaving_once(storage):
+async def test_stopping_twice_has_the_effect_of_stopping_once(storage):
     queue = GroupCommitLoop(storage)
     await queue.stop()
     await queue.start()
@@ -111,7 +111,7 @@ async def test_leaving_twice_is_leaving_once(storage):
 
 
 @in_virtual_time
-async def test_leaving_finishes_what_was_called(storage):
+async def test_leaving_a_broker_finishes_its_pending_calls(storage):
     storage.latency = 1.0
     async with broker(storage) as queue:
         calls = [asyncio.create_task(queue.enqueue("work", b"%d" % number)) for number in range(10)]
@@ -123,7 +123,7 @@ async def test_leaving_finishes_what_was_called(storage):
 
 
 @in_virtual_time
-async def test_leaving_by_an_error_finishes_too_and_passes_the_error_on(storage):
+async def test_leaving_a_broker_by_an_error_finishes_its_calls_and_raises_the_error(storage):
     storage.latency = 1.0
     with pytest.raises(ZeroDivisionError):
         async with broker(storage) as queue:
@@ -135,7 +135,7 @@ async def test_leaving_by_an_error_finishes_too_and_passes_the_error_on(storage)
 
 
 @in_virtual_time
-async def test_leaving_answers_those_who_wait_for_jobs(storage):
+async def test_leaving_a_broker_answers_waiting_dequeues(storage):
     async with broker(storage) as queue:
         waiting = [asyncio.create_task(queue.dequeue("work", wait=3600)) for _ in range(3)]
         await asyncio.sleep(10)
@@ -146,7 +146,7 @@ async def test_leaving_answers_those_who_wait_for_jobs(storage):
 
 @pytest.mark.parametrize("deadline", [None, 5])
 @in_virtual_time
-async def test_leaving_ends_by_its_deadline_and_tells_who_may_have_been_served(storage, deadline):
+async def test_leaving_ends_by_its_deadline_and_only_sent_calls_have_unknown_outcomes(storage, deadline):
     queue = broker(storage, call_timeout=3600)
     await queue.start()
     await warm(queue)
@@ -168,7 +168,7 @@ async def test_leaving_ends_by_its_deadline_and_tells_who_may_have_been_served(s
 
 
 @in_virtual_time
-async def test_a_call_that_waits_for_room_when_the_broker_is_left_does_not_bring_it_back_to_life(storage):
+async def test_calls_waiting_for_buffer_space_do_not_restart_a_broker_that_was_left(storage):
     queue = broker(storage, call_timeout=3600, max_pending=1)
     await queue.start()
     await warm(queue)
@@ -204,11 +204,11 @@ async def test_leaving_closes_the_storage(storage):
 
 
 class Surprise(Exception):
-    """What nobody expects of a storage."""
+    """An exception that no storage should raise."""
 
 
 @in_virtual_time
-async def test_when_a_storage_raises_what_it_should_not_callers_learn_at_once(storage):
+async def test_an_unexpected_exception_in_a_write_reaches_callers_at_once(storage):
     storage.error = Surprise
     async with broker(storage) as queue:
         await warm(queue)
@@ -223,7 +223,7 @@ async def test_when_a_storage_raises_what_it_should_not_callers_learn_at_once(st
 
 
 @in_virtual_time
-async def test_when_a_storage_cannot_be_read_for_an_unexpected_reason_nothing_was_done(storage):
+async def test_an_unexpected_exception_in_a_read_means_that_nothing_was_done(storage):
     storage.error = Surprise
     storage.on_read(Fault.LOST_REQUEST)
     async with broker(storage) as queue:
@@ -249,7 +249,7 @@ async def test_a_refusal_of_the_store_is_passed_on_at_once(storage):
 
 
 @in_virtual_time
-async def test_a_storage_that_cancels_its_caller_hangs_nobody(storage):
+async def test_a_storage_that_raises_cancelled_error_leaves_no_call_hanging(storage):
     storage.error = asyncio.CancelledError
     async with broker(storage) as queue:
         await warm(queue)
@@ -262,7 +262,7 @@ async def test_a_storage_that_cancels_its_caller_hangs_nobody(storage):
 
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue, waiting"])
 @in_virtual_time
-async def test_when_the_writer_fails_before_it_sends_callers_learn_that_nothing_was_done(
+async def test_callers_learn_that_nothing_was_done_if_the_writer_fails_before_sending(
     storage, verb, monkeypatch, caplog
 ):
     def fail(*_, **__):
@@ -283,7 +283,7 @@ async def test_when_the_writer_fails_before_it_sends_callers_learn_that_nothing_
 
 
 @in_virtual_time
-async def test_when_the_engine_fails_after_it_sent_what_was_done_is_neither_lost_nor_denied(storage, monkeypatch):
+async def test_a_commit_is_neither_lost_nor_denied_if_the_engine_fails_after_sending_it(storage, monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
@@ -305,7 +305,7 @@ async def test_when_the_engine_fails_after_it_sent_what_was_done_is_neither_lost
 
 
 @in_virtual_time
-async def test_when_the_buffer_is_full_callers_wait_for_room_in_their_order(storage):
+async def test_callers_wait_in_order_while_the_buffer_is_full(storage):
     async with broker(storage, max_pending=5) as queue:
         await warm(queue)
         storage.latency = 1.0
@@ -314,7 +314,7 @@ async def test_when_the_buffer_is_full_callers_wait_for_room_in_their_order(stor
 
 
 @in_virtual_time
-async def test_a_caller_that_finds_no_room_by_its_deadline_is_told_that_the_queue_is_full(storage):
+async def test_a_caller_whose_deadline_passes_at_a_full_buffer_gets_queue_full_error(storage):
     async with broker(storage, max_pending=1, call_timeout=3600) as queue:
         await warm(queue)
         storage.latency = 5.0
@@ -330,7 +330,7 @@ async def test_a_caller_that_finds_no_room_by_its_deadline_is_told_that_the_queu
 
 @pytest.mark.parametrize("leaving", ["cancelled", "too late"])
 @in_virtual_time
-async def test_callers_that_gave_up_waiting_for_room_leave_their_place_to_the_next(storage, leaving):
+async def test_callers_that_give_up_at_a_full_buffer_do_not_delay_the_next(storage, leaving):
     async with broker(storage, max_pending=1, call_timeout=3600) as queue:
         await warm(queue)
         storage.latency = 5.0

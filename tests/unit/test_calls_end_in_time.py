@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 
 def open_queue(kind, seed, **options):
-    """A queue on a store that cannot be reached, and the storage."""
+    """Return a queue on a storage with injected faults, and the storage."""
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.01, **options)
     entropy = SeededEntropy(random.Random(seed), f"queue {seed}")
     return kind(storage, clock=VirtualClock(), entropy=entropy, deadline=DEADLINE), storage
@@ -29,7 +29,7 @@ def open_queue(kind, seed, **options):
 
 @both
 @in_virtual_time
-async def test_whoever_leaves_after_the_deadline_does_not_wait_for_the_pause_before_another_try(kind):
+async def test_leaving_after_the_deadline_does_not_wait_for_the_next_retry(kind):
     for seed in range(20):
         queue, storage = open_queue(kind, seed)
         storage.on_read(*LOST)
@@ -44,7 +44,7 @@ async def test_whoever_leaves_after_the_deadline_does_not_wait_for_the_pause_bef
 
 @both
 @in_virtual_time
-async def test_the_next_call_does_not_wait_for_the_pause_of_calls_that_are_over(kind):
+async def test_a_new_call_does_not_wait_for_the_retry_pause_of_ended_calls(kind):
     for seed in range(20):
         queue, storage = open_queue(kind, seed)
         storage.on_read(*LOST)
@@ -59,7 +59,7 @@ async def test_the_next_call_does_not_wait_for_the_pause_of_calls_that_are_over(
 
 @both
 @in_virtual_time
-async def test_a_pause_that_a_throttling_store_asks_for_ends_with_the_calls_that_wait_for_it(kind):
+async def test_a_throttling_pause_ends_with_the_calls_that_wait_for_it(kind):
     queue, storage = open_queue(kind, 1, error=lambda: StorageThrottledError("slow down"))
     async with queue:
         await queue.enqueue("work", b"")
@@ -73,7 +73,7 @@ async def test_a_pause_that_a_throttling_store_asks_for_ends_with_the_calls_that
 
 @both
 @in_virtual_time
-async def test_a_result_that_is_looked_for_again_ends_by_the_deadline_of_the_first_look(kind):
+async def test_repeated_lookups_of_a_result_share_the_first_deadline(kind):
     queue, _ = open_queue(kind, 1)
     given = []
 

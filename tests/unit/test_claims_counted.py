@@ -1,4 +1,4 @@
-"""What a claim costs when ten thousand jobs wait, counted in comparisons and in jobs that are looked at."""
+"""The cost of a claim when ten thousand jobs wait, counted in comparisons and in jobs that are looked at."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ def costs(monkeypatch):
 @sought
 def test_a_claim_costs_a_few_comparisons_and_looks_at_a_few_jobs(costs, names):
     draft = deep_draft()
-    claim(draft, names)  # the order of all jobs is made when somebody asks for it first
+    claim(draft, names)  # the order of all jobs is made at the first dequeue without an entrypoint
     costs.since()
     for _ in range(300):
         assert 1 == len(claim(draft, names))
@@ -55,7 +55,7 @@ def test_many_claims_in_one_commit_cost_no_more_than_each_alone(costs, names):
 
 @sought
 @pytest.mark.parametrize("back", [lambda claim: Nack(claim), lambda claim: HandBack((claim,))], ids=["nack", "back"])
-def test_jobs_that_come_back_again_and_again_leave_nothing_that_has_to_be_looked_through(costs, names, back):
+def test_heaps_stay_small_when_jobs_return_to_the_queue_many_times(costs, names, back):
     draft = deep_draft(300)
     claim(draft, names)
     costs.since()
@@ -72,7 +72,7 @@ def test_jobs_that_come_back_again_and_again_leave_nothing_that_has_to_be_looked
 
 
 @sought
-def test_looking_in_vain_among_jobs_that_are_not_due_looks_at_a_few(costs, names):
+def test_an_empty_dequeue_checks_few_of_the_jobs_that_are_not_due(costs, names):
     draft = deep_draft(run_at=NOW + timedelta(days=1), expires_at=NOW + timedelta(days=2))
     costs.since()
     for _ in range(100):
@@ -82,14 +82,14 @@ def test_looking_in_vain_among_jobs_that_are_not_due_looks_at_a_few(costs, names
         assert looked <= 6
 
 
-def test_an_empty_look_for_one_entrypoint_does_not_look_at_the_jobs_of_others(costs):
+def test_an_empty_dequeue_of_one_entrypoint_checks_no_jobs_of_others(costs):
     draft = deep_draft()
     costs.since()
     assert [] == claim(draft, ("nobody",))
     assert (0, 0, 0) == costs.since()
 
 
-def test_the_jobs_that_were_counted_are_packed_but_for_the_last():
+def test_the_counted_jobs_are_packed_except_the_last():
     draft = deep_draft()
     assert {"Job", "tuple"} == {entry.__class__.__name__ for entry in dict.values(draft.jobs.entries)}
     assert JobStatus.QUEUED is draft.jobs["job 0"].status

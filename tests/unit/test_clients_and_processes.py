@@ -1,6 +1,6 @@
-"""What becomes of an open client where a process forks, or its event loop ends: real ones, on a server of their own.
+"""An open client when its process forks or its event loop ends: real clients, on a server of their own.
 
-The server counts connections: one that the other process has closed, or taken from the event loop, would be missed.
+The server counts connections, so a test notices if the other process closes one or takes it from the event loop.
 """
 
 import os
@@ -113,7 +113,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 
 def in_a_new_process(*code):
-    """Nothing must be complained about, by the process or its children."""
+    """Run code in a new process. It and its children must print no error or warning."""
     done = subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stderr)
 
@@ -156,7 +156,7 @@ if os.fork():
 """)
 
 
-def test_a_client_from_a_generator_is_closed_where_asyncio_run_ends():
+def test_a_client_from_a_generator_is_closed_when_asyncio_run_ends():
     code = """
 for _ in range(3):
     asyncio.run(use())
@@ -168,7 +168,7 @@ gc.collect()
     in_a_new_process(SERVER.replace("MAKE", "generator"), code)
 
 
-def test_a_storage_that_nobody_released_is_closed_where_asyncio_run_ends():
+def test_a_storage_that_was_not_released_is_closed_when_asyncio_run_ends():
     code = """
 from jqueue import S3Storage
 os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "c"}

@@ -1,4 +1,4 @@
-"""The wire format: what is written can be read, by people too, and what cannot be read is refused or set aside."""
+"""The wire format: written states can be read, by people too; invalid content is refused or set aside."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ FULL = QueueState(
 )
 
 
-def test_what_is_encoded_is_decoded_the_same():
+def test_decoding_an_encoded_state_gives_the_same_state():
     assert FULL == codec.decode(codec.encode(FULL))
 
 
@@ -67,7 +67,7 @@ def test_line_ends_of_other_editors_are_read(newline):
     assert FULL == codec.decode(codec.encode(FULL).replace(b"\n", newline))
 
 
-def test_fields_that_are_not_known_survive():
+def test_unknown_fields_survive():
     data = codec.encode(FULL).replace(b'"a": {', b'"a": {"from the future": [1, {"x": null}], ')
     state = codec.decode(data)
     assert b'"from the future": [1, {"x": null}]' in codec.encode(state)
@@ -99,7 +99,7 @@ def test_the_shape_of_1_0_0_is_read_in_its_order():
 
 
 @pytest.mark.parametrize("odd", ['"\\ud800"', "NaN", "1e999"])
-def test_an_odd_job_of_1_0_0_spoils_no_other(odd):
+def test_an_invalid_job_of_1_0_0_does_not_affect_the_others(odd):
     good, bad = '{"id": "a", "entrypoint": "t", "payload": ""}', f'{{"id": "b", "entrypoint": "t", "odd": {odd}}}'
     state = codec.decode(f'{{"version": 1, "jobs": [{good}, {bad}]}}'.encode())
     assert (["a"], 1) == ([each.id for each in state.jobs], len(state.set_aside))
@@ -151,7 +151,7 @@ def test_a_job_that_1_0_0_stored_twice_is_one_job():
         (codec.encode(FULL)[: codec.encode(FULL).index(b'"b"')], "cut off"),
     ],
 )
-def test_what_is_not_a_queue_is_refused_in_words(data, said):
+def test_content_that_is_no_queue_is_refused_with_a_reason(data, said):
     with pytest.raises(InvalidBlobError, match=said):
         codec.decode(data)
 
@@ -193,12 +193,12 @@ def test_a_line_that_cannot_be_read_is_set_aside_and_written_back_as_it_was(line
 
 
 def twins():
-    """A blob in which the id of a job stands twice, and the line of the second."""
+    """Return a blob that has the id of a job twice, and the line of the second."""
     line = b'"a": {"entrypoint": "twin", "payload": ""}'
     return codec.encode(FULL).replace(b'"b": {', line + b',\n"b": {', 1), line
 
 
-def test_the_second_of_two_lines_with_one_id_never_becomes_a_job_by_itself():
+def test_the_second_line_of_a_duplicated_id_does_not_become_a_job_when_the_first_ends():
     data, _ = twins()
     blob = Blob()
     blob.adopt(codec.parse_blob(data), len(data))
@@ -212,7 +212,7 @@ def test_the_second_of_two_lines_with_one_id_never_becomes_a_job_by_itself():
     assert written == codec.encode(state)
 
 
-def test_deleting_the_first_of_two_lines_by_hand_makes_the_second_the_job_for_everybody():
+def test_deleting_the_first_of_two_lines_by_hand_makes_the_second_one_the_job():
     data, _ = twins()
     first = encode_job(FULL.jobs[0])
     mended = data.replace(first + b",\n", b"", 1)
@@ -256,7 +256,7 @@ def test_a_blob_that_only_looks_like_one_job_per_line_is_read_whole(head, body):
         assert {each.id for each in codec.decode(other).jobs} == {each.id for each in found.jobs}
 
 
-def test_lines_that_are_no_json_do_not_become_a_job_by_standing_together():
+def test_two_invalid_lines_do_not_become_one_job():
     begun, ended = b'"x": {"entrypoint": "t"', b'"payload": ""}'  # no comma: not JSON
     data = codec.encode(FULL).replace(b'"b": {', begun + b'\n"b": {', 1).replace(b"\n}}", b",\n" + ended + b"\n}}")
     state = codec.decode(data)
@@ -264,7 +264,7 @@ def test_lines_that_are_no_json_do_not_become_a_job_by_standing_together():
     assert state == codec.decode(codec.encode(state))
 
 
-def test_many_lines_that_cannot_be_read_are_told_to_the_log_in_a_few(caplog):
+def test_many_unreadable_lines_take_few_log_records(caplog):
     lines = b",\n".join(b'"bad %d": 7' % number for number in range(100))
     data = codec.encode(QueueState()).replace(b"\n}}", lines + b"\n}}")
     blob = Blob()
@@ -274,7 +274,7 @@ def test_many_lines_that_cannot_be_read_are_told_to_the_log_in_a_few(caplog):
     assert "95 more" in caplog.messages[-1]
 
 
-def test_counts_at_their_largest_are_read_and_grow_no_more():
+def test_counts_at_their_maximum_are_read_and_not_raised():
     data = codec.encode(FULL.model_copy(update={"version": LARGEST, "jobs": ()}))
     draft = Draft(codec.decode(data))
     with pytest.raises(InvalidBlobError, match="smaller one"):
@@ -287,7 +287,7 @@ def test_counts_at_their_largest_are_read_and_grow_no_more():
     assert {"attempt", "failures", "fresh"} == {each.id for each in codec.decode(codec.encode(draft.freeze())).jobs}
 
 
-def test_an_id_of_ones_own_needs_an_attempt_that_can_grow():
+def test_a_custom_job_id_is_refused_when_the_attempt_floor_is_at_its_maximum():
     draft = Draft(FULL.model_copy(update={"attempt_floor": LARGEST}))
     with pytest.raises(InvalidJobError, match="without a job_id"):
         Enqueue("t", b"", job_id="new").change(draft, NOW)
@@ -295,7 +295,7 @@ def test_an_id_of_ones_own_needs_an_attempt_that_can_grow():
     assert 0 == Enqueue("t", b"").prepared(drawing).change(draft, NOW).attempt
 
 
-def test_places_that_have_become_too_large_are_given_anew_in_their_order():
+def test_sequence_numbers_that_are_too_large_are_renumbered_in_order():
     places = {"a": 2**62, "b": 7, "c": 2**62, "d": 2**52 + 1}
     state = QueueState(jobs=tuple(job(name, sequence=place) for name, place in places.items()))
     data = codec.encode(state).replace(b"\n}}", b',\n"last": {"entrypoint": "t", "payload": ""}\n}}')
@@ -306,12 +306,12 @@ def test_places_that_have_become_too_large_are_given_anew_in_their_order():
     assert 5 == blob.draft.next_sequence()
 
 
-def test_jobs_added_by_hand_need_little_and_come_last():
+def test_jobs_added_by_hand_need_few_fields_and_come_last():
     data = codec.encode(FULL).replace(b'"b": {', b'"by hand": {"entrypoint": "t", "payload": ""},\n"b": {', 1)
     assert 4 == {each.id: each.sequence for each in codec.decode(data).jobs}["by hand"]
 
 
-def test_a_sequence_out_of_range_spoils_no_other():
+def test_a_sequence_out_of_range_does_not_affect_other_jobs():
     data = codec.encode(FULL).replace(b'"sequence": 2', b'"sequence": 9007199254740999')
     assert [1, 3, 2] == [each.sequence for each in codec.decode(data).jobs]
 
@@ -329,8 +329,8 @@ def test_only_changed_lines_are_parsed_and_encoded():
     assert first.draft.freeze() == second.draft.freeze()
 
 
-def test_no_blob_that_was_cut_short_is_taken_for_a_queue():
-    """Not even one cut behind the headers of a job, which end in two braces as the blob does."""
+def test_a_truncated_blob_is_never_taken_for_a_queue():
+    """A cut behind the headers of a job is refused too, although they end in two braces as the blob does."""
     jobs = [job(f"job {number}", headers={"trace": "{}"}, nested={"a": {"b": {}}}) for number in range(5)]
     data = codec.encode(QueueState(jobs=tuple(jobs), queue="q", extra={"labels": {"x": {}}}))
     whole = len(data.rstrip())
@@ -340,14 +340,14 @@ def test_no_blob_that_was_cut_short_is_taken_for_a_queue():
     assert jobs == list(codec.decode(data[:whole]).jobs)
 
 
-def test_a_name_that_stands_twice_is_seen_with_a_space_before_its_colon_too():
+def test_a_duplicated_name_is_found_despite_a_space_before_its_colon():
     line = b'"a": {"entrypoint": "t", "payload" : "", "payload": "eA=="}'
     [aside] = codec.decode(b'{"format": 2, "jobs": {\n' + line + b"\n}}\n").set_aside
     assert "twice" in aside.reason
 
 
-def test_a_line_that_is_no_json_does_not_make_every_read_a_read_of_the_whole(monkeypatch):
-    """As we write it, it says that the whole is none either."""
+def test_an_invalid_line_does_not_make_every_read_parse_the_whole_blob(monkeypatch):
+    """The form in which such a line is written back shows that the whole blob is no JSON either."""
     state = codec.decode(b'{"format": 2, "queue": "q", "jobs": {\n"bad" 7,\n' + encode_job(job("a")) + b"\n}}\n")
     data = codec.encode(state)
     monkeypatch.setattr(codec, "load_json", lambda _: pytest.fail("the whole was parsed"))

@@ -1,4 +1,4 @@
-"""A URL becomes the right storage, or one error that says what is wrong with it and shows a right one."""
+"""A URL becomes the right storage, or one error that names the mistake and shows a valid URL."""
 
 import asyncio
 import importlib
@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
 SECRET = "xYzZy4711"
 NOBODY = "http://127.0.0.1:1"
-"""Nobody listens on that port."""
+"""No server listens on its port."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def often_interrupted():
 
 
 @pytest.mark.parametrize("url", EXAMPLES.values())
-async def test_every_example_that_an_error_shows_is_right(url):
+async def test_every_example_url_in_an_error_is_valid(url):
     await getattr(connect(url, create=True), "release", lambda: asyncio.sleep(0))()
 
 
@@ -152,7 +152,7 @@ PATHS = [
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.strip()])
 @pytest.mark.parametrize("kind", [str, pathlib.Path, pathlib.PurePosixPath])
-def test_a_bare_path_is_taken_as_it_is(path, kind):
+def test_a_bare_path_is_used_unchanged(path, kind):
     storage = connect(kind(path), create=True)
     assert isinstance(storage, LocalFileSystemStorage)
     assert pathlib.Path(path) == storage.path
@@ -180,7 +180,7 @@ async def test_a_file_may_be_used_through_its_url(tmp_path):
     assert b"content" == (tmp_path / "queue 1.json").read_bytes()
 
 
-def test_memory_is_shared_by_name_while_somebody_has_it():
+def test_memory_is_shared_by_name_while_it_is_in_use():
     named = connect("memory://queue")
     assert isinstance(named, InMemoryStorage)
     assert named is connect("memory://queue")
@@ -190,7 +190,7 @@ def test_memory_is_shared_by_name_while_somebody_has_it():
     assert connect("memory://") is not connect("memory:///")
 
 
-def test_threads_that_name_the_same_memory_get_the_same(often_interrupted):
+def test_threads_that_open_the_same_memory_url_share_one_storage(often_interrupted):
     for number in range(50):
         barrier = threading.Barrier(4)
         found: list[ObjectStoragePort] = []
@@ -221,7 +221,7 @@ def test_settings_without_a_queue_are_refused():
 
 
 @pytest.mark.parametrize("what", [None, 7, b"queue.json", ["memory://"]])
-def test_what_is_neither_text_nor_a_path_is_a_mistake_of_the_program(what):
+def test_an_argument_that_is_neither_text_nor_a_path_is_a_type_error(what):
     with pytest.raises(TypeError):
         connect(what)
 
@@ -319,12 +319,12 @@ def test_a_wrong_url_is_one_error_that_says_what_is_wrong_and_shows_a_right_one(
     assert (None, None) == (raised.value.__cause__, raised.value.__context__)
 
 
-def test_an_invalid_url_is_an_error_of_ours_and_a_value_error():
+def test_an_invalid_url_error_is_a_jqueue_error_and_a_value_error():
     assert issubclass(InvalidURLError, JQueueError)
     assert issubclass(InvalidURLError, ValueError)
 
 
-# What is imported when
+# Imports
 
 MISSING = [
     ("s3://bucket/key", "S3Storage", "aioboto3", 'pip install "jqueue[s3]"'),
@@ -372,7 +372,7 @@ print(sorted(clients & set(sys.modules)))
     assert ["[]", "['aioboto3', 'aiobotocore', 'aiohttp', 'botocore']"] == in_a_new_process(code).splitlines()
 
 
-def test_connect_is_the_function_also_where_the_module_is_imported():
+def test_jqueue_connect_stays_the_function_after_its_module_is_imported():
     module = importlib.import_module("jqueue.connect")
     assert inspect.ismodule(module)
     assert jqueue.connect is module.connect
@@ -388,7 +388,7 @@ print(jqueue.connect("memory://"))
     assert "InMemoryStorage()\n" == in_a_new_process(code)
 
 
-def test_jqueue_has_no_other_names():
+def test_an_unknown_name_of_jqueue_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'jqueue' has no attribute 'RedisStorage'"):
         jqueue.RedisStorage  # noqa: B018
 
@@ -402,6 +402,6 @@ def test_jqueue_has_no_other_names():
         ("StoreQueue", "jqueue.formats.queue"),
     ],
 )
-def test_a_rarer_name_is_told_where_it_is(name, module):
+def test_the_error_for_a_rarer_name_says_where_to_import_it(name, module):
     with pytest.raises(AttributeError, match=f"no attribute '{name}': use `from {module} import {name}`$"):
         getattr(jqueue, name)

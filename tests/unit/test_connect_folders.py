@@ -1,4 +1,4 @@
-"""A queue in a folder that does not exist: refused, unless its creation is asked for. And the mode of a new file."""
+"""A queue in a folder that does not exist is refused, unless `create` is set. The mode of a new file."""
 
 import pytest
 
@@ -15,7 +15,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_folder_that_is_not_there_is_named_with_what_to_do_and_not_created(tmp_path, place):
+def test_a_missing_folder_is_reported_with_a_remedy_and_not_created(tmp_path, place):
     for call in (connect, connect_queue):
         with pytest.raises(MissingFolderError, match=r"create=true in a URL, or --create") as raised:
             call(place.format(tmp_path))
@@ -26,7 +26,7 @@ def test_a_folder_that_is_not_there_is_named_with_what_to_do_and_not_created(tmp
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_folder_is_created_by_the_first_job_if_that_is_asked_for(tmp_path, place):
+async def test_the_first_job_creates_the_folder_if_create_is_set(tmp_path, place):
     async with connect_queue(place.format(tmp_path), create=True) as queue:
         assert not (tmp_path / "misspelled").exists(), "not before"
         await queue.enqueue("work", b"1")
@@ -35,14 +35,14 @@ async def test_a_folder_is_created_by_the_first_job_if_that_is_asked_for(tmp_pat
 
 
 @pytest.mark.parametrize("place", PLACES[1:])
-async def test_a_url_may_ask_for_its_folder_itself(tmp_path, place):
+async def test_a_url_can_ask_for_its_folder_to_be_created(tmp_path, place):
     async with connect_queue(f"{place.format(tmp_path)}?create=true") as queue:
         await queue.enqueue("work", b"1")
     with pytest.raises(MissingFolderError):
         connect(f"{place.format(tmp_path / 'no')}?create=false")
 
 
-async def test_the_class_of_a_file_creates_its_folder_as_in_1_0_0(tmp_path):
+async def test_the_file_storage_class_creates_its_folder_as_in_1_0_0(tmp_path):
     await DirectQueue(LocalFileSystemStorage(tmp_path / "new" / "queue.json")).enqueue("work", b"1")
     assert (tmp_path / "new" / "queue.json").exists()
 

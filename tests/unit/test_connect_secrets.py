@@ -1,4 +1,4 @@
-"""No error, repr, log record or copy shows what is secret in a URL; and any text is a storage or our own error."""
+"""No error, repr, log record or copy shows a secret of a URL, and any text makes a storage or our own error."""
 
 import inspect
 import logging
@@ -16,7 +16,7 @@ from jqueue.domain.errors import InvalidURLError
 EXAMPLES = sys.modules["jqueue.connect"].EXAMPLES
 SECRET = "xYzZy4711"
 NOBODY = "http://127.0.0.1:1"
-"""Nobody listens on that port."""
+"""No server listens on its port."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def no_settings_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def all_that_is_said(error: BaseException) -> str:
-    """What any way of showing an error shows: of itself, of its causes, and of errors that it was raised within."""
+def everything_shown(error: BaseException) -> str:
+    """Return the text of every way to show an error: the error itself, its causes, and its contexts."""
     said, seen, waiting = [], set(), [error]
     while waiting:
         one = waiting.pop()
@@ -53,7 +53,7 @@ urls = texts | st.builds("{}://{}".format, st.sampled_from(list(EXAMPLES)), text
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(urls)
 @example("s3://\ufdfa/a").via("urlsplit refuses such a host, and shows it")
-def test_any_text_is_a_storage_or_an_invalid_url(url):
+def test_any_text_makes_a_storage_or_raises_invalid_url_error(url):
     try:
         storage = connect(url)
     except InvalidURLError:
@@ -67,7 +67,7 @@ def test_no_error_shows_anything_of_the_url(before, behind, scheme):
     try:
         connect(f"{scheme}://{before}{SECRET}{behind}")
     except InvalidURLError as error:
-        said = all_that_is_said(error)
+        said = everything_shown(error)
     assert SECRET not in said
 
 
@@ -99,7 +99,7 @@ def test_an_error_about_a_url_has_none_of_its_secrets(url, caplog):
     caplog.set_level(logging.DEBUG)
     with pytest.raises(InvalidURLError) as raised:
         connect(url)
-    assert SECRET not in all_that_is_said(raised.value) + caplog.text
+    assert SECRET not in everything_shown(raised.value) + caplog.text
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_neither_use_nor_a_copy_of_a_storage_shows_the_secrets_of_its_url(
     for call in (storage.read, lambda: storage.write(b"content"), lambda: storage.write(b"content", '"1"')):
         with pytest.raises(StorageError) as raised:
             await call()
-        said.append(all_that_is_said(raised.value))
+        said.append(everything_shown(raised.value))
     await storage.release()
     said += [caplog.text, repr(storage.beside(".x"))]
     said += [repr(pickle.loads(pickle.dumps(each))) for each in (storage, queue)]

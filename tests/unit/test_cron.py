@@ -1,4 +1,4 @@
-"""Cron entries in time: what is due when, also where clocks are changed, and what of it becomes a job."""
+"""Times of cron entries: the due times, also when clocks change, and the jobs that they become."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -36,11 +36,14 @@ DUE = {
     ("0 1-3 * * *", "spring in New York"): ["07 06:00", "07 07:00", "07 08:00", "08 06:00", "08 07:00"],
     ("0 1-3 * * *", "autumn in New York"): ["31 05:00", "31 06:00", "31 07:00", "01 05:00", "01 07:00", "01 08:00"],
 }
-"""When an entry for certain times is due, as day and time in UTC: skipped ones at the change, double ones once."""
+"""Due times, as day and time in UTC, of an entry with fixed times.
+
+A time that the change skips is due at the change; a time that comes twice is due once.
+"""
 
 
 def window(change):
-    """From the beginning of the local day before the change to the end of the day of the change, in UTC."""
+    """Return the zone, the start of the local day before the change and the end of the day of the change, in UTC."""
     zone, day = CHANGES[change]
     first = (day - timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     last = (day + timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
@@ -48,7 +51,7 @@ def window(change):
 
 
 def due_times(expression, zone, first, last):
-    """When an entry is due within [first, last), each asked for right after the one before."""
+    """Return the due times of an entry within [first, last), each computed from the one before."""
     found = []
     moment = first - MICROSECOND
     while (moment := next_after(expression, zone, moment)) < last:
@@ -57,14 +60,14 @@ def due_times(expression, zone, first, last):
 
 
 @pytest.mark.parametrize(("expression", "change"), DUE, ids=lambda value: value)
-def test_an_entry_for_certain_times_is_due_once_a_day_also_when_clocks_change(expression, change):
+def test_an_entry_with_fixed_times_is_due_once_a_day_even_when_clocks_change(expression, change):
     zone, first, last = window(change)
     assert DUE[expression, change] == [f"{due:%d %H:%M}" for due in due_times(expression, zone, first, last)]
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("expression", "minutes"), [("*/30 * * * *", 30), ("0 * * * *", 60), ("*/20 * * * *", 20)])
-def test_an_entry_with_stars_goes_by_the_time_that_passes(expression, minutes, change):
+def test_an_entry_with_stars_follows_elapsed_time_when_clocks_change(expression, minutes, change):
     zone, first, last = window(change)
     step = timedelta(minutes=minutes)
     assert [first + step * number for number in range((last - first) // step)] == due_times(
@@ -74,7 +77,7 @@ def test_an_entry_with_stars_goes_by_the_time_that_passes(expression, minutes, c
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-def test_from_whenever_one_asks_the_next_time_is_the_same(expression, change):
+def test_the_next_time_is_the_first_due_time_after_any_moment(expression, change):
     zone, first, last = window(change)
     expected = due_times(expression, zone, first, last + timedelta(days=2))
     moment = first
@@ -85,7 +88,7 @@ def test_from_whenever_one_asks_the_next_time_is_the_same(expression, change):
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
-def test_whenever_one_looks_the_last_time_missed_is_the_same(expression, change):
+def test_the_last_missed_time_is_the_latest_due_time_up_to_any_moment(expression, change):
     zone, first, last = window(change)
     expected = due_times(expression, zone, first, last)
     moment = expected[0]
@@ -98,8 +101,8 @@ def test_whenever_one_looks_the_last_time_missed_is_the_same(expression, change)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
 @pytest.mark.parametrize("away", [0, 55])
-def test_no_time_fires_twice_and_none_is_missed_by_a_program_that_looks_often_enough(expression, change, away):
-    """Also where nobody looks for so many minutes around each time."""
+def test_no_time_fires_twice_and_frequent_dequeues_miss_none(expression, change, away):
+    """No time fires twice even if no dequeue runs for `away` minutes after each due time."""
     zone, first, last = window(change)
     draft, moment = Draft(), first - MICROSECOND
     perform(SetSchedule("the-name", expression, "work", timezone=zone), draft, moment)
@@ -160,6 +163,6 @@ def test_six_fields_begin_with_seconds():
         ("* * * * *", None),
     ],
 )
-def test_what_no_clock_will_ever_meet_is_refused_with_a_word_about_what_to_write(expression, zone):
+def test_an_impossible_cron_expression_or_unknown_zone_is_refused(expression, zone):
     with pytest.raises(InvalidJobError, match=r"cron expression|time zone"):
         check_cron(expression, zone)

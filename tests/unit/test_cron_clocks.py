@@ -1,4 +1,4 @@
-"""Cron entries and clocks that disagree: none stops an entry, none fires an occurrence twice."""
+"""Cron entries and clocks that disagree: no clock stops an entry or fires an occurrence twice."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ def a_draft(expression, now):
 
 
 def fire(draft, now):
-    """The occurrences that a dequeue at this time fires."""
+    """Return the occurrences that a dequeue at this time fires."""
     before = set(draft.jobs)
     LOOK.change(draft, now)
     draft.settle()
@@ -65,7 +65,7 @@ def test_an_entry_set_by_a_clock_that_is_ahead_fires_at_its_next_time_and_not_fo
     assert [THREE + 2 * HOUR] == fire(draft, THREE + 2 * HOUR)
 
 
-def test_setting_an_entry_again_changes_nothing_whatever_the_clock():
+def test_setting_the_same_entry_again_changes_nothing_on_any_clock():
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + HOUR)
     for now in (THREE, THREE + HOUR, THREE + YEAR):
@@ -74,8 +74,8 @@ def test_setting_an_entry_again_changes_nothing_whatever_the_clock():
     assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
 
 
-def test_an_entry_set_anew_by_a_clock_that_is_ahead_fires_at_its_next_time():
-    """Its jobs are others: which occurrences were fired stays."""
+def test_an_entry_changed_by_a_clock_that_is_ahead_fires_at_its_next_time():
+    """The entry gets another entrypoint and keeps its record of fired occurrences."""
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + MINUTE)
     SetSchedule("n", MINUTELY, "y").change(draft, THREE + HOUR)
@@ -83,14 +83,14 @@ def test_an_entry_set_anew_by_a_clock_that_is_ahead_fires_at_its_next_time():
     assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2 * MINUTE)
 
 
-def test_after_a_gap_one_job_makes_up_for_all_that_was_missed():
+def test_one_job_makes_up_for_all_occurrences_missed_in_a_gap():
     draft = a_draft(MINUTELY, THREE)
     assert [THREE + HOUR] == fire(draft, THREE + HOUR + MINUTE / 2)
     assert [] == fire(draft, THREE + HOUR + MINUTE / 2)
     assert [THREE + HOUR + MINUTE] == fire(draft, THREE + HOUR + MINUTE)
 
 
-def test_a_clock_that_is_behind_writes_once_and_looks_in_vain_without_writing():
+def test_empty_looks_of_a_clock_that_is_behind_write_only_once():
     draft = a_draft(MINUTELY, THREE)
     LOOK.change(draft, THREE - HOUR)
     assert draft.changed, "which occurrences it had met before has to be known"
@@ -101,7 +101,7 @@ def test_a_clock_that_is_behind_writes_once_and_looks_in_vain_without_writing():
     assert [THREE - HOUR + MINUTE] == fire(draft, THREE - HOUR + MINUTE)
 
 
-def test_looking_in_vain_computes_no_time(monkeypatch):
+def test_an_empty_look_computes_no_cron_times(monkeypatch):
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + HOUR)
     fire(draft, THREE + MINUTE)
@@ -129,13 +129,13 @@ def test_a_dequeue_that_waits_wakes_at_the_next_time_of_its_own_clock():
         assert due == draft.next_due()
 
 
-def test_callers_are_told_the_next_time_of_their_own_clock():
+def test_callers_get_the_next_time_by_their_own_clock():
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + YEAR)
     assert THREE + MINUTE == SetSchedule("n", MINUTELY, "x").change(draft, THREE).next_at
 
 
-def test_the_stretches_that_an_entry_keeps_are_few_and_the_latest_are_kept_apart():
+def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + YEAR)
     for hour in range(1, 30):
@@ -146,7 +146,7 @@ def test_the_stretches_that_an_entry_keeps_are_few_and_the_latest_are_kept_apart
     assert [THREE + 29 * HOUR + MINUTE] == fire(draft, THREE + 29 * HOUR + MINUTE)
 
 
-def test_an_entry_of_an_older_version_has_fired_everything_before_it_is_due():
+def test_an_entry_of_an_older_version_counts_as_fired_up_to_its_next_time():
     draft = a_draft(MINUTELY, THREE)
     draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"fired": (), "next_at": THREE + HOUR})
     assert [] == fire(draft, THREE + 59 * MINUTE)
@@ -155,8 +155,8 @@ def test_an_entry_of_an_older_version_has_fired_everything_before_it_is_due():
     assert [THREE + HOUR + MINUTE] == fire(draft, THREE + HOUR + MINUTE)
 
 
-def test_what_an_older_version_has_fired_meanwhile_is_not_fired_again():
-    """It moves `next_at` and knows nothing of stretches."""
+def test_occurrences_fired_by_an_older_version_are_not_fired_again():
+    """An older version moves `next_at` and does not know the spans of fired occurrences."""
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + MINUTE)
     draft.header.schedules["n"] = draft.header.schedules["n"].model_copy(update={"next_at": THREE + 10 * MINUTE})
@@ -175,7 +175,7 @@ def test_an_entry_removed_and_set_again_begins_anew():
     assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
 
 
-def test_what_was_fired_is_in_the_blob():
+def test_fired_occurrences_are_stored_in_the_blob():
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + HOUR)
     state = draft.freeze()
@@ -183,7 +183,7 @@ def test_what_was_fired_is_in_the_blob():
     assert b'"fired": [["2026-01-01T03:00:00Z", "2026-01-01T03:00:00Z"], ["2026-01-01T04:00:00Z"' in encode(state)
 
 
-def test_a_look_at_what_is_ready_fires_as_a_dequeue_does():
+def test_a_peek_fires_cron_entries_as_a_dequeue_does():
     draft = a_draft(MINUTELY, THREE)
     fire(draft, THREE + HOUR)
     [job] = Peek(Dequeue(("x",), batch_size=9, claim_timeout=30.0)).change(draft, THREE + MINUTE)[:1]

@@ -1,4 +1,4 @@
-"""What a commit and a read cost when ten thousand other jobs wait: the work of what changed, counted in lines."""
+"""The cost of a commit and a read when ten thousand other jobs wait: the lines that changed, counted."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def work(monkeypatch):
 
 
 def commits_of(queue, jobs):
-    """Commits of many kinds, each with the number of jobs that it changes and leaves in the queue."""
+    """Return commits of many kinds, each with the number of jobs that it changes and leaves in the queue."""
     return (
         (lambda: queue.enqueue("work", b"payload", job_id="the id"), 1),
         (lambda: queue.cancel("the id"), 0),
@@ -60,7 +60,7 @@ async def test_a_commit_encodes_the_bytes_of_the_jobs_that_changed_and_no_others
 
 @both
 @in_virtual_time
-async def test_a_commit_joins_the_lines_of_two_pages_at_most_where_the_jobs_stand_together(make):
+async def test_a_commit_of_adjacent_jobs_joins_the_lines_of_at_most_two_pages(make):
     queue, _ = await deep_queue(make)
     jobs = await queue.dequeue(batch_size=20)
     pages = queue._engine.blob.pages
@@ -117,7 +117,7 @@ async def test_after_many_foreign_commits_at_once_the_lines_that_changed_are_par
 
 
 @in_virtual_time
-async def test_a_write_that_lost_its_race_parses_what_the_others_changed_and_encodes_its_own_again(work):
+async def test_a_write_that_lost_its_race_parses_foreign_changes_and_encodes_its_own_again(work):
     queue, other = await deep_queue()
     await other.enqueue("work", b"payload")
     work.forget()
@@ -127,7 +127,7 @@ async def test_a_write_that_lost_its_race_parses_what_the_others_changed_and_enc
 
 @both
 @in_virtual_time
-async def test_reading_again_what_did_not_change_parses_nothing(work, make):
+async def test_rereading_an_unchanged_blob_parses_nothing(work, make):
     queue, other = await deep_queue(make)
     await queue.dequeue(batch_size=1000)
     work.forget()
@@ -142,7 +142,7 @@ async def test_reading_again_what_did_not_change_parses_nothing(work, make):
     assert (0, 0) == (work.read, work.cut)
 
 
-def test_a_blob_that_is_adopted_again_is_not_even_cut_into_lines(work):
+def test_adopting_the_same_blob_again_does_not_split_it_into_lines(work):
     blob, data = Blob(), deep_blob()
     blob.adopt(codec.parse_blob(data), len(data))
     assert (DEEP, DEEP) == (work.read, work.cut)
@@ -157,7 +157,7 @@ def test_a_blob_that_is_adopted_again_is_not_even_cut_into_lines(work):
 
 
 @in_virtual_time
-async def test_reading_a_deep_queue_gives_others_their_turns(work):
+async def test_reading_a_deep_queue_yields_to_other_tasks(work):
     storage = await deep_storage()
     queue = DirectQueue(storage, clock=VirtualClock())
     for first_look in (queue.read_state, queue.stats, lambda: queue.dequeue("nobody")):
@@ -172,7 +172,7 @@ async def test_reading_a_deep_queue_gives_others_their_turns(work):
 
 
 @in_virtual_time
-async def test_writing_many_new_jobs_gives_others_their_turns(work):
+async def test_writing_many_new_jobs_yields_to_other_tasks(work):
     queue, _ = await deep_queue()
     async with Turns(lambda: work.encoded) as turns:
         await queue.enqueue_many([Enqueue("work", b"payload")] * 5_000)
@@ -182,7 +182,7 @@ async def test_writing_many_new_jobs_gives_others_their_turns(work):
 
 
 @in_virtual_time
-async def test_taking_over_many_foreign_jobs_gives_others_their_turns(work):
+async def test_loading_many_foreign_jobs_yields_to_other_tasks(work):
     queue, other = await deep_queue()
     await other.enqueue_many([Enqueue("work", b"payload")] * 5_000)
     loaded = queue._engine.draft.jobs

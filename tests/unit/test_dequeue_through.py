@@ -1,4 +1,4 @@
-"""A dequeue that takes only jobs up to a place: what it passes over is as it was, and nothing piles up."""
+"""A dequeue with a bound takes only jobs up to a sequence number, and leaves later jobs as they were."""
 
 import asyncio
 import random
@@ -24,25 +24,25 @@ PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().fin
 
 
 def do(draft, operation):
-    """The result of an operation that must not be refused."""
+    """Return the result of an operation, which must not be refused."""
     result = perform(operation.prepared(PREPARATION), draft, NOW)
     assert not isinstance(result, JQueueError), result
     return result
 
 
 def enqueue(draft, *named, **options):
-    """Jobs of entrypoint a, with these ids."""
+    """Enqueue jobs of entrypoint a with these ids."""
     for job_id in named:
         do(draft, Enqueue("a", b"", job_id=job_id, **options))
 
 
 def claimed(draft, names=None, count=10, **options):
-    """The ids of the jobs that a dequeue gives."""
+    """Return the ids of the jobs that a dequeue claims."""
     return [job.id for job in do(draft, Dequeue(names, batch_size=count, **options))]
 
 
 def entries(draft):
-    """How many entries there are in all heaps together."""
+    """Return the number of entries in all heaps together."""
     order = draft.jobs.order
     heaps = [*order._ready.values(), order._scheduled, order._expiring, order.ended.retained]
     heaps += [heap for kinds in order._parked.values() for heap in kinds.values()]
@@ -55,7 +55,7 @@ sought = pytest.mark.parametrize("names", SOUGHT)
 
 
 @sought
-def test_jobs_that_came_later_are_passed_over_whatever_their_priority(names):
+def test_later_jobs_are_passed_over_at_any_priority(names):
     draft = Draft()
     enqueue(draft, "1", "2")
     enqueue(draft, "urgent", "urgent too", priority=-1)
@@ -64,7 +64,7 @@ def test_jobs_that_came_later_are_passed_over_whatever_their_priority(names):
 
 
 @sought
-def test_what_was_passed_over_is_served_in_its_order_afterwards(names):
+def test_jobs_passed_over_are_served_in_order_afterwards(names):
     draft = Draft()
     for number in range(20):
         enqueue(draft, f"{number}", priority=number % 3)
@@ -75,7 +75,7 @@ def test_what_was_passed_over_is_served_in_its_order_afterwards(names):
 
 
 @sought
-def test_a_job_parked_behind_one_that_came_later_is_found(names):
+def test_a_job_parked_behind_a_later_one_is_found(names):
     draft = Draft()
     enqueue(draft, "held", concurrency_key="k")
     assert ["held"] == claimed(draft, names)
@@ -90,7 +90,7 @@ def test_a_job_parked_behind_one_that_came_later_is_found(names):
     assert ["late"] == claimed(draft, names)
 
 
-def test_a_place_before_all_others_claims_nothing():
+def test_a_bound_before_all_jobs_claims_nothing():
     draft = Draft()
     enqueue(draft, "1")
     assert [] == claimed(draft, through=0)
@@ -119,7 +119,7 @@ def test_ceilings_are_kept_for_a_bounded_dequeue():
 
 
 @sought
-def test_nothing_piles_up(names):
+def test_heap_entries_do_not_accumulate(names):
     draft = Draft()
     dice = random.Random(7)
     for number in range(300):
@@ -155,7 +155,7 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs, steps)
-def test_it_claims_what_a_plain_look_finds_among_the_jobs_that_were_there(jobs, steps):
+def test_a_bounded_dequeue_claims_the_same_jobs_as_the_plain_model(jobs, steps):
     draft, plain, count = Draft(), PlainLimits(), 0
 
     def add(name, priority, key, limit):
@@ -189,13 +189,13 @@ def test_it_claims_what_a_plain_look_finds_among_the_jobs_that_were_there(jobs, 
 
 
 @pytest.mark.parametrize("wrong", [-1, "3", 1.5, True, 2**63])
-def test_a_place_is_a_number_that_a_job_can_have(wrong):
+def test_a_bound_must_be_a_valid_sequence_number(wrong):
     with pytest.raises(InvalidJobError, match="through"):
         Dequeue(through=wrong).prepared(PREPARATION)
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-def test_of_calls_in_one_commit_only_those_that_ask_for_it_are_bounded(kind):
+def test_a_bounded_dequeue_does_not_bound_others_in_its_commit(kind):
     async def try_it():
         async with kind(InMemoryStorage(), clock=VirtualClock()) as queue:
             for job_id in "abcd":
@@ -211,8 +211,8 @@ def test_of_calls_in_one_commit_only_those_that_ask_for_it_are_bounded(kind):
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-def test_a_bounded_dequeue_that_finds_nothing_does_not_speak_for_the_others(kind):
-    """Who looks for the same finds the same, but not within another bound."""
+def test_an_empty_bounded_dequeue_does_not_answer_the_others(kind):
+    """Dequeues with equal arguments share an empty answer; the bound is one of the arguments."""
 
     async def try_it():
         async with kind(InMemoryStorage(), clock=VirtualClock()) as queue:

@@ -1,6 +1,6 @@
-"""Writers that share one `S3Storage` on a store that takes etags in one style only: they find the style, and keep it.
+"""Writers that share one `S3Storage` on a store that takes etags in one style only find the style and keep it.
 
-The client is an imitation in memory whose answers take a while, in virtual time: each seed is another order of events.
+The client is an imitation in memory, whose answers take virtual time. Each seed gives another order of events.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class OneStyle:
         malformed: whether an etag in the other style is answered with 400.
 
     Attributes:
-        calls: what was asked, in order: the method, and for a PUT the If-Match.
+        calls: the requests in order: the method, and for a PUT the If-Match.
     """
 
     def __init__(self, dice=None, *, quotes=False, every=0.0, malformed=False):
@@ -88,7 +88,7 @@ class OneStyle:
 
     @property
     def asked(self):
-        """How often the etag was asked for, to find out the style."""
+        """Number of HEAD requests for the etag, sent to find out the style."""
         return self.calls.count(("HEAD", None))
 
 
@@ -115,7 +115,7 @@ def s3(store, **options):
 
 
 async def increment(storage, times):
-    """Add one, so many times, reading again after each conflict; gives up at a hundred of them."""
+    """Add one `times` times, and read again after each conflict; give up at the hundredth. Return the times left."""
     conflicts = 0
     while times and conflicts < 100:
         content, etag = await storage.read()
@@ -145,7 +145,7 @@ def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_o
 
 
 @in_virtual_time
-async def test_a_throttled_write_in_the_other_style_is_told_as_throttled_and_the_style_is_tried_first_then():
+async def test_a_throttled_write_in_the_other_style_is_reported_and_that_style_is_tried_first_next():
     store = OneStyle(every=1.0)
     storage = s3(store)
     etag = await storage.write(b"1")
@@ -170,7 +170,7 @@ async def test_a_queue_learns_the_style_of_a_store_that_takes_one_write_a_second
 
 
 @in_virtual_time
-async def test_an_etag_that_is_malformed_in_the_other_style_leaves_the_first_answer():
+async def test_a_malformed_etag_error_in_the_other_style_leaves_the_conflict_as_the_answer():
     store = OneStyle(quotes=True, malformed=True)
     storage = s3(store)
     etag = await storage.write(b"1")
@@ -184,7 +184,7 @@ async def test_an_etag_that_is_malformed_in_the_other_style_leaves_the_first_ans
 
 
 @in_virtual_time
-async def test_a_style_once_known_is_kept_whatever_comes():
+async def test_a_known_style_is_kept_after_later_errors():
     store = OneStyle()
     storage = s3(store)
     etag = await storage.write(b"2", await storage.write(b"1"))
@@ -200,7 +200,7 @@ async def test_a_style_once_known_is_kept_whatever_comes():
 
 @pytest.mark.parametrize("style", ["quoted", "unquoted"])
 @in_virtual_time
-async def test_a_style_that_the_user_has_set_is_used_from_the_first_write_and_nothing_is_asked(style):
+async def test_a_configured_style_is_used_from_the_first_write_without_a_head_request(style):
     store = OneStyle(quotes=style == "quoted")
     storage = s3(store, etag_style=style)
     assert style == storage.etag_style

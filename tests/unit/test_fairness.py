@@ -1,4 +1,4 @@
-"""Writers that never pause leave room for the others: in virtual time, and counted, not timed."""
+"""Writers that never pause leave time for the others: in virtual time, counted and not timed."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ from tests.virtual_world import in_virtual_time
 
 
 async def enqueue_without_end(storage, latency, done, clock):
-    """One process that enqueues as fast as it can, and how often it came through."""
+    """Enqueue as fast as one process can, and append the time of each commit to `done`."""
     queue = DirectQueue(FaultyStorage(storage, latency=latency), clock=clock, deadline=60)
     while True:
         await queue.enqueue("t", b"")
@@ -24,7 +24,7 @@ async def enqueue_without_end(storage, latency, done, clock):
 
 
 def committed(latencies, seconds):
-    """How often each of several continuous writers came through in so many seconds."""
+    """Return the number of commits of each of several continuous writers within `seconds`."""
 
     async def main():
         clock = VirtualClock()
@@ -59,7 +59,7 @@ def test_eight_equal_writers_share_evenly(seconds, least):
 
 
 async def process(storage, latency, seconds, clock, seed, in_flight):
-    """One broker with so many callers that never rest: the calls that were done, and the requests that they took."""
+    """Run a broker with callers that never rest; return the calls done, the writes sent and the commits."""
     store, done = FaultyStorage(storage, latency=latency), 0
     entropy = SeededEntropy(random.Random(seed), f"broker {seed}")
     async with BrokerQueue(store, clock=clock, entropy=entropy) as queue:
@@ -77,7 +77,7 @@ async def process(storage, latency, seconds, clock, seed, in_flight):
 
 
 def brokers(latencies, seconds, in_flight=25):
-    """What each of several brokers did in so many seconds; all begin at the same moment."""
+    """Run several brokers for `seconds` from the same moment, and return the outcome of `process` for each."""
 
     async def main():
         clock = VirtualClock()
@@ -96,13 +96,13 @@ def test_brokers_that_begin_together_share_a_far_store_from_the_first_second(cou
     done = [calls for calls, _, _ in found]
     writes, landed = sum(each[1] for each in found), sum(each[2] for each in found)
     print(f"alone {alone}, together {sum(done)}; most {max(done)}, fewest {min(done)}; {landed} of {writes} writes")
-    assert commits >= 0.9 * seconds / latency, "who is alone hardly pauses"
+    assert commits >= 0.9 * seconds / latency, "a lone broker hardly pauses"
     assert max(done) <= 3 * min(done)
     assert sum(done) >= alone / 2
     assert landed >= writes / 2
 
 
-def test_once_the_brokers_know_each_other_hardly_a_write_is_in_vain():
+def test_brokers_that_know_each_other_land_most_of_their_writes():
     found = brokers([0.05] * 8, 60)
     writes, landed = sum(each[1] for each in found), sum(each[2] for each in found)
     print(f"{landed} of {writes} writes landed; {[done for done, _, _ in found]}")
@@ -110,8 +110,8 @@ def test_once_the_brokers_know_each_other_hardly_a_write_is_in_vain():
 
 
 @in_virtual_time
-async def test_a_writer_that_rests_between_its_calls_waits_for_nobody():
-    """Others write meanwhile; but no call of its own is waiting, so it owes no turn."""
+async def test_a_writer_that_rests_between_its_calls_does_not_wait_for_others():
+    """Another queue writes meanwhile, but no call of this writer is waiting, so it owes no turn."""
     clock, latency = VirtualClock(), 0.05
     storage = InMemoryStorage(clock=clock)
     other = DirectQueue(storage, clock=clock)
@@ -126,7 +126,7 @@ async def test_a_writer_that_rests_between_its_calls_waits_for_nobody():
 
 
 @in_virtual_time
-async def test_who_finds_the_queue_changed_after_resting_reads_first_the_next_time():
+async def test_a_writer_that_found_the_queue_changed_reads_first_next_time():
     clock = VirtualClock()
     storage = InMemoryStorage(clock=clock)
     other = DirectQueue(storage, clock=clock)
@@ -145,7 +145,7 @@ async def test_who_finds_the_queue_changed_after_resting_reads_first_the_next_ti
 
 
 @pytest.mark.parametrize("names", [1, 1000])
-def test_what_is_done_leaves_nothing_behind(names):
+def test_finished_jobs_leave_nothing_in_memory(names):
     async def main():
         async with BrokerQueue(InMemoryStorage(), max_pending=1) as queue:
             for number in range(1000):

@@ -1,4 +1,4 @@
-"""Writers of one file exclude each other, whoever holds, loses, removes or inherits the lock."""
+"""Writers of one file exclude each other even if the lock is removed, lost, inherited or held elsewhere."""
 
 import asyncio
 import concurrent.futures
@@ -51,7 +51,7 @@ def locked(sidecar):
 
 
 @pytest.mark.parametrize("timeout", [0.02, timedelta(milliseconds=20), 0])
-async def test_a_lock_that_is_not_to_be_had_says_what_to_do(storage, path, sidecar, timeout):
+async def test_the_error_for_a_held_lock_says_what_to_do(storage, path, sidecar, timeout):
     etag = await storage.write(b"first")
     patient = LocalFileSystemStorage(path, lock_timeout=timeout)
     with locked(sidecar):
@@ -62,7 +62,7 @@ async def test_a_lock_that_is_not_to_be_had_says_what_to_do(storage, path, sidec
 
 
 class ActsAtTheThirdLook:
-    """Entropy is asked for a pause whenever the lock was found taken."""
+    """Entropy that acts at its third pause: the storage asks for one each time it finds the lock held."""
 
     def __init__(self, action):
         self.looks, self.action = 0, action
@@ -77,7 +77,7 @@ class ActsAtTheThirdLook:
         return 0.0
 
 
-async def test_a_lock_that_comes_free_is_taken(storage, path, sidecar):
+async def test_a_released_lock_is_taken(storage, path, sidecar):
     etag = await storage.write(b"first")
     with locked(sidecar) as unlock:
         entropy = ActsAtTheThirdLook(unlock)
@@ -85,7 +85,7 @@ async def test_a_lock_that_comes_free_is_taken(storage, path, sidecar):
     assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
 
 
-async def test_a_lock_file_removed_while_it_is_waited_for_is_made_anew(storage, path, sidecar):
+async def test_a_lock_file_removed_while_a_writer_waits_for_it_is_created_again(storage, path, sidecar):
     await storage.write(b"first")
     etag = (await storage.read())[1]
     with locked(sidecar):
@@ -110,7 +110,9 @@ async def test_a_lock_file_removed_as_it_is_locked_is_opened_again(storage, path
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_writer_whose_lock_file_was_removed_overwrites_nobody(storage, path, sidecar, monkeypatch, first):
+async def test_a_writer_whose_lock_file_was_removed_does_not_overwrite_another_write(
+    storage, path, sidecar, monkeypatch, first
+):
     etag = None if first else await storage.write(b"before")
     other = LocalFileSystemStorage(path)
 
@@ -129,7 +131,7 @@ async def test_a_writer_whose_lock_file_was_removed_overwrites_nobody(storage, p
 
 
 async def another_writer(path, **settings):
-    """A writer that has looked for leftovers already: it does not take a temporary file in use for one."""
+    """Return a writer that has removed leftovers already, and so will not take a temporary file in use for one."""
     other = LocalFileSystemStorage(path, **settings)
     await other.write(b"tidy")
     await other.remove()
@@ -149,7 +151,7 @@ def at_the_next_rename(monkeypatch, action):
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_lock_file_removed_between_the_checks_and_the_rename_lets_nobody_in(
+async def test_a_lock_file_removed_before_the_rename_does_not_let_another_writer_in(
     storage, path, sidecar, monkeypatch, first
 ):
     other = await another_writer(path, lock_timeout=0)
@@ -172,16 +174,18 @@ async def test_a_lock_file_removed_between_the_checks_and_the_rename_lets_nobody
     assert b"ours" == path.read_bytes()
 
 
-async def test_a_writer_that_waited_for_the_folder_overwrites_nobody(storage, path, sidecar, monkeypatch):
+async def test_a_writer_that_waited_for_the_folder_lock_does_not_overwrite_another_write(
+    storage, path, sidecar, monkeypatch
+):
     """The lock file is removed after the checks of the first writer, and both writers began with the same etag."""
     waits = threading.Event()
 
-    class SaysThatItWaits(SystemEntropy):
+    class SignalsItsWait(SystemEntropy):
         def jitter(self, bound):
             waits.set()
             return super().jitter(bound)
 
-    other = await another_writer(path, entropy=SaysThatItWaits())
+    other = await another_writer(path, entropy=SignalsItsWait())
     etag = await storage.write(b"before")
 
     def write_over():
@@ -208,7 +212,7 @@ async def test_a_writer_that_waited_for_the_folder_overwrites_nobody(storage, pa
     assert b"ours" == path.read_bytes()
 
 
-async def test_a_folder_that_another_program_locks_is_waited_for(storage, path):
+async def test_a_write_waits_while_another_program_locks_the_folder(storage, path):
     etag = await storage.write(b"first")
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -220,7 +224,7 @@ async def test_a_folder_that_another_program_locks_is_waited_for(storage, path):
     assert (b"second", 3) == ((await storage.read())[0], entropy.looks)
 
 
-async def test_a_folder_that_cannot_be_locked_is_on_no_local_disk(storage, path, monkeypatch):
+async def test_the_error_for_a_folder_without_locks_asks_for_a_local_disk(storage, path, monkeypatch):
     flock = fcntl.flock
 
     def flock_as_nfs(descriptor, operation):
@@ -246,14 +250,17 @@ async def test_a_write_changes_the_token_before_its_file_can_be_seen(storage, si
     assert etag.partition(":")[0] in at_the_rename[0]
 
 
-async def test_removing_the_lock_file_again_and_again_loses_no_update(path, sidecar):
+async def test_removing_the_lock_file_repeatedly_loses_no_update(path, sidecar):
     async def increment(storage):
         for _ in range(20):
             while True:
                 content, etag = await storage.read()
                 try:
                     await storage.write(b"%d" % (int(content or b"0") + 1), etag)
-                except (CASConflictError, StorageError):  # or the other took our temporary file for an old one
+                except (
+                    CASConflictError,
+                    StorageError,
+                ):  # a StorageError if another writer took our temporary file for a leftover
                     continue
                 break
             sidecar.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A disk that is full, broken or refuses: the old content stays, and the error says what to do."""
+"""A disk that is full, broken or refuses access: the old content stays, and the error says what to do."""
 
 import errno
 import fcntl
@@ -35,7 +35,7 @@ def files_no_larger_than(size):
 
 
 def refuse_temporary_files(monkeypatch, number):
-    """Have no temporary file be created any more."""
+    """Let the creation of any temporary file fail from now on."""
     system_open = os.open
 
     def refusing(path, flags, *mode):
@@ -77,7 +77,7 @@ async def test_a_failed_write_leaves_the_old_content(storage, path, monkeypatch,
     await storage.write(b"after", (await storage.read())[1])
 
 
-async def test_a_folder_that_cannot_be_flushed_is_reported_after_the_fact(storage, path, monkeypatch):
+async def test_a_failed_folder_flush_is_reported_as_an_error_after_the_write(storage, path, monkeypatch):
     etag = await storage.write(b"before")
     instead_of_fsync(monkeypatch, failing(errno.EIO), call=2)
     with pytest.raises(StorageError, match="is in place, but its folder could not be flushed") as raised:
@@ -96,7 +96,7 @@ async def test_a_folder_that_cannot_be_flushed_is_reported_after_the_fact(storag
         (errno.EDQUOT, StorageError, "have it raised"),
     ],
 )
-async def test_a_temporary_file_that_cannot_be_made_is_a_write_that_was_not_done(
+async def test_a_write_whose_temporary_file_cannot_be_made_is_not_done(
     storage, path, monkeypatch, number, error, advice
 ):
     etag = await storage.write(b"before")
@@ -112,7 +112,7 @@ async def test_a_temporary_file_that_cannot_be_made_is_a_write_that_was_not_done
     assert ["queue.json", "queue.json.lock"] == names(path)
 
 
-async def test_a_name_that_is_too_long_is_a_write_that_was_not_done(tmp_path):
+async def test_a_write_to_a_name_that_is_too_long_is_not_done(tmp_path):
     storage = LocalFileSystemStorage(tmp_path / ("q" * 240))
     with pytest.raises(StorageFatalError, match="name is too long") as raised:
         await storage.write(b"first")
@@ -121,19 +121,19 @@ async def test_a_name_that_is_too_long_is_a_write_that_was_not_done(tmp_path):
         await storage.check_writable()
 
 
-async def test_a_queue_that_is_not_there_can_be_checked_and_is_not_created(tmp_path):
+async def test_checking_a_missing_queue_does_not_create_it(tmp_path):
     await LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json").check_writable()
     await LocalFileSystemStorage(tmp_path / "queue.json").check_writable()
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_a_check_finds_a_lock_file_that_is_somebody_elses(storage, path):
+async def test_a_check_refuses_a_lock_file_of_another_program(storage, path):
     path.with_name("queue.json.lock").write_bytes(b"another program's 4711\n")
     with pytest.raises(StorageFatalError, match="somebody else's file"):
         await storage.check_writable()
 
 
-async def test_a_lock_that_is_not_to_be_had_is_a_write_that_was_not_done(storage, path):
+async def test_a_write_that_cannot_get_the_lock_is_not_done(storage, path):
     etag = await storage.write(b"before")
     patient = LocalFileSystemStorage(path, lock_timeout=0)
     with open(path.with_name("queue.json.lock"), "r+b") as file:
@@ -143,8 +143,8 @@ async def test_a_lock_that_is_not_to_be_had_is_a_write_that_was_not_done(storage
     assert raised.value.nothing_written
 
 
-async def test_a_full_disk_is_an_operation_that_was_not_done(storage, path, monkeypatch):
-    """It is tried again until the deadline: somebody may make room."""
+async def test_an_operation_on_a_full_disk_is_not_done(storage, path, monkeypatch):
+    """The operation is retried until its deadline, as space may become free."""
     async with BrokerQueue(storage) as queue:
         await queue.enqueue("work", b"1")
         refuse_temporary_files(monkeypatch, errno.ENOSPC)
@@ -166,13 +166,13 @@ async def test_a_folder_without_permission_to_write_ends_an_operation_at_once(st
             await queue.dequeue("work")
 
 
-async def test_a_folder_that_knows_no_flush_is_no_fault(storage, monkeypatch):
+async def test_a_file_system_that_cannot_flush_folders_is_no_error(storage, monkeypatch):
     etag = await storage.write(b"before")
     instead_of_fsync(monkeypatch, failing(errno.EINVAL), call=2)
     await storage.write(b"after", etag)
 
 
-async def test_a_system_that_takes_little_at_a_time_gets_it_all(storage, path, monkeypatch):
+async def test_short_writes_are_continued_until_all_is_written(storage, path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
     await storage.write(bytes(range(256)))

@@ -1,4 +1,4 @@
-"""What the storage contract cannot say of a file: its path, modes, links in its place, and edits by hand."""
+"""The file storage beyond the storage contract: its path, modes, links in its place, and edits by hand."""
 
 import asyncio
 import errno
@@ -33,7 +33,7 @@ def storage(path):
     return LocalFileSystemStorage(path)
 
 
-def test_it_shows_its_path_as_it_was_given():
+def test_a_storage_shows_its_path_as_given():
     assert "LocalFileSystemStorage(path=PosixPath('some/queue.json'))" == repr(
         LocalFileSystemStorage("some/queue.json")
     )
@@ -61,7 +61,7 @@ async def test_folders_are_created_at_the_first_write_and_by_nothing_else(tmp_pa
     assert (b"first", etag) == await storage.read()
 
 
-async def test_a_relative_path_stays_what_it_was_when_the_process_moves(tmp_path, monkeypatch):
+async def test_a_relative_path_stays_the_same_file_when_the_process_changes_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     storage = LocalFileSystemStorage("queue.json")
     (tmp_path / "elsewhere").mkdir()
@@ -70,7 +70,7 @@ async def test_a_relative_path_stays_what_it_was_when_the_process_moves(tmp_path
     assert b"first" == (tmp_path / "queue.json").read_bytes()
 
 
-async def test_a_call_goes_to_one_thread_once(storage, monkeypatch):
+async def test_each_call_makes_one_hop_to_a_thread(storage, monkeypatch):
     loop = asyncio.get_running_loop()
     hops, run_in_executor = [], loop.run_in_executor
 
@@ -86,7 +86,7 @@ async def test_a_call_goes_to_one_thread_once(storage, monkeypatch):
     assert 4 == len(hops)
 
 
-async def test_everything_is_private_whatever_the_umask(storage, path, monkeypatch):
+async def test_new_files_are_private_under_any_umask(storage, path, monkeypatch):
     modes: dict[str, int] = {}
     instead_of_fsync(monkeypatch, lambda _: modes.update((p.name, p.stat().st_mode) for p in path.parent.iterdir()))
     umask = os.umask(0)
@@ -100,7 +100,7 @@ async def test_everything_is_private_whatever_the_umask(storage, path, monkeypat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_root_leaves_a_users_queue_to_the_user(storage, path):
+async def test_a_write_by_root_keeps_the_owner_of_a_queue(storage, path):
     path.write_bytes(b"first")
     os.chown(path, 12345, 12346)
     await storage.write(b"second", (await storage.read())[1])
@@ -130,7 +130,7 @@ def make_socket(path):
     ("make", "kind"), [(os.mkdir, "a folder"), (os.mkfifo, "a named pipe"), (make_socket, "a socket")]
 )
 @pytest.mark.parametrize("name", ["queue.json", "queue.json.lock"])
-async def test_what_is_no_file_is_refused_without_waiting(tmp_path, monkeypatch, make, kind, name):
+async def test_a_path_that_is_no_regular_file_is_refused_without_waiting(tmp_path, monkeypatch, make, kind, name):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     make(name)
     storage = LocalFileSystemStorage("queue.json")
@@ -143,7 +143,7 @@ async def test_what_is_no_file_is_refused_without_waiting(tmp_path, monkeypatch,
     assert [name] == os.listdir(tmp_path)
 
 
-async def test_a_lock_file_that_is_somebody_elses_is_left_alone(storage, path):
+async def test_a_lock_file_of_another_program_is_left_alone(storage, path):
     sidecar = path.with_name("queue.json.lock")
     sidecar.write_bytes(b"another program's 4711\n")
     with pytest.raises(StorageFatalError, match="somebody else's file"):
@@ -152,7 +152,7 @@ async def test_a_lock_file_that_is_somebody_elses_is_left_alone(storage, path):
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 97, b"jqueue lo"])
-async def test_what_a_power_cut_leaves_of_the_lock_file_does_no_harm(storage, path, left):
+async def test_a_lock_file_damaged_by_a_power_cut_does_no_harm(storage, path, left):
     etag = await storage.write(b"first")
     path.with_name("queue.json.lock").write_bytes(left)
     with pytest.raises(CASConflictError):
@@ -235,14 +235,14 @@ async def test_an_edit_during_a_read_has_it_read_again(storage, path, monkeypatc
     await storage.write(b"after", etag)
 
 
-async def test_a_file_that_never_stands_still_is_an_error(storage, path, monkeypatch):
+async def test_a_file_that_keeps_changing_while_it_is_read_is_an_error(storage, path, monkeypatch):
     await storage.write(b"before")
     monkeypatch.setattr(filesystem, "read_all", lambda *_: edit_in_place(path, b"edited"))
     with pytest.raises(StorageError, match="changes while it is read"):
         await storage.read()
 
 
-async def test_looking_for_a_change_does_not_read_the_file(storage, monkeypatch):
+async def test_checking_for_a_change_does_not_read_the_file(storage, monkeypatch):
     etag = await storage.write(b"first")
     monkeypatch.setattr(filesystem, "read_all", failing(errno.EIO))
     assert await storage.read_if_changed(etag) is None
@@ -260,20 +260,20 @@ async def test_a_token_may_have_any_characters(path):
     assert (b"second", etag) == await storage.read()
 
 
-async def test_it_can_be_pickled_at_any_time(storage, path):
+async def test_a_storage_can_be_pickled_at_any_time(storage, path):
     etag = await storage.write(b"first")
     copy = pickle.loads(pickle.dumps(storage))
     assert path == copy.path
     assert await copy.write(b"second", etag)
 
 
-def test_without_posix_locks_it_says_what_else_there_is(monkeypatch):
+def test_the_error_without_posix_locks_names_alternatives(monkeypatch):
     monkeypatch.setattr(file_lock, "fcntl", None)
     with pytest.raises(StorageFatalError, match=r"POSIX file locks.*InMemoryStorage"):
         LocalFileSystemStorage("queue.json")
 
 
-def test_it_can_be_imported_on_windows():
+def test_the_module_can_be_imported_on_windows():
     code = """
 import os, sys
 sys.modules["fcntl"] = None

@@ -1,4 +1,4 @@
-"""Calls wait for the disk in threads of their own: the event loop goes on, and forks, loops and exits do no harm."""
+"""Calls wait for the disk in threads of the storage: the event loop goes on, and forks and exits do no harm."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ async def test_a_write_that_waits_holds_up_no_other_call(storage, monkeypatch):
     assert (b"after", await write) == await storage.read()
 
 
-async def test_calls_one_after_the_other_need_one_thread(storage):
+async def test_consecutive_calls_need_one_thread(storage):
     await storage.write(b"first")
     await asyncio.gather(*(storage.read() for _ in range(3)))
     before = threads_of_ours()
@@ -84,7 +84,7 @@ async def test_more_calls_than_threads_are_all_made(path):
     assert [(b"first", etag) for etag in etags] == await asyncio.gather(*(storage.read() for storage in storages))
 
 
-async def test_a_default_executor_that_others_fill_holds_up_no_call(storage):
+async def test_a_full_default_executor_delays_no_call(storage):
     loop, full = asyncio.get_running_loop(), threading.Event()
     executor = ThreadPoolExecutor(1)
     loop.set_default_executor(executor)
@@ -145,7 +145,7 @@ def test_several_loops_may_use_one_storage_at_a_time(storage):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
-async def test_nothing_stays_open(storage, path):
+async def test_writes_leave_no_files_open(storage, path):
     etag = await storage.write(b"first")
     for _ in range(20):
         etag = await storage.write(b"again", etag)
@@ -163,7 +163,7 @@ def _target(descriptor):
         return ""
 
 
-async def test_an_error_is_gone_when_it_has_been_dealt_with(storage):
+async def test_a_handled_error_is_freed_without_garbage_collection(storage):
     await storage.write(b"first")
     gc.collect()
     gc.disable()

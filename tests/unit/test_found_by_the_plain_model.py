@@ -1,4 +1,4 @@
-"""What was found in limits, results and cron entries by holding them against a plain model."""
+"""Bugs in limits, results and cron entries that a comparison with the plain model has found."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ def a_queue():
 
 
 @in_virtual_time
-async def test_a_heartbeat_that_is_refused_among_others_is_an_error_in_its_place():
+async def test_a_refused_heartbeat_of_apply_each_is_an_error_in_its_place():
     queue = a_queue()
     await queue.enqueue("x", b"")
     [job] = await queue.dequeue()
@@ -36,7 +36,7 @@ async def test_headers_of_a_cron_entry_that_are_no_mapping_are_refused(headers):
 
 
 @in_virtual_time
-async def test_a_key_kept_after_the_ack_can_be_replaced_whether_a_result_is_kept_or_not():
+async def test_a_key_kept_after_the_ack_can_be_replaced_although_a_result_is_kept():
     queue = a_queue()
     await queue.enqueue("x", b"", unique_key="k", unique_for=100, keep_result=100)
     [job] = await queue.dequeue()
@@ -45,8 +45,8 @@ async def test_a_key_kept_after_the_ack_can_be_replaced_whether_a_result_is_kept
     assert "queued" == again.status
 
 
-def test_an_occurrence_fired_once_more_goes_on_above_the_attempts_that_were_forgotten():
-    """The ids of cron jobs come back when a clock was behind."""
+def test_an_occurrence_fired_again_starts_above_the_forgotten_attempts():
+    """A clock that is behind fires an occurrence again, and its job has the same id."""
     draft, early = Draft(), datetime(2026, 1, 1, 2, 59, tzinfo=UTC)
     due = early + timedelta(minutes=2)
     claims = []
@@ -70,7 +70,7 @@ def a_schedule(draft, now, **values):
     return operation.change(draft, now)
 
 
-def test_a_cron_entry_that_is_overdue_and_set_with_another_payload_is_still_made_up_for():
+def test_an_overdue_cron_entry_set_with_another_payload_still_fires():
     draft, early = Draft(), datetime(2026, 1, 1, 2, 50, tzinfo=UTC)
     a_schedule(draft, early)
     late = early + timedelta(minutes=20)
@@ -80,7 +80,7 @@ def test_a_cron_entry_that_is_overdue_and_set_with_another_payload_is_still_made
     assert b"another" == job.payload
 
 
-def test_a_cron_entry_fired_by_a_clock_far_ahead_is_due_as_it_should_be_when_it_is_set_again():
+def test_a_cron_entry_fired_by_a_clock_far_ahead_is_due_on_time_when_set_again():
     draft, now = Draft(), datetime(2026, 1, 1, 2, 50, tzinfo=UTC)
     a_schedule(draft, now)
     Dequeue(("other",), claim_timeout=30.0).change(draft, now + timedelta(days=365))

@@ -1,4 +1,4 @@
-"""The heartbeat manager when a claim is lost: the block is stopped and told, and its task is as good as new."""
+"""The heartbeat manager when a claim is lost: it stops the block, names the claim, and leaves the task usable."""
 
 import asyncio
 
@@ -20,14 +20,14 @@ def world(request):
 
 
 def cancellations():
-    """How many cancellations this task has not dealt with."""
+    """Return the number of cancellations that this task has not handled."""
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()
 
 
 def lost_job(manager):
-    """The id of the job whose claim was lost."""
+    """Return the id of the job whose claim was lost."""
     assert manager.error is not None
     return manager.error.job_id
 
@@ -51,7 +51,7 @@ async def test_a_lost_claim_cancels_the_block_which_leaves_with_claim_lost(world
 
 @pytest.mark.parametrize("gone", ["acked", "cancelled"])
 @in_virtual_time
-async def test_a_job_that_is_gone_is_a_claim_lost(world, gone):
+async def test_a_job_that_was_cancelled_or_finished_is_a_lost_claim(world, gone):
     async with world:
         [job] = await world.claimed()
         with pytest.raises(ClaimLostError):
@@ -65,7 +65,7 @@ async def test_a_job_that_is_gone_is_a_claim_lost(world, gone):
 
 
 @in_virtual_time
-async def test_an_id_that_is_nobodys_is_a_claim_lost(world):
+async def test_an_unknown_id_is_a_lost_claim(world):
     async with world:
         with pytest.raises(ClaimLostError, match="no-such-job"):
             async with HeartbeatManager(world.queue, "no-such-job", interval=10):
@@ -74,7 +74,7 @@ async def test_an_id_that_is_nobodys_is_a_claim_lost(world):
 
 
 @in_virtual_time
-async def test_of_many_one_lost_claim_cancels_the_block(world):
+async def test_one_lost_claim_of_many_cancels_the_block(world):
     async with world:
         jobs = await world.claimed(3)
         with pytest.raises(ClaimLostError) as raised:
@@ -87,7 +87,7 @@ async def test_of_many_one_lost_claim_cancels_the_block(world):
 
 
 @in_virtual_time
-async def test_an_event_may_tell_of_a_lost_claim_instead(world):
+async def test_a_lost_claim_can_set_an_event_instead_of_cancelling(world):
     async with world:
         [job] = await world.claimed()
         async with HeartbeatManager(world.queue, job, on_lost="event") as manager:
@@ -99,7 +99,7 @@ async def test_an_event_may_tell_of_a_lost_claim_instead(world):
 
 
 @in_virtual_time
-async def test_where_an_event_tells_the_other_claims_are_kept(world):
+async def test_the_other_claims_are_kept_when_an_event_reports_a_lost_one(world):
     async with world:
         jobs = await world.claimed(2)
         async with HeartbeatManager(world.queue, jobs, on_lost="event") as manager:
@@ -112,7 +112,7 @@ async def test_where_an_event_tells_the_other_claims_are_kept(world):
 
 
 @in_virtual_time
-async def test_a_cancellation_from_outside_stays_one(world):
+async def test_a_cancellation_from_outside_stays_a_cancellation(world):
     async with world:
         [job] = await world.claimed()
 
@@ -149,7 +149,7 @@ async def test_a_cancellation_from_outside_wins_over_a_claim_lost_in_the_same_mo
 
 
 @in_virtual_time
-async def test_after_a_claim_lost_the_task_is_as_good_as_new(world):
+async def test_a_task_is_usable_after_a_lost_claim(world):
     async with world:
         [job] = await world.claimed()
         with pytest.raises(ClaimLostError):
@@ -166,7 +166,7 @@ async def test_after_a_claim_lost_the_task_is_as_good_as_new(world):
 
 @pytest.mark.parametrize("answer", ["an error of its own", "nothing"])
 @in_virtual_time
-async def test_a_block_that_answers_its_cancellation_itself_leaves_the_task_as_good_as_new(world, answer):
+async def test_a_block_that_handles_its_cancellation_leaves_the_task_usable(world, answer):
     async with world:
         [job] = await world.claimed()
         try:
@@ -186,7 +186,7 @@ async def test_a_block_that_answers_its_cancellation_itself_leaves_the_task_as_g
 
 
 @in_virtual_time
-async def test_a_lost_claim_inside_a_timeout_is_not_taken_for_it(world):
+async def test_a_lost_claim_inside_a_timeout_is_not_taken_for_the_timeout(world):
     async with world:
         [job] = await world.claimed()
         with pytest.raises(ClaimLostError):

@@ -31,7 +31,7 @@ def world(request):
     [(30, [10, 20, 30, 40, 50]), (90, [30, 60]), (300, [60, 120, 180]), (86400, [60, 120])],
 )
 @in_virtual_time
-async def test_it_beats_every_third_of_the_timeout_and_at_least_once_a_minute(world, timeout, beats):
+async def test_heartbeats_come_every_third_of_the_timeout_and_at_least_once_a_minute(world, timeout, beats):
     async with world:
         [job] = await world.claimed(timeout=timeout)
         async with HeartbeatManager(world.queue, job):
@@ -41,7 +41,7 @@ async def test_it_beats_every_third_of_the_timeout_and_at_least_once_a_minute(wo
 
 @by_every_reference
 @in_virtual_time
-async def test_it_takes_a_job_a_claim_or_an_id_and_knows_the_timeout_of_each(world, refer):
+async def test_the_manager_takes_a_job_a_claim_or_an_id(world, refer):
     async with world:
         [job] = await world.claimed(timeout=30)
         async with HeartbeatManager(world.queue, refer(job)):
@@ -70,7 +70,7 @@ async def test_a_claim_last_confirmed_long_ago_is_confirmed_at_once(world, refer
 
 
 @in_virtual_time
-async def test_it_keeps_a_claim_from_those_who_watch_it(world):
+async def test_heartbeats_keep_a_claim_from_being_revoked_by_others(world):
     async with world:
         [job] = await world.claimed(timeout=12)
         async with HeartbeatManager(world.queue, job):
@@ -79,7 +79,7 @@ async def test_it_keeps_a_claim_from_those_who_watch_it(world):
 
 
 @in_virtual_time
-async def test_after_the_block_it_beats_no_more(world):
+async def test_heartbeats_stop_after_the_block(world):
     async with world:
         [job] = await world.claimed()
         before = asyncio.all_tasks()
@@ -102,7 +102,7 @@ async def test_leaving_the_block_does_not_wait_for_a_store_that_hangs(world):
 
 
 @in_virtual_time
-async def test_an_error_of_the_block_is_the_blocks(world):
+async def test_an_error_of_the_block_is_raised_unchanged(world):
     async with world:
         [job] = await world.claimed()
         with pytest.raises(ZeroDivisionError):
@@ -112,7 +112,7 @@ async def test_an_error_of_the_block_is_the_blocks(world):
 
 
 @pytest.mark.parametrize("on_lost", ["", "raise", None])
-def test_what_to_do_about_a_lost_claim_is_one_of_two_things(on_lost):
+def test_an_unknown_value_of_on_lost_is_refused(on_lost):
     with pytest.raises(InvalidJobError, match="on_lost"):
         HeartbeatManager(DirectQueue(InMemoryStorage()), "an-id", on_lost=on_lost)
 
@@ -140,7 +140,7 @@ async def test_the_shortest_timeout_of_many_sets_the_pace(world):
 
 
 @in_virtual_time
-async def test_of_many_those_that_are_done_leave_and_the_others_are_kept(world):
+async def test_finished_jobs_are_dropped_and_the_other_claims_are_kept(world):
     async with world:
         jobs = await world.claimed(3)
         async with HeartbeatManager(world.queue, jobs) as manager:
@@ -157,17 +157,17 @@ async def test_of_many_those_that_are_done_leave_and_the_others_are_kept(world):
 
 
 @in_virtual_time
-async def test_of_no_jobs_it_makes_nothing(world):
+async def test_a_manager_of_no_jobs_sends_nothing(world):
     async with world, HeartbeatManager(world.queue, []):
         await asyncio.sleep(600)
         assert (0, 0) == (world.storage.reads, world.storage.writes)
 
 
-# Trouble with the store
+# Failures of the store
 
 
 @in_virtual_time
-async def test_trouble_with_the_store_is_ridden_out(world):
+async def test_a_store_failure_shorter_than_the_timeout_is_survived(world):
     async with world:
         [job] = await world.claimed(timeout=60)
         async with HeartbeatManager(world.queue, job) as manager:
@@ -182,7 +182,7 @@ async def test_trouble_with_the_store_is_ridden_out(world):
 
 
 @in_virtual_time
-async def test_trouble_with_the_store_ends_at_the_claims_own_timeout(world):
+async def test_a_store_failure_loses_the_claim_at_its_own_timeout(world):
     async with world:
         [job] = await world.claimed(timeout=60)
         with pytest.raises(ClaimLostError, match="no heartbeat for 60 s") as raised:
@@ -212,7 +212,7 @@ async def test_a_timeout_counts_from_the_last_confirmation_and_not_from_the_bloc
 
 
 @in_virtual_time
-async def test_a_refusal_of_the_store_is_trouble_too(world):
+async def test_a_refusal_of_the_store_is_survived_like_a_failure(world):
     async with world:
         [job] = await world.claimed(timeout=60)
         world.storage.error = lambda: StorageFatalError("access denied")
@@ -224,7 +224,7 @@ async def test_a_refusal_of_the_store_is_trouble_too(world):
             assert await world.confirmed(job) > 50
 
 
-# The claim ended here
+# Claims that end through this queue
 
 ENDINGS = {
     "ack": lambda queue, reference: queue.ack(reference),
@@ -239,7 +239,7 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 @by_every_reference
 @in_virtual_time
-async def test_a_claim_ended_through_this_queue_ends_the_beating_quietly(world, ending, refer, caplog):
+async def test_a_claim_ended_through_this_queue_ends_its_heartbeats_without_an_error(world, ending, refer, caplog):
     async with world:
         [job] = await world.claimed()
         async with HeartbeatManager(world.queue, refer(job)) as manager:
@@ -253,7 +253,7 @@ async def test_a_claim_ended_through_this_queue_ends_the_beating_quietly(world, 
 
 
 @in_virtual_time
-async def test_an_ack_beside_a_heartbeat_on_its_way_ends_it_quietly(world):
+async def test_an_ack_during_a_heartbeat_in_flight_causes_no_error(world):
     async with world:
         for delay in (9.5, 9.9, 10.0, 10.1, 10.5):
             [job] = await world.claimed()
@@ -269,7 +269,7 @@ async def test_an_ack_beside_a_heartbeat_on_its_way_ends_it_quietly(world):
 
 
 class HeartbeatOnly:
-    """The least that a queue of a user's own may be, as in 1.0.0."""
+    """The smallest queue of a user's own that 1.0.0 allows."""
 
     def __init__(self, *lost):
         self.lost = lost
@@ -282,7 +282,7 @@ class HeartbeatOnly:
 
 
 @in_virtual_time
-async def test_any_queue_with_a_heartbeat_will_do():
+async def test_any_queue_with_a_heartbeat_method_can_be_used():
     queue = HeartbeatOnly()
     async with HeartbeatManager(queue, "an-id", timedelta(seconds=5)):
         await asyncio.sleep(11)
@@ -290,7 +290,7 @@ async def test_any_queue_with_a_heartbeat_will_do():
 
 
 @in_virtual_time
-async def test_a_queue_without_heartbeat_many_is_asked_for_each_job():
+async def test_a_queue_without_heartbeat_many_is_called_for_each_job():
     queue = HeartbeatOnly("b")
     with pytest.raises(ClaimLostError) as raised:
         async with HeartbeatManager(queue, ["a", "b", "c"], 5):

@@ -1,4 +1,4 @@
-"""`jqueue.domain.job_options` says each option of a job once, and all that repeats it agrees."""
+"""`jqueue.domain.job_options` defines each option of a job once, and every list of options agrees with it."""
 
 import dataclasses
 import inspect
@@ -59,7 +59,7 @@ def test_an_option_of_the_jobs_of_a_cron_entry_is_a_field_of_it_like_that_of_a_j
 
 
 @pytest.mark.parametrize("option", ALL_OPTIONS.values(), ids=ALL_OPTIONS)
-def test_the_capability_of_an_option_is_one_that_a_queue_can_have(option):
+def test_the_capability_of_an_option_exists(option):
     assert option.capability in (None, *(field.name for field in dataclasses.fields(Capabilities)))
     assert option.words.endswith((".", '"'))
 
@@ -73,10 +73,10 @@ def test_a_verb_shows_each_option_with_its_default_and_its_type(verb):
         assert (option.default, option.type) == (parameters[name].default, parameters[name].annotation)
 
 
-def test_the_help_of_a_verb_tells_each_option():
-    for told in (inspect.getdoc(BrokerQueue.enqueue), inspect.getdoc(Enqueue)):
-        assert told is not None
-        assert [] == [name for name, option in OPTIONS.items() if f"\n    {name}: {option.words}\n" not in f"{told}\n"]
+def test_the_help_of_a_verb_describes_each_option():
+    for text in (inspect.getdoc(BrokerQueue.enqueue), inspect.getdoc(Enqueue)):
+        assert text is not None
+        assert [] == [name for name, option in OPTIONS.items() if f"\n    {name}: {option.words}\n" not in f"{text}\n"]
 
 
 def test_an_enqueue_has_each_option_as_a_field():
@@ -102,7 +102,7 @@ async def test_options_that_belong_together_or_exclude_each_other_are_checked(op
 
 
 async def checked_by_mypy(queue: JobQueue, broker: BrokerQueue, blocking: SyncQueue) -> None:
-    """Never called: each `type: ignore` is an error that a type checker sees in a user's program."""
+    """Show a type checker wrong arguments; never called. Each `type: ignore` is an error in a user's program."""
     await queue.enqueue("work", b"", 3, delay=timedelta(1), max_attempts=3, headers={"a": "b"}, deadline=3)
     await queue.enqueue("work", b"", 3, delya=3)  # type: ignore[call-arg]
     await broker.enqueue("work", max_attempts="3")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a claim costs while ten thousand jobs are held back, counted; and that looking in vain writes nothing."""
+"""The cost of a claim while ten thousand jobs are held back, counted. An empty dequeue writes nothing."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from tests.deep_queue import DEEP
 from tests.virtual_world import in_virtual_time
 
 FREE = "free"
-"""An entrypoint whose jobs nothing holds back; all others come before them."""
+"""Entrypoint whose jobs no limit holds back; the jobs of all others come before them."""
 
 ways = pytest.mark.parametrize(
     "names", [None, ("mail", FREE), (*NAMES, FREE)], ids=["all", "one held back and one free", "several"]
@@ -26,14 +26,14 @@ def costs(monkeypatch):
 
 
 def add_free(draft, count):
-    """So many jobs that are free, behind all others."""
+    """Add jobs that no limit holds back, behind all others."""
     last = len(draft.jobs)
     jobs = [waiting(last + number).evolve(entrypoint=FREE, priority=2000) for number in range(count)]
     draft.load(jobs)
 
 
 def held_by_a_key():
-    """All jobs share a key, of which one is in progress."""
+    """Return a draft whose jobs share a key that one job in progress holds."""
     draft = deep_draft(concurrency_key="k")
     assert 1 == len(claim(draft, None))
     return draft
@@ -70,7 +70,7 @@ holds = pytest.mark.parametrize("hold", [held_by_a_key, held_by_a_pause, held_by
 def test_a_free_job_behind_ten_thousand_held_back_costs_a_few_comparisons(costs, hold, names):
     draft = hold()
     add_free(draft, 300)
-    claim(draft, names)  # those that a key holds back are parked, each once
+    claim(draft, names)  # jobs that a key holds back are parked, each once
     costs.since()
     for _ in range(200):
         [job] = claim(draft, names)
@@ -83,7 +83,7 @@ def test_a_free_job_behind_ten_thousand_held_back_costs_a_few_comparisons(costs,
 
 @holds
 @pytest.mark.parametrize("names", [None, ("mail",), NAMES], ids=["all", "one", "several"])
-def test_looking_in_vain_at_what_is_held_back_looks_at_nothing(costs, hold, names):
+def test_an_empty_dequeue_checks_no_jobs_that_are_held_back(costs, hold, names):
     draft = hold()
     claim(draft, names)
     costs.since()
@@ -93,7 +93,7 @@ def test_looking_in_vain_at_what_is_held_back_looks_at_nothing(costs, hold, name
 
 
 @pytest.mark.parametrize("names", [None, ("mail",), NAMES], ids=["all", "one", "several"])
-def test_each_place_that_a_key_gives_up_costs_a_few_comparisons(costs, names):
+def test_each_slot_that_a_key_frees_costs_a_few_comparisons(costs, names):
     draft = deep_draft(concurrency_key="k", concurrency_limit=2)
     held = claim(draft, names, 10)
     assert 2 == len(held)
@@ -109,7 +109,7 @@ def test_each_place_that_a_key_gives_up_costs_a_few_comparisons(costs, names):
         assert checks <= 40
 
 
-def test_those_that_a_key_holds_back_are_looked_at_once_each(costs):
+def test_each_job_that_a_key_holds_back_is_checked_once(costs):
     draft = deep_draft(concurrency_key="k")
     costs.since()
     assert 1 == len(claim(draft, None, 10))
@@ -120,7 +120,7 @@ def test_those_that_a_key_holds_back_are_looked_at_once_each(costs):
 
 
 @in_virtual_time
-async def test_what_is_decided_again_writes_nothing():
+async def test_repeating_a_setting_writes_nothing():
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
     queue = DirectQueue(storage, clock=VirtualClock())
 

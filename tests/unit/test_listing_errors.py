@@ -1,4 +1,4 @@
-"""What becomes of a list of objects when a store refuses it, breaks it off, or tells what nobody asked for."""
+"""Lists of objects that a store refuses or breaks off, or that have names outside the requested prefix."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from jqueue.domain.errors import StorageFatalError
 
 
 class S3:
-    """A session of aioboto3, and its client, with these answers to a list: the last one again and again."""
+    """A session of aioboto3, and its client, with these answers to lists; the last one is repeated."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
@@ -45,7 +45,7 @@ async def listed(storage):
         return [each.suffix for each in await storage.list_beside(".staged.")]
 
 
-def told(*keys):
+def contents(*keys):
     return [{"Key": key, "LastModified": datetime(2030, 1, 1, tzinfo=UTC), "Size": 1} for key in keys]
 
 
@@ -69,10 +69,14 @@ async def test_a_list_that_cannot_be_read_to_its_end_is_a_failure(answers, hint)
         await listed(S3Storage("the-bucket", "key", S3(*answers)))
 
 
-async def test_a_store_that_does_not_heed_the_prefix_or_tells_things_twice_is_not_believed():
+async def test_names_outside_the_prefix_and_repeated_names_are_left_out():
     session = S3(
-        {"IsTruncated": True, "NextContinuationToken": "a", "Contents": told("key.staged.1", "precious", "key.json")},
-        {"IsTruncated": False, "Contents": told("key.staged.1", "key", "key.staged.0")},
+        {
+            "IsTruncated": True,
+            "NextContinuationToken": "a",
+            "Contents": contents("key.staged.1", "precious", "key.json"),
+        },
+        {"IsTruncated": False, "Contents": contents("key.staged.1", "key", "key.staged.0")},
     )
     assert [".staged.0", ".staged.1"] == await listed(S3Storage("the-bucket", "key", session))
     assert [None, "a"] == [asked.get("ContinuationToken") for asked in session.asked]

@@ -1,4 +1,4 @@
-"""What is left of another event loop, or of a caller that was cancelled, does no harm to the queue that goes on."""
+"""Writers of another event loop and cancelled callers do no harm to a queue that goes on."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 class Slow(InMemoryStorage):
-    """Takes a while for a write, and then calls something."""
+    """Storage whose writes take a while and then call a hook."""
 
     delay = 0.0
 
@@ -83,7 +83,7 @@ def test_a_writer_of_a_loop_that_runs_again_changes_nothing():
         loop.close()
 
 
-def test_a_writer_that_rests_in_a_loop_that_is_gone_silences_no_other():
+def test_a_resting_writer_of_a_closed_loop_does_not_silence_the_next_loop():
     queue = DirectQueue(InMemoryStorage(), poll_interval=60)
 
     async def wait_a_little():
@@ -110,7 +110,7 @@ def test_a_writer_that_rests_in_a_loop_that_is_gone_silences_no_other():
 
 @in_virtual_time
 @pytest.mark.parametrize("ticks", range(40))
-async def test_looking_while_a_blob_is_taken_over_sees_what_is_in_the_store(ticks):
+async def test_reading_while_a_blob_is_adopted_shows_the_content_of_the_store(ticks):
     storage = InMemoryStorage()
     ours, others = DirectQueue(storage), DirectQueue(storage)
     await others.enqueue_many([Enqueue("t", b"") for _ in range(1000)])

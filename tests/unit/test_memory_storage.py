@@ -1,4 +1,4 @@
-"""What the storage contract cannot say of a store in memory."""
+"""The storage in memory, beyond the storage contract."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError
 
 
-async def test_it_may_begin_with_content():
+async def test_a_store_can_start_with_content():
     content, etag = await InMemoryStorage(b"first").read()
     assert (b"first", True) == (content, bool(etag))
 
@@ -25,13 +25,13 @@ async def test_an_object_of_no_bytes_exists():
     assert (b"", etag) == await storage.read()
 
 
-async def test_its_repr_shows_no_content():
+async def test_the_repr_of_a_store_shows_no_content():
     storage = InMemoryStorage(b"secret")
     await storage.write(b"secret too", (await storage.read())[1])
     assert "secret" not in repr(storage)
 
 
-async def test_what_was_written_does_not_change_with_the_buffer_it_came_from():
+async def test_written_content_does_not_change_with_its_buffer():
     storage, buffer = InMemoryStorage(), bytearray(b"first")
     writing = asyncio.create_task(storage.write(buffer))  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def test_what_was_written_does_not_change_with_the_buffer_it_came_from():
     assert b"first" == (await storage.read())[0]
 
 
-def test_its_time_is_that_of_the_clock_it_was_given():
+def test_the_time_of_a_store_is_that_of_its_clock():
     class Noon:
         def now(self):
             return datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_its_time_is_that_of_the_clock_it_was_given():
     assert datetime(2030, 1, 1, 12, tzinfo=UTC) == InMemoryStorage(clock=Noon()).store_time()
 
 
-def test_event_loops_in_several_threads_share_it():
+def test_event_loops_in_several_threads_share_a_store():
     storage = InMemoryStorage()
 
     async def increment():
@@ -70,7 +70,7 @@ def test_event_loops_in_several_threads_share_it():
     assert b"800" == asyncio.run(storage.read())[0]
 
 
-async def test_a_conflict_says_what_was_found():
+async def test_a_conflict_says_which_etag_was_found():
     storage = InMemoryStorage()
     with pytest.raises(CASConflictError, match=r"no object in memory.*'7'"):
         await storage.write(b"late", "7")

@@ -23,7 +23,7 @@ def kind(request):
 
 
 @in_virtual_time
-async def test_it_is_tried_again_until_the_deadline_and_then_certainly_not_done(kind):
+async def test_an_operation_is_retried_until_its_deadline_and_then_certainly_not_done(kind):
     storage = FaultyStorage(InMemoryStorage(), error=certainly(StorageError))
     async with kind(storage) as queue:
         storage.on_write(*[Fault.LOST_REQUEST] * 10_000)

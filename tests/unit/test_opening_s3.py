@@ -1,4 +1,4 @@
-"""Opening a client of S3 takes a while, and the event loop goes on meanwhile: what takes long is done by a thread."""
+"""A client of S3 takes a while to open: a thread does the slow part, and the event loop goes on meanwhile."""
 
 import asyncio
 import pathlib

@@ -1,4 +1,4 @@
-"""Operations answer for themselves: what an operation needs, and what its result means, is said in its class alone."""
+"""The class of an operation alone defines the capabilities that it needs and the meaning of its result."""
 
 import asyncio
 import pkgutil
@@ -38,21 +38,21 @@ CAPABILITIES = {field.name for field in fields(Capabilities)}
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
-def test_an_operation_needs_capabilities_that_there_are(kind):
+def test_operations_need_only_existing_capabilities(kind):
     assert CAPABILITIES >= set(kind.always_needs)
 
 
 class Sing(Operation):
-    """An operation of which no queue has heard."""
+    """An operation that no queue knows."""
 
     always_needs = ("schedules",)
 
     def change(self, draft, now):
-        """Nothing is changed."""
+        """Change nothing."""
         return "la"
 
 
-async def test_an_operation_that_a_queue_has_not_heard_of_is_refused_by_what_it_needs():
+async def test_an_operation_unknown_to_a_queue_is_refused_by_its_needs():
     shelf = Shelf()
     shelf.capabilities = Capabilities(schedules=False)
     [refused] = await StoreQueue(shelf).apply_each(Sing())
@@ -61,7 +61,7 @@ async def test_an_operation_that_a_queue_has_not_heard_of_is_refused_by_what_it_
     assert ["la"] == await StoreQueue(Shelf()).apply_each(Sing())
 
 
-# Two of the same kind
+# Search keys
 
 DIFFERENT: dict[str, Any] = {
     "entrypoints": ("work", ("work", "play")),
@@ -74,14 +74,14 @@ DIFFERENT: dict[str, Any] = {
 """Two values for each field of a dequeue."""
 
 OF_THE_QUEUE = {"enqueue_bytes"}
-"""Fields that are not the caller's, but the queue's."""
+"""Fields that the queue sets, not the caller."""
 
 SEARCHED = [field.name for field in fields(Dequeue) if field.name != "batch_size"]
 
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_a_search_key_tells_apart_dequeues_that_differ_in_any_field(name):
-    """Otherwise a dequeue would be told "nothing" because another one, with another filter, had found nothing."""
+    """Otherwise a dequeue would get the empty answer of another one with another filter."""
     given = [Dequeue(**{name: value}) for value in DIFFERENT[name]]
     one, other = given if name in OF_THE_QUEUE else [dequeue.prepared(UNPREPARED) for dequeue in given]
     assert one.search_key() != other.search_key()
@@ -89,17 +89,17 @@ def test_a_search_key_tells_apart_dequeues_that_differ_in_any_field(name):
     assert one.search_key() == replace(one, batch_size=9).search_key() == Peek(one).search_key()
 
 
-def test_dequeues_of_one_job_and_of_many_search_for_the_same_but_a_dequeue_of_none_does_not_search():
+def test_search_keys_ignore_the_batch_size_and_a_dequeue_of_none_has_no_key():
     assert Dequeue("work").search_key() == Dequeue("work", batch_size=9).search_key()
     assert Dequeue("work", batch_size=0).search_key() is None
 
 
 OF_THE_CALL = {"self", "wait", "deadline"}
-"""Parameters of the verb that say nothing of the dequeue."""
+"""Parameters of the verb that are no fields of the dequeue."""
 
 
 @pytest.mark.parametrize("name", sorted(signature(DirectQueue.dequeue).parameters.keys() - OF_THE_CALL))
-def test_a_kept_dequeue_is_used_again_only_by_calls_that_ask_for_the_same(name):
+def test_a_cached_dequeue_is_reused_only_by_calls_with_equal_arguments(name):
     """Otherwise a call with another filter would get the jobs that an earlier call asked for."""
     queue = DirectQueue(InMemoryStorage())
     field = "entrypoints" if name == "entrypoint" else name
@@ -110,7 +110,7 @@ def test_a_kept_dequeue_is_used_again_only_by_calls_that_ask_for_the_same(name):
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": True}, {"batch_size": []}, {"claim_timeout": []}])
-async def test_a_wrong_dequeue_is_refused_although_one_that_equals_it_is_kept(wrong):
+async def test_a_wrong_dequeue_is_refused_although_an_equal_one_is_cached(wrong):
     queue = DirectQueue(InMemoryStorage())
     await queue.dequeue("work")
     with pytest.raises(InvalidJobError):
@@ -119,7 +119,7 @@ async def test_a_wrong_dequeue_is_refused_although_one_that_equals_it_is_kept(wr
 
 @dataclass(frozen=True)
 class Count(Operation):
-    """Count how often it is applied, and find nothing."""
+    """An operation that notes each time it is applied, and finds nothing."""
 
     key: str
     applied: list[str]
@@ -127,16 +127,16 @@ class Count(Operation):
     claims_jobs = True
 
     def search_key(self):
-        """What it is told to search for."""
+        """Return the given key."""
         return self.key or None
 
     def change(self, draft, now):
-        """Nothing is changed."""
+        """Change nothing."""
         self.applied.append(self.key)
         return []
 
 
-async def test_in_one_commit_nothing_is_found_once_for_each_search_key():
+async def test_a_commit_searches_once_for_each_search_key():
     applied: list[str] = []
     async with BrokerQueue(InMemoryStorage()) as queue:
         await asyncio.gather(*(queue.apply(Count(key, applied)) for key in ("a", "b", "a", "", "b", "")))
@@ -145,7 +145,7 @@ async def test_in_one_commit_nothing_is_found_once_for_each_search_key():
     assert (rounds, 2 * rounds) == (applied.count("b"), applied.count(""))
 
 
-# What becomes of a result
+# Results
 
 NAME_NO_OPERATION = [
     "jqueue.core.calls.claim_registry",
@@ -157,7 +157,7 @@ NAME_NO_OPERATION = [
     "jqueue.formats.outcomes",
     "jqueue.formats.queue",
 ]
-"""Modules that carry operations, and know none of them."""
+"""Modules that carry operations without naming any."""
 
 
 @pytest.mark.parametrize("name", NAME_NO_OPERATION)
@@ -171,26 +171,26 @@ WORK = Dequeue("work")
 
 @dataclass(frozen=True)
 class Grab(Operation):
-    """Claim one job as `Dequeue` does: another operation of which no queue has heard."""
+    """Claim one job as `Dequeue` does: another operation that no queue knows."""
 
     claims_jobs = True
 
     dequeue: Dequeue = WORK
 
     def prepared(self, preparation):
-        """As the dequeue is."""
+        """Prepare the dequeue."""
         return Grab(self.dequeue.prepared(preparation))
 
     def change(self, draft, now):
-        """Claim."""
+        """Claim a job."""
         return self.dequeue.change(draft, now)
 
     def claims(self, result):
-        """One for each job."""
+        """Return one claim for each job."""
         return self.dequeue.claims(result)
 
     def tell(self, claims, result):
-        """These are handed out."""
+        """Note the claims as handed out."""
         claims.remember(result)
 
 
@@ -204,19 +204,19 @@ class Drop(Operation):
     jobs: tuple[JobReference, ...]
 
     def prepared(self, preparation):
-        """With the claims found."""
+        """Replace each reference by its claim."""
         return Drop(tuple(preparation.find_claim(job) for job in self.jobs))
 
     def change(self, draft, now):
-        """Ack each."""
+        """Ack each job."""
         return [Ack(job).change(draft, now) for job in self.jobs]
 
     def references(self):
-        """The claims that it ends."""
+        """Return the claims that it ends."""
         return self.jobs
 
     def tell(self, claims, result):
-        """They are ended."""
+        """Note the claims as ended."""
         for claim in self.jobs:
             claims.end(claim)
 
@@ -255,8 +255,8 @@ async def test_a_set_of_queues_finds_the_queue_of_the_jobs_that_a_new_operation_
     assert () == (await other.read_state()).jobs
 
 
-async def test_a_new_operation_of_which_another_program_took_a_job_is_tried_again():
-    """What the mirror of a place shows may be gone: a claim that another program won is not handed out."""
+async def test_a_new_operation_is_retried_after_another_program_took_its_job():
+    """A job in the mirror may be gone from the store: a claim that another program won is not handed out."""
     shelf = Shelf()
     queue = StoreQueue(shelf)
     for payload in (b"1", b"2"):

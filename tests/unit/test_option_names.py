@@ -1,4 +1,4 @@
-"""A misspelled option is answered with the name that was meant, wherever options are given by name."""
+"""The error for a misspelled option suggests the right name, wherever options are given by name."""
 
 import inspect
 import re
@@ -30,7 +30,7 @@ def options_of(function):
 
 
 def asked_for(call, *names):
-    """The options that are named when each of them is misspelled."""
+    """Misspell each option, and return the callable and the option that each error names."""
     named = []
     for name in names:
         with pytest.raises(TypeError) as caught:
@@ -89,7 +89,7 @@ def test_the_help_of_a_queue_shows_its_options_and_what_they_mean(kind):
         assert f"{name}: " in (inspect.getdoc(kind) or "").partition("Options:")[2]
 
 
-async def test_arguments_that_are_missing_are_told_without_the_name_of_an_inner_class():
+async def test_the_error_for_missing_arguments_does_not_name_an_inner_class():
     with pytest.raises(TypeError, match=r"^enqueue\(\) missing 1 required positional argument: 'entrypoint'$"):
         await DirectQueue(InMemoryStorage()).enqueue()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^BrokerQueue\(\) missing 1 required positional argument: 'storage'$"):

@@ -1,4 +1,4 @@
-"""Jobs that only wait are packed: few models however deep the queue is, and nobody can tell the difference."""
+"""Waiting jobs are packed: a deep queue holds few models, and packed jobs behave as whole ones do."""
 
 import gc
 import random
@@ -84,7 +84,7 @@ async def test_jobs_in_progress_are_kept_whole_and_packed_when_they_wait_again()
 
 
 def operation(chance, number, ids):
-    """Any operation on any of some hundred jobs."""
+    """Return any operation on any of some hundred jobs."""
     job_id = f"job {chance.randrange(300)}" if number % 7 == 0 or not ids else chance.choice(ids)
     claim = Claim(job_id, chance.randint(1, 3))
     names = chance.choice([None, "x", "y", ("x", "z"), ("z", "y", "x")])
@@ -131,7 +131,7 @@ def operation(chance, number, ids):
 
 
 def decision(chance):
-    """What is decided for many jobs at once."""
+    """Return any setting, limit, cron entry or new priority, which may concern many jobs at once."""
     name = chance.choice("xyz")
     running = chance.choice([None, 1, 3])
     return chance.choice(
@@ -150,7 +150,7 @@ def decision(chance):
 
 
 def shape(result):
-    """Errors compare by what they say."""
+    """Replace errors by their texts, by which they are compared."""
     if isinstance(result, list):
         return [shape(each) for each in result]
     return str(result) if isinstance(result, JQueueError) else result

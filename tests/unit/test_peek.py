@@ -1,4 +1,4 @@
-"""A queue looked at before anything is claimed."""
+"""Reads of a queue that claim nothing: peek, find and until_ready."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.virtual_world import in_virtual_time, now
 
 class TestPeek:
     @in_virtual_time
-    async def test_it_shows_what_a_dequeue_would_give_and_changes_nothing(self):
+    async def test_a_peek_shows_the_jobs_of_the_next_dequeue_and_changes_nothing(self):
         queue = blob()
         for number in range(6):
             await queue.enqueue("work", b"secret", number % 3, job_id=f"{number}", concurrency_key="one")
@@ -26,7 +26,7 @@ class TestPeek:
         assert [] == await queue.peek()
 
     @in_virtual_time
-    async def test_it_sees_what_others_have_done(self):
+    async def test_a_peek_sees_the_commits_of_another_queue_object(self):
         storage = InMemoryStorage(clock=VirtualClock())
         queue, other = blob(storage), blob(storage)
         await queue.enqueue("work", b"", job_id="a")
@@ -35,7 +35,7 @@ class TestPeek:
         await other.dequeue(batch_size=2)
         assert [] == await queue.peek()
 
-    async def test_it_sees_what_others_have_put_into_a_folder(self, tmp_path):
+    async def test_a_peek_sees_jobs_that_another_queue_object_puts_into_a_folder(self, tmp_path):
         queue = StoreQueue(VsqsFolder(tmp_path / "folder"))
         other = StoreQueue(VsqsFolder(tmp_path / "folder"))
         job = await other.enqueue("work", b"payload")
@@ -47,7 +47,7 @@ class TestPeek:
         assert [] == await queue.peek("work")
         assert not await queue.until_ready("work", wait=0.05)
 
-    async def test_beside_other_calls_it_sees_what_others_have_done_too(self, tmp_path):
+    async def test_a_peek_beside_other_calls_sees_jobs_of_another_queue_object(self, tmp_path):
         queue = StoreQueue(VsqsFolder(tmp_path / "folder", fsync=False))
         other = StoreQueue(VsqsFolder(tmp_path / "folder", fsync=False))
         assert [] == await queue.peek()
@@ -57,7 +57,7 @@ class TestPeek:
         assert own.id != first.id
 
     @in_virtual_time
-    async def test_it_finds_a_job_by_its_id(self):
+    async def test_find_returns_a_job_by_its_id(self):
         queue = blob()
         await queue.enqueue("work", b"payload", job_id="here")
         found = await queue.find("here")

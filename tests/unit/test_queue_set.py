@@ -1,4 +1,4 @@
-"""A set of queues: whose job is next, and whose claim is whose."""
+"""A set of queues: the order of their jobs, and the queue of each claim."""
 
 import asyncio
 
@@ -13,11 +13,11 @@ from tests.virtual_world import in_virtual_time
 
 class TestOrder:
     @in_virtual_time
-    async def test_the_oldest_of_all_is_next(self):
+    async def test_the_oldest_job_of_all_queues_is_next(self):
         assert ["0", "1", "2", "3"] == await all_of(set_of(*await two()))
 
     @in_virtual_time
-    async def test_a_batch_is_in_order_over_all(self):
+    async def test_a_batch_is_in_order_across_queues(self):
         first, second = await two()
         assert ["0", "1", "2", "3"] == await all_of(set_of(second, first), batch_size=9)
 
@@ -67,7 +67,7 @@ class TestOrder:
         assert ["0", "1", "2", "3"] == await all_of(queues)
 
     @in_virtual_time
-    async def test_only_what_is_handed_out_is_claimed(self):
+    async def test_only_jobs_that_are_handed_out_are_claimed(self):
         first, second = await two()
         before = await second.read_state()
         [job] = await set_of(first, second).dequeue()
@@ -87,7 +87,7 @@ class TestOrder:
         assert [] == await queues.dequeue()
 
     @in_virtual_time
-    async def test_only_the_entrypoints_asked_for(self):
+    async def test_only_jobs_of_the_requested_entrypoints_are_claimed(self):
         first, second = await two()
         await second.enqueue("mail", b"", job_id="mail")
         assert ["mail"] == await all_of(set_of(first, second), entrypoint="mail")
@@ -101,7 +101,7 @@ class TestOrder:
         assert ["0", "1", "2", "3", "4"] == await all_of(set_of(third, set_of(first, second)))
 
     @in_virtual_time
-    async def test_a_queue_that_can_only_be_read_whole_will_do(self):
+    async def test_a_queue_that_can_only_be_read_whole_can_be_a_member(self):
         first, second = await two()
         queues = set_of(first, Plain(second))
         assert ["0", "1", "2", "3"] == await all_of(queues)
@@ -155,7 +155,7 @@ class TestClaims:
         assert ["0"] == await all_of(queues)
 
     @in_virtual_time
-    async def test_what_is_lost_is_lost_and_what_is_unknown_unknown(self):
+    async def test_lost_claims_and_unknown_jobs_raise_their_errors(self):
         first, second = await two()
         queues = set_of(first, second)
         jobs = await queues.dequeue(batch_size=4)
@@ -173,7 +173,7 @@ class TestClaims:
             await queues.nack(jobs[0].evolve(id="no such job"))
 
     @in_virtual_time
-    async def test_things_in_one_commit_are_of_one_queue(self):
+    async def test_operations_of_one_apply_must_be_of_one_queue(self):
         first, second = await two()
         queues = set_of(first, second)
         one, other = await queues.dequeue(batch_size=2)

@@ -1,4 +1,4 @@
-"""A set of queues of which one answers late: its jobs are not denied, and nobody is taken for it."""
+"""A set with a queue that answers late: its jobs are found, and no other queue is taken for it."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.virtual_world import in_virtual_time, now
 
 
 class Late(InMemoryStorage):
-    """Answers every read so many seconds late."""
+    """Storage that answers every read `seconds` late."""
 
     def __init__(self, seconds):
         super().__init__(clock=VirtualClock())
@@ -38,7 +38,7 @@ async def test_a_job_of_a_queue_that_answers_late_is_found_if_no_other_has_any(w
 
 
 @in_virtual_time
-async def test_an_empty_answer_waits_for_all_but_not_behind_the_deadline():
+async def test_an_empty_answer_waits_for_all_queues_until_the_deadline():
     queues = set_of(blob(), late(5))
     before = now()
     assert [] == await queues.dequeue()
@@ -51,7 +51,7 @@ async def test_an_empty_answer_waits_for_all_but_not_behind_the_deadline():
 
 
 @in_virtual_time
-async def test_a_queue_that_leaves_while_a_job_is_looked_for_is_not_taken_for_another():
+async def test_removing_a_queue_during_a_search_does_not_misdirect_the_call():
     first, second, third = late(3), blob(), blob()
     job = await third.enqueue("work", b"", job_id="one")
     queues = set_of(first, second, third)

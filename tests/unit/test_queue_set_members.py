@@ -1,4 +1,4 @@
-"""A set of queues: who comes and goes, what fails, what it costs, and what a worker makes of it."""
+"""A set of queues: members that come, go and fail, the requests that it costs, and a worker on it."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from tests.virtual_world import in_virtual_time, now
 
 class TestMembers:
     @in_virtual_time
-    async def test_who_waits_hears_of_a_queue_that_comes(self):
+    async def test_a_waiting_dequeue_gets_jobs_of_an_added_queue(self):
         queues = set_of(blob())
         waiting = asyncio.create_task(queues.dequeue(wait=60))
         await asyncio.sleep(10)
@@ -52,7 +52,7 @@ class TestMembers:
         assert ["0"] == [job.id for job in await waiting]
 
     @in_virtual_time
-    async def test_who_waits_gets_nothing_from_a_queue_that_has_left(self):
+    async def test_a_waiting_dequeue_gets_no_jobs_of_a_removed_queue(self):
         leaving, staying = blob(), blob()
         queues = set_of(leaving, staying)
         waiting = asyncio.create_task(queues.dequeue(wait=60))
@@ -66,7 +66,7 @@ class TestMembers:
         assert 1 == (await leaving.stats()).depth
 
     @in_virtual_time
-    async def test_claims_of_a_queue_that_has_left_are_ended_as_before(self):
+    async def test_claims_of_a_removed_queue_can_still_be_ended(self):
         first, second = await two()
         queues = set_of(first, second)
         jobs = await queues.dequeue(batch_size=4)
@@ -77,7 +77,7 @@ class TestMembers:
         with pytest.raises(InvalidJobError, match="not in the set"):
             queues.remove(first)
 
-    async def test_a_queue_is_there_once_however_it_is_spelled(self, tmp_path):
+    async def test_a_queue_cannot_be_added_again_under_another_spelling(self, tmp_path):
         path, folder = tmp_path / "queue.json", tmp_path / "folder"
         queue = connect_queue(path, DirectQueue)
         await queue.enqueue("work", b"")
@@ -106,7 +106,7 @@ class TestMembers:
         assert 2 == len(queues.queues)
 
     @in_virtual_time
-    async def test_it_opens_what_is_closed_and_closes_what_it_opened(self):
+    async def test_a_set_opens_closed_queues_and_closes_the_queues_it_opened(self):
         storages = [InMemoryStorage(clock=VirtualClock()) for _ in range(3)]
         ours, theirs, late = (BrokerQueue(storage, clock=VirtualClock()) for storage in storages)
         async with theirs:
@@ -125,7 +125,7 @@ class TestMembers:
             await theirs.enqueue("work", b"")
 
     @in_virtual_time
-    async def test_what_concerns_a_whole_queue_is_said_to_it(self):
+    async def test_calls_for_a_whole_queue_must_be_made_on_that_queue(self):
         queues = set_of(*await two())
         calls = [
             lambda: queues.enqueue("work", b""),
@@ -139,7 +139,7 @@ class TestMembers:
             with pytest.raises(InvalidJobError, match="call it on that queue"):
                 await call()
 
-    async def test_it_can_do_what_all_of_its_queues_can(self, tmp_path):
+    async def test_a_set_has_the_capabilities_that_all_its_queues_share(self, tmp_path):
         folder = StoreQueue(VsqsFolder(tmp_path / "folder"))
         capabilities = QueueSet(blob(), folder).capabilities
         assert capabilities.heartbeat
@@ -155,7 +155,7 @@ class TestMembers:
 
 class TestLooking:
     @in_virtual_time
-    async def test_figures_are_added_up(self):
+    async def test_the_figures_of_all_queues_are_added_up(self):
         first, second = await two()
         await second.enqueue("mail", b"", delay=60)
         await first.dequeue()
@@ -168,7 +168,7 @@ class TestLooking:
         assert 5 == len((await queues.read_state()).jobs)
 
     @in_virtual_time
-    async def test_all_jobs_are_gone_through_in_order_with_their_queues(self):
+    async def test_iteration_yields_all_jobs_in_order_with_their_queues(self):
         first, second = await two()
         await first.dequeue()
         await second.enqueue("work", b"", priority=-1, job_id="urgent")
@@ -176,9 +176,9 @@ class TestLooking:
         assert [("urgent", second), ("0", first), ("1", second), ("2", first), ("3", second)] == found
 
 
-class TestTrouble:
+class TestFailures:
     @in_virtual_time
-    async def test_a_store_that_fails_leaves_the_others_at_work(self):
+    async def test_the_other_queues_go_on_when_a_store_fails(self):
         healthy, _ = await two()
         ill = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
         queues = set_of(blob(ill, deadline=1), healthy)
@@ -190,7 +190,7 @@ class TestTrouble:
             await queues.dequeue(deadline=1)
 
     @in_virtual_time
-    async def test_a_store_that_hangs_keeps_the_others_waiting_for_two_seconds(self):
+    async def test_a_hanging_store_delays_the_other_queues_by_two_seconds(self):
         healthy, _ = await two()
         ill = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
         queues = set_of(blob(ill), healthy)
@@ -200,7 +200,7 @@ class TestTrouble:
         assert 2 == round(now() - before, 3)
 
     @in_virtual_time
-    async def test_while_a_store_hangs_the_others_are_waited_for(self):
+    async def test_a_waiting_dequeue_gets_jobs_of_other_queues_while_a_store_hangs(self):
         healthy, ill = blob(), FaultyStorage(InMemoryStorage(clock=VirtualClock()))
         queues = set_of(blob(ill), healthy)
         ill.on_read(*[Fault.HANGS] * 1000)
@@ -221,7 +221,7 @@ class TestTrouble:
 
 class TestCost:
     @in_virtual_time
-    async def test_an_idle_set_asks_no_more_of_a_store_than_its_queue_would(self):
+    async def test_an_idle_set_sends_no_more_requests_than_its_queue_alone(self):
         async def asked(make):
             storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
             await storage.write(b'{"format": 2, "version": 1, "queue": "q", "jobs": {}}')
@@ -235,7 +235,7 @@ class TestCost:
         assert alone == await asked(lambda queue: set_of(blob(), queue, blob()))
 
     @in_virtual_time
-    async def test_a_claim_is_a_look_at_each_and_a_write_to_one(self):
+    async def test_a_claim_reads_each_queue_and_writes_one(self):
         storages = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(3)]
         members = [blob(storage) for storage in storages]
         for member in members:

@@ -1,4 +1,4 @@
-"""What the queues ask of a store, counted exactly: requests, and lines encoded and parsed."""
+"""The work of the queues, counted exactly: requests to the store, and lines encoded and parsed."""
 
 import asyncio
 from datetime import timedelta
@@ -17,7 +17,7 @@ LATENCY = 0.02
 
 
 class CountingStorage:
-    """A store in memory that takes its time and counts what it is asked for."""
+    """A slow store in memory that counts its requests."""
 
     def __init__(self):
         self.memory = InMemoryStorage(clock=VirtualClock())
@@ -58,7 +58,7 @@ both = pytest.mark.parametrize("make", [direct, broker])
 
 
 async def claimed(queue, count):
-    """So many claimed jobs, and the queue's state at hand."""
+    """Claim `count` jobs, and leave the state of the queue cached."""
     await queue.enqueue_many([Enqueue("work", b"payload")] * count)
     return await queue.dequeue(batch_size=count)
 
@@ -263,7 +263,7 @@ async def test_many_waiting_consumers_are_answered_by_the_one_commit_that_makes_
 
 @both
 @in_virtual_time
-async def test_a_job_handed_back_is_claimed_by_who_waits_in_the_same_commit(storage, make):
+async def test_a_job_handed_back_is_claimed_by_a_waiting_dequeue_in_the_same_commit(storage, make):
     async with make(storage) as queue:
         [job] = await claimed(queue, 1)
         waiting = asyncio.create_task(queue.dequeue("work", wait=60))

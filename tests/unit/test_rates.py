@@ -1,4 +1,4 @@
-"""Rates: never more claims in any window than allowed, nearly as many as that, and little to remember of them."""
+"""Rates: no window has more claims than allowed, consumers get nearly the rate, and little usage is kept."""
 
 import asyncio
 from datetime import timedelta
@@ -22,11 +22,11 @@ NONE: tuple[Usage, ...] = ()
 rates = st.integers(1, 6)
 windows = st.sampled_from([0.001, 0.5, 1.0, 60.0, 3600.0, 86400.0])
 parts = st.floats(0, 2, allow_nan=False)
-"""How much time passes between two tries, in windows."""
+"""Time between two attempts, in windows."""
 
 
 def claimed(tries, rate, per):
-    """The times at which a consumer that tries at these times claims, and what is remembered at the end."""
+    """Return the times at which a consumer with these attempts claims, and the usage kept at the end."""
     usage, times, now = NONE, list[float](), START
     for part in tries:
         now += part * per
@@ -47,7 +47,7 @@ def test_no_window_has_more_claims_than_the_rate(tries, rate, per):
 @MANY
 @given(st.lists(parts, max_size=60), rates, windows)
 def test_a_claim_counts_no_longer_than_its_window_and_a_span(tries, rate, per):
-    """So a consumer gets nearly the rate: as if a window were longer by a part of itself."""
+    """A consumer gets nearly the rate, as if the window were longer by one span."""
     usage, times, now = NONE, list[float](), START
     for part in tries:
         now += part * per
@@ -62,7 +62,7 @@ def test_a_claim_counts_no_longer_than_its_window_and_a_span(tries, rate, per):
 @MANY
 @given(st.lists(parts, min_size=1, max_size=60), rates, windows)
 @example([0.0, 0.0], 1, 1.0)
-def test_it_opens_when_it_says_and_not_before(tries, rate, per):
+def test_a_window_opens_at_the_announced_time_and_not_before(tries, rate, per):
     _, usage = claimed(tries, rate, per)
     now = START + sum(tries) * per
     at = opens_at(usage, now, rate, per)
@@ -70,12 +70,12 @@ def test_it_opens_when_it_says_and_not_before(tries, rate, per):
         assert claims_left(usage, now, rate, per) > 0
     else:
         assert now < at <= now + per + RESOLUTION
-        assert claims_left(usage, at + RESOLUTION, rate, per) > 0, "who wakes then wakes in vain"
+        assert claims_left(usage, at + RESOLUTION, rate, per) > 0, "a consumer that wakes then may not claim"
         assert claims_left(usage, at - max(RESOLUTION, per * 1e-9), rate, per) == 0, "it opened earlier"
 
 
 @pytest.mark.parametrize(("rate", "per"), [(100_000, 60.0), (1000, 3600.0)])
-def test_however_many_claims_there_are_little_is_remembered(rate, per):
+def test_many_claims_keep_few_usage_spans(rate, per):
     usage = NONE
     for number in range(5000):
         usage = with_claim(usage, START + number * per / 1000, per)
@@ -102,7 +102,7 @@ def test_a_clock_that_was_ahead_holds_claims_back_for_no_longer_than_two_windows
     assert with_claim(far_ahead, START, 60.0) == (Usage(START, START, 1),), "what does not count is forgotten"
 
 
-def test_a_clock_that_goes_back_a_little_lets_no_more_through():
+def test_a_clock_that_goes_back_a_little_allows_no_more_claims():
     usage = with_claim(with_claim((), START, 60.0), START - 0.5, 60.0)
     assert usage == (Usage(START - 0.5, START, 2),)
     assert [span.claims for span in counting(usage, START + 59.9, 60.0)] == [2]
@@ -138,7 +138,7 @@ async def test_a_waiting_dequeue_wakes_at_the_moment_when_the_window_opens(kind)
 
 
 @pytest.mark.parametrize("per", [1.0, 60.0])
-def test_what_is_over_for_one_clock_still_counts_for_one_that_is_behind(per):
+def test_claims_past_the_window_of_one_clock_still_count_for_a_clock_behind_it(per):
     made = (Usage(0.0, 0.0, 20),)
     ahead = with_claim(made, per * 1.01, per)
     assert 0 == claims_left(ahead, per * 0.7, 20, per)

@@ -1,4 +1,4 @@
-"""A file that is no queue is refused in words, and never overwritten, whatever is asked of the queue."""
+"""A file that is no queue is refused with a reason, and no verb overwrites it."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def path(request, tmp_path):
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "purge", "read_state", "stats"])
-async def test_it_is_refused_and_left_as_it_was(path, kind, verb):
+async def test_a_file_that_is_no_queue_is_refused_and_left_unchanged(path, kind, verb):
     before, inode = path.read_bytes(), path.stat().st_ino
     async with kind(LocalFileSystemStorage(path)) as queue:
         with pytest.raises(InvalidBlobError):

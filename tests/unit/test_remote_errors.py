@@ -1,6 +1,6 @@
-"""What the errors of the clients of S3, Google and Azure mean to a queue, and what a person reads of them.
+"""The meaning of errors of the S3, Google and Azure clients to a queue, and the texts that people read.
 
-What S3's and Google's clients raise is built by hand; Azure's client makes its errors, of the answers of a server.
+The errors of the S3 and Google clients are built by hand; Azure's client makes its own from the answers of a server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ CONFLICT, THROTTLED, FATAL, FAILED = CASConflictError, StorageThrottledError, St
 
 
 async def outcome(call):
-    """The class of the error, exactly, and its text; or that there is no object."""
+    """Return the exact class of the error and its text, or the result (`ABSENT` for a missing object)."""
     raised = None
     try:
         found = await call
@@ -44,7 +44,7 @@ async def outcome(call):
 
 
 async def outcomes(storage):
-    """What becomes of a read and of a write, and the texts of both."""
+    """Return the outcomes of a read and of a write, and the texts of both."""
     async with storage:
         read, read_text = await outcome(storage.read())
         write, write_text = await outcome(storage.write(CONTENT, '"1"'))
@@ -57,7 +57,7 @@ async def outcomes(storage):
 
 
 class S3:
-    """A session of aioboto3, and its client, whose every call ends in the same error. Attributes: the calls."""
+    """A session of aioboto3, and its client, whose every call ends in the same error; `calls` lists them."""
 
     def __init__(self, error, head=None):
         self.error, self.head, self.calls = error, head, []
@@ -120,7 +120,7 @@ def s3(error, **options):
         (None, "", FAILED, FAILED, ""),
     ],
 )
-async def test_an_answer_of_s3_means(status, code, read, write, hint):
+async def test_answers_of_s3_map_to_errors(status, code, read, write, hint):
     found, read_text, write_text = await outcomes(s3(from_s3(status, code)))
     assert (read, write) == found
     assert hint in write_text
@@ -159,13 +159,13 @@ ENDPOINT = {"endpoint_url": "https://the-bucket.example.org/key", "error": SERVE
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_where_s3_did_not_answer_it_means(error, meaning, hint):
+async def test_failures_without_an_answer_of_s3_map_to_errors(error, meaning, hint):
     found, *texts = await outcomes(s3(error))
     assert (meaning, meaning) == found
     assert all(hint in text for text in texts)
 
 
-async def test_a_client_that_cannot_be_made_is_said_at_once_and_without_its_settings():
+async def test_the_error_for_a_client_that_cannot_be_made_does_not_show_its_settings():
     for made in (
         S3Storage("the-bucket", "key", endpoint_url="no endpoint", region_name="eu-west-1"),
         AzureBlobStorage("the-container", "blob", connection_string="no=connection"),
@@ -181,7 +181,7 @@ def test_an_endpoint_with_credentials_is_refused():
         S3Storage("the-bucket", "key", endpoint_url="http://AKIDKEY:Ab12Secret@host")
 
 
-async def test_a_refusal_of_s3_names_the_permissions_for_what_was_done():
+async def test_a_refusal_of_s3_names_the_permissions_for_the_call():
     _, read, write = await outcomes(s3(from_s3(403, "AccessDenied")))
     assert "to read, the credentials need s3:GetObject, and s3:ListBucket" in read
     assert "to write, the credentials need s3:PutObject and s3:GetObject" in write
@@ -189,7 +189,7 @@ async def test_a_refusal_of_s3_names_the_permissions_for_what_was_done():
         await s3(from_s3(403, "AccessDenied")).remove()
 
 
-async def test_a_stricter_store_may_be_asked_again_only_if_it_said_that_the_etag_differs():
+async def test_the_other_etag_style_is_tried_only_after_a_failed_precondition():
     for status, code, calls in [
         (412, "PreconditionFailed", ["put_object", "head_object", "put_object"]),
         (403, "AccessDenied", ["put_object"]),
@@ -200,7 +200,7 @@ async def test_a_stricter_store_may_be_asked_again_only_if_it_said_that_the_etag
 
 
 @pytest.mark.parametrize(("status", "code"), [(409, "ConditionalRequestConflict"), (404, "NoSuchKey")])
-async def test_another_conflict_of_s3_is_no_reason_to_ask_again(status, code):
+async def test_other_conflicts_of_s3_are_not_retried(status, code):
     storage = s3(from_s3(status, code), head={"ETag": '"1"'})
     await outcome(storage.write(CONTENT, '"1"'))
     assert ["put_object"] == storage.session.calls
@@ -213,7 +213,7 @@ async def test_the_error_of_the_client_is_the_cause():
     assert error is raised.value.__cause__ is raised.value.cause
 
 
-async def test_to_remove_what_is_not_there_is_fine():
+async def test_removing_a_missing_object_succeeds():
     await s3(from_s3(404, "NoSuchKey")).remove()
 
 
@@ -299,14 +299,14 @@ def refresh_error_of_an_unreachable_metadata_server():
     ],
     ids=lambda value: f"{type(value).__name__}" if isinstance(value, Exception) else None,
 )
-async def test_an_error_of_googles_client_means(error, read, write, hint):
+async def test_errors_of_the_google_client_map_to_errors(error, read, write, hint):
     found, read_text, write_text = await outcomes(GCSStorage("the-bucket", "key", Google(error)))
     assert (read, write) == found
     assert hint in write_text
     assert read is ABSENT or hint in read_text
 
 
-async def test_a_refusal_of_google_names_the_permissions_for_what_was_done():
+async def test_a_refusal_of_google_names_the_permissions_for_the_call():
     _, read, write = await outcomes(GCSStorage("the-bucket", "key", Google(from_google(403))))
     assert "to read, storage.objects.get, and storage.objects.list" in read
     assert "to write, storage.objects.create, storage.objects.delete" in write
@@ -369,7 +369,7 @@ def azure(url):
         (200, "", FAILED, FAILED, ""),
     ],
 )
-async def test_an_answer_of_azure_means(status, code, read, write, hint):
+async def test_answers_of_azure_map_to_errors(status, code, read, write, hint):
     headers = {"x-ms-error-code": code} if code else {}
     async with answering(status, code, **headers) as url:
         found, read_text, write_text = await outcomes(azure(url))

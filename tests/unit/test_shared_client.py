@@ -1,4 +1,4 @@
-"""One client for each event loop: opened once, lent to all, closed when nobody uses it any more."""
+"""One client for each event loop: opened once, lent to all calls, closed after its last use."""
 
 import asyncio
 import copy
@@ -25,13 +25,13 @@ class Client:
 
 
 class Store:
-    """Opens clients, and notes what becomes of them.
+    """Opens clients, and keeps all of them.
 
     Attributes:
-        clients: all that were ever opened.
-        gates: if there are any, an opening waits for the next one.
-        failures: if there are any, an opening fails with the next one.
-        may_close: a closing waits for it.
+        clients: every client that was opened.
+        gates: events; each opening waits for the next one, if any is left.
+        failures: errors; each opening fails with the next one, if any is left.
+        may_close: event that each closing waits for.
     """
 
     def __init__(self):
@@ -167,7 +167,7 @@ async def test_a_cancelled_opening_leaves_the_next_call_to_open(shared, store):
     assert [await second] == store.clients
 
 
-async def test_a_waiter_that_is_cancelled_disturbs_nobody(shared, store):
+async def test_a_cancelled_waiter_does_not_disturb_the_other_calls(shared, store):
     gate = asyncio.Event()
     store.gates.append(gate)
     calls = [asyncio.create_task(use(shared)) for _ in range(3)]
@@ -267,7 +267,7 @@ async def test_a_client_is_closed_to_the_end_although_the_last_call_is_cancelled
     assert [1] == store.closed
 
 
-async def test_a_client_that_cannot_be_closed_spoils_no_answer(caplog):
+async def test_a_client_that_cannot_be_closed_does_not_fail_the_call(caplog):
     @asynccontextmanager
     async def connect():
         yield "client"
@@ -305,7 +305,7 @@ def test_each_loop_has_its_own_client_and_a_loop_that_ends_closes_it(store):
     assert [1, 1, 1] == store.closed
 
 
-def test_a_loop_that_is_gone_is_not_kept(store):
+def test_a_closed_loop_is_not_kept_in_memory(store):
     shared = SharedClient(store)
     loops = []
 

@@ -1,4 +1,4 @@
-"""A queue file is shared between users of one group: mode and group stay as they are, whoever writes."""
+"""A queue file that users of one group share keeps its mode and group, whichever user writes."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def run_as(user, work, groups=(GROUP,)):
 
 
 def written(path, content, **settings):
-    """A write of this content, whatever is there."""
+    """Return a function that writes this content over any other."""
 
     async def write():
         storage = LocalFileSystemStorage(path, **settings)
@@ -130,7 +130,7 @@ def test_a_group_that_may_only_read_cannot_write(path):
     assert (b"web's", {(0o640, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
 
 
-def test_who_is_not_of_the_group_gets_in_nowhere(path, folder):
+def test_a_user_outside_the_group_cannot_write(path, folder):
     folder.chmod(0o2777)
     run_as(WEB, written(path, b"web's", mode=0o660))
     with pytest.raises(StorageFatalError, match="permission refused"):
@@ -138,7 +138,7 @@ def test_who_is_not_of_the_group_gets_in_nowhere(path, folder):
     assert (b"web's", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
 
 
-def test_an_owner_who_cannot_keep_the_group_lets_no_other_group_in(path, folder):
+def test_an_owner_outside_the_group_makes_the_file_private(path, folder):
     folder.chmod(0o777)
     run_as(WEB, written(path, b"first", mode=0o660))
     os.chown(path, -1, GROUP)
@@ -146,7 +146,7 @@ def test_an_owner_who_cannot_keep_the_group_lets_no_other_group_in(path, folder)
     assert (0o600, WEB) == (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid)
 
 
-def test_a_folder_in_which_nothing_can_be_created_is_said_to_be_so(path, folder):
+def test_the_error_for_a_read_only_folder_says_that_it_takes_no_new_files(path, folder):
     run_as(WEB, written(path, b"web's", mode=0o660))
     folder.chmod(0o2550)
 
@@ -162,7 +162,7 @@ def test_a_folder_in_which_nothing_can_be_created_is_said_to_be_so(path, folder)
         run_as(WORKER, enqueue)
 
 
-def test_the_url_says_who_may_share_a_queue(path):
+def test_the_mode_in_a_url_shares_a_queue_with_the_group(path):
     def queue():
         return connect(f"file://{path}?mode=660", DirectQueue)
 

@@ -1,4 +1,4 @@
-"""Staged jobs are enqueued in one commit, all or none, and once for each transaction, whatever happens to the write."""
+"""Staged jobs are enqueued in one commit, all or none, and once for each transaction."""
 
 import asyncio
 from datetime import timedelta
@@ -17,7 +17,7 @@ from tests.virtual_world import in_virtual_time
 LONG_AGO = timedelta(hours=1)
 
 
-# What is added
+# Jobs that are added
 
 
 @both
@@ -54,11 +54,11 @@ async def test_jobs_are_created_when_they_are_committed_and_delays_count_from_th
 
 @both
 @in_virtual_time
-async def test_places_are_behind_all_others_whatever_a_rival_has_committed_between(kind):
+async def test_staged_jobs_come_behind_all_jobs_that_a_rival_has_committed(kind):
     storage = store()
     async with queue_on(kind, storage) as queue, queue_on(kind, storage) as rival:
         await queue.enqueue("work", b"", job_id="first")
-        await rival.enqueue("work", b"", job_id="rival's")  # the queue's copy is out of date now
+        await rival.enqueue("work", b"", job_id="rival's")  # the copy in `queue` is now out of date
         await queue.apply(EnqueueStaged([block("a", "b")]))
         await rival.apply(EnqueueStaged([block("c")]))
         await queue.enqueue("work", b"", job_id="last")
@@ -67,7 +67,7 @@ async def test_places_are_behind_all_others_whatever_a_rival_has_committed_betwe
 
 @both
 @in_virtual_time
-async def test_rivals_that_stage_at_the_same_time_all_get_through(kind):
+async def test_rivals_that_stage_at_the_same_time_all_succeed(kind):
     storage = store()
     storage.latency = 0.01
     rivals = [queue_on(kind, storage) for _ in range(4)]
@@ -105,7 +105,7 @@ async def test_staged_jobs_are_worked_on_like_any_others(kind):
 
 @both
 @in_virtual_time
-async def test_what_has_no_room_is_refused_as_a_whole(kind):
+async def test_staged_jobs_that_do_not_fit_are_refused_as_a_whole(kind):
     storage = store()
     async with queue_on(kind, storage, limits=Limits(blob_bytes=3000)) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -120,7 +120,7 @@ async def test_what_has_no_room_is_refused_as_a_whole(kind):
 
 @both
 @in_virtual_time
-async def test_a_keyed_job_without_room_undoes_the_lines_that_were_placed(kind):
+async def test_a_keyed_job_that_does_not_fit_undoes_the_placed_lines(kind):
     storage = store()
     async with queue_on(kind, storage, limits=Limits(blob_bytes=3000)) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -153,7 +153,7 @@ async def test_a_taken_key_is_counted_or_undoes_everything(kind):
 
 @both
 @in_virtual_time
-async def test_a_key_that_comes_twice_is_taken_the_second_time(kind):
+async def test_a_key_that_comes_twice_is_counted_as_taken_the_second_time(kind):
     async with queue_on(kind, store()) as queue:
         staged = [block("x", "y", unique_key="one"), block("z", unique_key="one")]
         assert [StagedReceipt(added=1, taken=2)] == await queue.apply(EnqueueStaged(staged))
@@ -162,7 +162,7 @@ async def test_a_key_that_comes_twice_is_taken_the_second_time(kind):
 
 @both
 @in_virtual_time
-async def test_an_operation_refused_beside_undoes_it(kind):
+async def test_a_refused_operation_of_the_same_apply_undoes_staged_jobs(kind):
     storage = store()
     async with queue_on(kind, storage) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -178,7 +178,7 @@ async def test_an_operation_refused_beside_undoes_it(kind):
 
 @both
 @in_virtual_time
-async def test_it_shares_an_apply_with_what_succeeds(kind):
+async def test_staged_jobs_share_an_apply_with_other_operations(kind):
     storage = store()
     async with queue_on(kind, storage) as queue:
         await queue.enqueue("work", b"")
@@ -224,7 +224,7 @@ async def test_a_transaction_without_jobs_is_remembered_too(kind):
 
 @both
 @in_virtual_time
-async def test_nothing_staged_and_no_transaction_writes_nothing(kind):
+async def test_an_empty_staging_without_a_transaction_writes_nothing(kind):
     storage = store()
     async with queue_on(kind, storage) as queue:
         assert [StagedReceipt()] == await queue.apply(EnqueueStaged([]))
@@ -258,7 +258,7 @@ async def test_a_transaction_is_forgotten_with_a_commit_after_its_time(kind):
 
 @both
 @in_virtual_time
-async def test_of_too_many_transactions_those_go_that_would_be_forgotten_first(kind):
+async def test_the_transactions_nearest_their_expiry_go_first_if_there_are_too_many(kind):
     async with queue_on(kind, store()) as queue:
         for number in range(TRANSACTIONS_KEPT + 10):
             keep = timedelta(days=1 + (number + 100) % (TRANSACTIONS_KEPT + 10))

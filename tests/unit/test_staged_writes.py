@@ -58,7 +58,7 @@ async def test_a_dequeue_that_waits_gets_staged_jobs_at_once(kind, together):
         await queue.enqueue("other", b"")
         waiting = [asyncio.create_task(queue.dequeue("work", wait=60)) for _ in range(3)]
         if not together:
-            await asyncio.sleep(20)  # by now it looks rarely
+            await asyncio.sleep(20)  # by now the queue polls rarely
         started = VirtualClock().now()
         await queue.apply(EnqueueStaged([block("a", "b", "c")]))
         found = await asyncio.gather(*waiting)
@@ -68,8 +68,8 @@ async def test_a_dequeue_that_waits_gets_staged_jobs_at_once(kind, together):
 
 @both
 @in_virtual_time
-async def test_claims_and_bare_ids_from_before_are_good_afterwards(kind):
-    """The queue object reads the queue anew; what it handed out is its own all the same."""
+async def test_claims_and_bare_ids_stay_valid_after_jobs_are_staged(kind):
+    """The queue object reads the queue anew, and still knows the claims that it handed out."""
     async with queue_on(kind, store(), stale_timeout=60) as queue:
         await queue.enqueue("work", b"", job_id="mine")
         await queue.dequeue()
@@ -95,7 +95,7 @@ async def test_a_claim_that_stands_still_is_revoked_in_its_time_although_jobs_ar
 
 @both
 @in_virtual_time
-async def test_claims_that_ended_elsewhere_are_watched_no_more(kind):
+async def test_claims_that_ended_elsewhere_are_no_longer_watched(kind):
     storage = store()
     async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
         for number in range(50):
@@ -108,13 +108,13 @@ async def test_claims_that_ended_elsewhere_are_watched_no_more(kind):
         assert {} == queue._engine.watch._seen
 
 
-# Whatever happens to the write
+# Faults of the write
 
 
 @both
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LOST_REQUEST, Fault.LANDS_LATER])
 @in_virtual_time
-async def test_what_a_fault_does_to_the_write_is_found_out_and_the_jobs_are_added_once(kind, fault):
+async def test_staged_jobs_are_added_once_under_every_fault_of_the_write(kind, fault):
     storage = store()
     async with queue_on(kind, storage) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -136,7 +136,7 @@ async def test_jobs_that_landed_and_were_worked_on_meanwhile_are_not_added_again
     async with queue_on(kind, storage) as queue, queue_on(kind, storage) as other:
         await queue.enqueue("nobody's", b"", job_id="before")
         storage.on_write(fault)
-        storage.on_read(*[Fault.LOST_REQUEST] * 3)  # it cannot look at once
+        storage.on_read(*[Fault.LOST_REQUEST] * 3)  # so that it cannot read at once
         call = asyncio.create_task(queue.apply(EnqueueStaged([block("a", "b")])))
         while storage.landed < 2:
             await asyncio.sleep(0.001)
@@ -164,7 +164,7 @@ async def test_a_commit_lost_to_a_rival_adds_the_jobs_once_behind_the_rivals(kin
 
 
 @in_virtual_time
-async def test_a_store_that_refuses_for_good_leaves_nothing_placed():
+async def test_a_store_that_refuses_every_write_leaves_no_lines_placed():
     class Refusing(FaultyStorage):
         refuses = False
 
@@ -188,7 +188,7 @@ async def test_a_store_that_refuses_for_good_leaves_nothing_placed():
 @both
 @pytest.mark.parametrize("lands", [True, False])
 @in_virtual_time
-async def test_a_deadline_that_passes_meanwhile_leaves_an_outcome_that_can_be_resolved(kind, lands):
+async def test_a_deadline_during_the_write_leaves_an_outcome_that_can_be_resolved(kind, lands):
     storage = store()
     async with queue_on(kind, storage) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -207,7 +207,7 @@ async def test_a_deadline_that_passes_meanwhile_leaves_an_outcome_that_can_be_re
 @both
 @pytest.mark.parametrize("lands", [True, False])
 @in_virtual_time
-async def test_a_caller_who_leaves_finds_by_the_transaction_whether_it_was_done(kind, lands):
+async def test_repeating_a_transaction_tells_if_the_cancelled_call_was_done(kind, lands):
     storage = store()
     async with queue_on(kind, storage) as queue:
         await queue.enqueue("work", b"", job_id="before")
@@ -223,8 +223,8 @@ async def test_a_caller_who_leaves_finds_by_the_transaction_whether_it_was_done(
 
 
 @in_virtual_time
-async def test_a_store_that_breaks_between_blocks_and_answer_does_not_keep_lines_for_the_next_commit():
-    """Whatever fails after the write, the next commit begins with a read."""
+async def test_a_lost_answer_does_not_carry_lines_into_the_next_commit():
+    """After any failure behind the write, the next commit begins with a read."""
     storage = store()
     queue = queue_on(DirectQueue, storage)
     await queue.enqueue("work", b"", job_id="before")
@@ -237,7 +237,7 @@ async def test_a_store_that_breaks_between_blocks_and_answer_does_not_keep_lines
     assert ["before", "a", "after 0", "after 1", "after 2"] == await ids_in(storage)
 
 
-# What is wrong is said at once
+# Wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_staged_jobs_cannot_be_added_to_a_value():
         EnqueueStaged([block("a")]).apply(QueueState(), VirtualClock().now())
 
 
-def test_payloads_are_not_shown():
+def test_the_repr_shows_no_payloads():
     shown = repr(EnqueueStaged([block("a"), block("b", unique_key="k")]))
     assert "for a" not in shown
     assert "Zm9yI" not in shown

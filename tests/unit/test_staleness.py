@@ -1,4 +1,4 @@
-"""When a claim is stale, clock by clock: what was watched, what may be judged by age, and what never counts."""
+"""Stale claims, clock by clock: claims watched standing still, claims judged by age, and time that never counts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -38,7 +38,7 @@ class Queue:
         self.draft.load([job])
 
     def stale(self, monotonic, store=None):
-        """Look, and say whether the claim is stale."""
+        """Look at the claim, and return the ids of stale jobs."""
         self.watch.observed(self.draft, monotonic, None if store is None else at(store))
         return [claim.job_id for claim, _ in self.watch.suspects()]
 
@@ -67,7 +67,7 @@ def test_the_claims_own_timeout_counts_and_not_the_watchers():
     assert [[], [], ["a"]] == [queue.stale(0), queue.stale(999), queue.stale(1000)]
 
 
-def test_a_claim_without_a_timeout_of_its_own_has_the_watchers():
+def test_a_claim_without_a_timeout_of_its_own_gets_the_watchers():
     queue = Queue(timeout=None, default=7.0)
     assert [[], [], ["a"]] == [queue.stale(0), queue.stale(6), queue.stale(7)]
 
@@ -88,7 +88,7 @@ def test_a_fresh_process_goes_by_age_but_not_in_its_first_moments(timeout, grace
     assert ["a"] == queue.stale(grace, store=late + grace)
 
 
-def test_a_claim_that_never_beat_is_old():
+def test_a_claim_without_a_heartbeat_is_judged_old():
     queue = Queue(heartbeat=None)
     assert [[], ["a"]] == [queue.stale(0, store=5), queue.stale(10, store=15)]
 
@@ -120,7 +120,7 @@ def test_after_a_long_absence_age_counts_again():
     assert ["a"] == queue.stale(3600, store=3600)
 
 
-def test_what_is_revoked_is_watched_no_more():
+def test_a_revoked_claim_is_no_longer_watched():
     queue = Queue()
     queue.stale(0)
     assert ["a"] == queue.stale(30)

@@ -1,4 +1,4 @@
-"""Nothing that is O(n) is done in one go between two turns of the event loop: counted on ten thousand waiting jobs."""
+"""No O(n) work runs in one go between two turns of the event loop: counted on ten thousand waiting jobs."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
 
 @both
 @in_virtual_time
-async def test_orders_that_match_no_job_look_at_none_that_waits(monkeypatch, make):
+async def test_admin_calls_that_match_no_job_unpack_no_waiting_job(monkeypatch, make):
     queue, _ = await deep_queue(make)
     unpacked = []
 
@@ -60,7 +60,7 @@ async def test_purge_and_redrive_find_every_job_that_ended_and_no_other():
 @both
 @pytest.mark.parametrize("verb", ["schedules", "stats", "read_state"])
 @in_virtual_time
-async def test_a_look_at_jobs_that_are_known_gives_the_others_a_turn_after_some(make, verb):
+async def test_reading_known_jobs_yields_to_other_tasks(make, verb):
     queue, _ = await deep_queue(make)
     async with Turns(lambda: 0) as turns:
         await getattr(queue, verb)()
@@ -69,7 +69,7 @@ async def test_a_look_at_jobs_that_are_known_gives_the_others_a_turn_after_some(
 
 @both
 @in_virtual_time
-async def test_opening_cuts_and_takes_over_some_lines_at_a_time(monkeypatch, make):
+async def test_opening_a_queue_loads_a_limited_number_of_lines_per_turn(monkeypatch, make):
     work = LineWork(monkeypatch)
     queue = make(await deep_storage(), clock=VirtualClock())
     async with queue, Turns(lambda: work.cut) as cutting, Turns(lambda: len(queue._engine.blob.pages)) as pages:

@@ -1,4 +1,4 @@
-"""What the figures of a queue say of its size."""
+"""Figures and warnings about the size of a queue."""
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.limits import Limits
@@ -17,7 +17,7 @@ async def test_ids_of_finished_jobs_do_not_make_an_empty_queue_look_full():
     assert () == stats.warnings
 
 
-async def test_a_queue_that_is_more_than_half_full_says_so_with_what_enqueue_counts():
+async def test_a_queue_more_than_half_full_by_the_count_of_enqueue_warns():
     queue = DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=30_000))
     await queue.enqueue_many([Enqueue("t", b"x" * 1000)] * 12)
     [warning] = (await queue.stats()).warnings

@@ -1,4 +1,4 @@
-"""The store's time is the latest of several estimates; nonsense says nothing, a clock that was set back is believed."""
+"""The store's time is the latest of several estimates. Invalid dates are ignored; a clock set back is believed."""
 
 import threading
 from datetime import UTC, datetime, timedelta, timezone
@@ -119,7 +119,7 @@ def test_a_clock_that_was_set_forward_is_believed_at_once(store):
         datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=timezone(timedelta(hours=-23))),
     ],
 )  # fmt: skip
-def test_nonsense_says_nothing(store, clock, nonsense):
+def test_an_invalid_date_is_ignored(store, clock, nonsense):
     store.heard(nonsense)
     assert store.now() is None
     store.heard(NOON)
@@ -136,7 +136,7 @@ texts = st.text() | st.lists(words, max_size=8).map(" ".join)
 
 
 @given(st.lists(texts | st.none() | st.datetimes() | st.datetimes(timezones=st.timezones()), max_size=20))
-def test_whatever_a_store_says_is_the_time_it_is_a_time_or_nothing(dates):
+def test_any_date_of_a_store_gives_a_time_or_none(dates):
     clock = FakeClock(3e6)
     store = StoreClock(clock)
     for date in dates:

@@ -1,4 +1,4 @@
-"""A queue with ready jobs of its own reads its place now and then all the same: after a time, and after some claims."""
+"""A queue with ready jobs of its own still reads its store of jobs again: after a time, and after some claims."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class StandingClock(FakeClock):
 
 
 class Counting:
-    """A store that counts how often it is read, and what it was asked beforehand."""
+    """A store that counts its scans and the questions if it has moved."""
 
     scans = questions = 0
 
@@ -51,12 +51,12 @@ STORES = {
 
 @pytest.fixture(params=STORES)
 def make(request, tmp_path):
-    """A store on one and the same place, each time."""
+    """Return a function that makes a store on the same folder or file at each call."""
     return lambda: STORES[request.param](tmp_path / "queue")
 
 
 async def turn(queue):
-    """Claim a job and give it back; returns its payload."""
+    """Claim a job, hand it back, and return its payload."""
     [job] = await queue.dequeue()
     await queue.nack(job)
     return job.payload
@@ -84,7 +84,7 @@ async def test_a_job_of_another_program_is_served_in_its_turn_once_time_has_pass
         assert [b"ours", b"theirs", b"later"] == [await turn(queue) for _ in range(3)]
 
 
-async def test_while_no_time_passes_a_place_is_read_once_in_a_hundred_claims(make):
+async def test_a_store_is_read_once_in_a_hundred_claims_while_no_time_passes(make):
     store = make()
     async with StoreQueue(store, clock=StandingClock()) as queue:
         for _ in range(10):
@@ -97,7 +97,7 @@ async def test_while_no_time_passes_a_place_is_read_once_in_a_hundred_claims(mak
         assert store.scans <= 2
 
 
-def test_in_a_long_queue_as_many_claims_as_jobs_fit_between_two_reads():
+def test_a_long_queue_allows_as_many_claims_as_jobs_between_two_reads():
     clock = StandingClock()
     freshness = Freshness(clock, in_order=False)
     freshness.read(clock.monotonic(), jobs=5_000)
@@ -122,5 +122,5 @@ def test_reads_take_a_tenth_of_the_time_at_the_most():
     assert freshness.is_over()
 
 
-def test_a_place_that_serves_in_order_is_read_before_each_claim():
+def test_a_store_that_serves_in_order_is_read_before_each_claim():
     assert Freshness(StandingClock(), in_order=True).is_over()

@@ -1,4 +1,4 @@
-"""A queue on a place that keeps jobs one by one, whose calls are cut short in the middle."""
+"""A queue on a store of jobs whose calls are interrupted in the middle."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ def queue(shelf):
     return StoreQueue(shelf)
 
 
-async def test_what_was_read_for_nobody_is_read_again_when_the_queue_is_entered_again(shelf, queue):
+async def test_a_read_whose_caller_left_is_repeated_when_the_queue_is_entered_again(shelf, queue):
     other = StoreQueue(Shelf(shelf))
     assert [] == await queue.dequeue("work")
     job = await other.enqueue("work", b"1")
@@ -44,7 +44,7 @@ async def test_what_was_read_for_nobody_is_read_again_when_the_queue_is_entered_
         assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
 
 
-async def test_a_place_that_was_read_by_half_is_read_again(shelf, queue):
+async def test_a_store_that_was_only_half_read_is_read_again(shelf, queue):
     other = StoreQueue(Shelf(shelf))
     assert [] == await queue.dequeue("work")
     job = await other.enqueue("work", b"1")
@@ -59,7 +59,7 @@ async def test_a_place_that_was_read_by_half_is_read_again(shelf, queue):
     assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
 
 
-async def test_what_was_won_of_a_batch_is_not_lost_when_the_wait_ends_before_the_rest(shelf, queue):
+async def test_claims_won_for_a_batch_are_handed_out_when_the_wait_ends_early(shelf, queue):
     entered, go_on, elsewhere = threading.Event(), threading.Event(), Shelf()
     other = StoreQueue(elsewhere)
     jobs = [await other.enqueue("work", b"1") for _ in range(2)]
@@ -87,7 +87,7 @@ async def test_what_was_won_of_a_batch_is_not_lost_when_the_wait_ends_before_the
         assert [jobs[0].id] == [claimed.id for claimed in await call]
 
 
-async def test_what_may_have_been_done_is_not_said_to_be_undone(shelf, queue):
+async def test_a_change_that_may_have_been_made_has_an_unknown_outcome(shelf, queue):
     def fail():
         raise OSError(5, "Input/output error")
 
@@ -107,7 +107,7 @@ async def test_what_may_have_been_done_is_not_said_to_be_undone(shelf, queue):
             await asyncio.sleep(0.01)
 
 
-async def test_a_place_is_taken_over_by_the_last_queue_that_is_made_on_it(shelf, queue):
+async def test_the_last_queue_made_on_a_store_takes_it_over(shelf, queue):
     job = await queue.enqueue("work", b"1")
     later = StoreQueue(shelf)
     for call in (queue.enqueue("work", b"2"), queue.dequeue("work"), queue.read_state(), queue.ack(job)):

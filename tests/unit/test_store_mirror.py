@@ -1,4 +1,4 @@
-"""A queue on a store of jobs keeps a mirror: what it answers is never out of one that is behind."""
+"""A queue on a store of jobs keeps a mirror, and never answers from one that is out of date."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from jqueue.formats.dirq.simple import DirqSimple
 from jqueue.formats.queue import StoreQueue
 
 
-async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_look(tmp_path):
+async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_read(tmp_path):
     async with (
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
@@ -23,7 +23,7 @@ async def test_a_claim_made_elsewhere_is_known_beside_claims_that_need_no_look(t
         assert isinstance(error, ClaimLostError)
 
 
-async def test_what_an_operator_does_takes_in_what_others_did(tmp_path):
+async def test_admin_calls_include_the_jobs_of_other_queue_objects(tmp_path):
     async with (
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,
@@ -44,7 +44,7 @@ async def test_what_an_operator_does_takes_in_what_others_did(tmp_path):
         assert await queue.requeue_stale(0) == 2
 
 
-async def test_a_job_that_another_program_added_is_found_beside_a_call_that_needs_no_look(tmp_path):
+async def test_a_job_that_another_program_added_is_found_beside_a_call_that_needs_no_read(tmp_path):
     async with (
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as queue,
         StoreQueue(DirqSimple(tmp_path / "queue", fsync=False)) as other,

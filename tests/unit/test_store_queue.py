@@ -1,4 +1,4 @@
-"""A queue on a place that keeps jobs one by one: what it does when somebody else is quicker, or the place fails."""
+"""A queue on a store of jobs when another program is quicker, or the store fails."""
 
 import asyncio
 import itertools
@@ -12,11 +12,11 @@ from jqueue.formats.port import JobStorePort, Kept, Lost, Step
 from jqueue.formats.queue import StoreQueue
 from jqueue.operations import Ack, Cancel
 from jqueue.ports.queue import Capabilities
-from tests.unit.in_vain import until_its_deadline
+from tests.unit.until_deadline import run_until_deadline
 
 
 class Shelf:
-    """A place in memory that keeps jobs one by one, fails as it is told to, and counts what it is asked."""
+    """A store of jobs in memory with hooks that can fail; it counts its scans and notes its steps."""
 
     capabilities = Capabilities(transactions=False)
     knows_expiry = False
@@ -70,7 +70,7 @@ class Shelf:
         return self.kept.get(change.job_id, Kept(change.after or change.before, ""))
 
     def put(self, job_id, job):
-        """Somebody changes a job."""
+        """Change a job as another program would."""
         if job is None:
             del self.kept[job_id]
         else:
@@ -81,7 +81,7 @@ class Shelf:
 
 
 def once(act):
-    """Do it at the first change for which it does not return False, and never again."""
+    """Return a hook that calls `act` at each change until it does not return False, and then never again."""
     done: list[bool] = []
 
     def hook(change):
@@ -113,7 +113,7 @@ async def test_a_claim_that_another_program_won_is_not_handed_out_and_the_next_j
     assert [second.id] == [job.id for job in await queue.dequeue("work")]
 
 
-async def test_of_a_batch_the_claims_that_were_won_are_handed_out(shelf, queue):
+async def test_the_won_claims_of_a_batch_are_handed_out(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(3)]
     gone = jobs[1].id
     shelf.before = once(lambda change: shelf.put(gone, None) if change.job_id == gone else False)
@@ -123,7 +123,7 @@ async def test_of_a_batch_the_claims_that_were_won_are_handed_out(shelf, queue):
     assert {} == shelf.kept
 
 
-async def test_an_ack_whose_job_another_program_took_says_so(shelf, queue):
+async def test_an_ack_of_a_job_that_another_program_took_is_a_lost_claim(shelf, queue):
     await queue.enqueue("work", b"1")
     [job] = await queue.dequeue("work")
     shelf.before = once(lambda change: shelf.put(job.id, None) if change.step is Step.REMOVE else False)
@@ -131,7 +131,7 @@ async def test_an_ack_whose_job_another_program_took_says_so(shelf, queue):
         await queue.ack(job)
 
 
-async def test_one_that_lost_its_race_leaves_the_others_of_the_same_commit_alone(shelf, queue):
+async def test_an_ack_that_lost_its_race_does_not_affect_others_in_its_commit(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(5)]
     claimed = await queue.dequeue("work", batch_size=5)
     gone = jobs[2].id
@@ -142,7 +142,7 @@ async def test_one_that_lost_its_race_leaves_the_others_of_the_same_commit_alone
     assert 5 + 5 + 5 == len(shelf.steps), "what was done once was done again"
 
 
-async def test_of_several_things_each_is_told_for_itself(shelf, queue):
+async def test_each_operation_of_apply_each_has_its_own_answer(shelf, queue):
     waiting = await queue.enqueue("work", b"1", priority=9)
     for payload in (b"2", b"3"):
         await queue.enqueue("work", payload)
@@ -163,7 +163,7 @@ async def test_of_several_things_each_is_told_for_itself(shelf, queue):
     await queue.ack(done)
 
 
-async def test_a_failure_of_the_place_is_tried_again_and_nobody_else_hears_of_it(shelf, queue):
+async def test_a_failed_change_is_retried_without_affecting_other_calls(shelf, queue):
     failed: list[str] = []
 
     def fail(change):
@@ -179,7 +179,7 @@ async def test_a_failure_of_the_place_is_tried_again_and_nobody_else_hears_of_it
     assert [jobs[1].id] == failed
 
 
-async def test_a_job_that_was_added_although_the_place_failed_is_not_added_again(shelf, queue):
+async def test_a_job_that_was_added_although_the_store_failed_is_not_added_again(shelf, queue):
     def fail(change):
         raise OSError(5, "Input/output error")
 
@@ -189,17 +189,17 @@ async def test_a_job_that_was_added_although_the_place_failed_is_not_added_again
     assert [Step.ADD] == shelf.steps
 
 
-async def test_a_failure_that_stays_is_the_error_of_the_deadline(shelf, queue):
+async def test_a_lasting_failure_is_named_in_the_deadline_error(shelf, queue):
     def fail(change):
         raise OSError(28, "No space left on device")
 
     shelf.before = fail
     with pytest.raises(DeadlineExceededError, match="No space left"):
-        await until_its_deadline(queue, queue.enqueue("work", b"secret"))
+        await run_until_deadline(queue, queue.enqueue("work", b"secret"))
     assert {} == shelf.kept
 
 
-async def test_a_refusal_is_told_at_once_and_once(shelf, queue):
+async def test_a_refusal_is_raised_at_once_without_a_retry(shelf, queue):
     tried = []
 
     def refuse(change):
@@ -225,7 +225,7 @@ async def test_a_refusal_of_one_job_is_not_the_error_of_others(shelf, queue):
     assert {b"1", b"3"} == {kept.job.payload for kept in shelf.kept.values()}
 
 
-async def test_a_place_that_cannot_be_read_for_a_while_is_read_again(shelf, queue):
+async def test_a_store_that_cannot_be_read_for_a_while_is_read_again(shelf, queue):
     failures = iter([OSError(5, "Input/output error"), StorageError("away")])
 
     def fail():
@@ -237,7 +237,7 @@ async def test_a_place_that_cannot_be_read_for_a_while_is_read_again(shelf, queu
     assert [job.id] == list(shelf.kept)
 
 
-async def test_what_is_closed_in_the_middle_of_a_change_cannot_be_said_to_be_undone(shelf, queue):
+async def test_a_call_that_is_closed_during_its_change_has_an_unknown_outcome(shelf, queue):
     entered, go_on = threading.Event(), threading.Event()
 
     def block(change):
@@ -255,7 +255,7 @@ async def test_what_is_closed_in_the_middle_of_a_change_cannot_be_said_to_be_und
         await closing
 
 
-async def test_an_idle_queue_looks_only_when_something_has_moved(shelf, queue):
+async def test_an_idle_queue_scans_only_after_a_change(shelf, queue):
     await queue.enqueue("work", b"1")
     [job] = await queue.dequeue("work")
     await queue.ack(job)
@@ -266,7 +266,7 @@ async def test_an_idle_queue_looks_only_when_something_has_moved(shelf, queue):
     assert before == (shelf.scans, len(shelf.steps))
 
 
-async def test_what_another_queue_does_is_seen(shelf, queue):
+async def test_changes_of_another_queue_are_seen(shelf, queue):
     other = StoreQueue(Shelf(shelf))
     assert [] == await queue.dequeue("work")
     job = await other.enqueue("work", b"1")
@@ -274,7 +274,7 @@ async def test_what_another_queue_does_is_seen(shelf, queue):
     assert [] == await other.dequeue("work")
 
 
-async def test_a_look_leaves_what_it_saw_to_be_seen_by_calls(shelf, queue):
+async def test_a_job_seen_by_read_state_can_still_be_claimed(shelf, queue):
     other = StoreQueue(Shelf(shelf))
     assert [] == await queue.dequeue("work")
     job = await other.enqueue("work", b"1")
@@ -282,7 +282,7 @@ async def test_a_look_leaves_what_it_saw_to_be_seen_by_calls(shelf, queue):
     assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
 
 
-async def test_nobody_looks_while_a_change_is_under_way(shelf, queue):
+async def test_no_scan_runs_while_a_change_is_under_way(shelf, queue):
     inside = []
 
     def enter(*_):
@@ -297,7 +297,7 @@ async def test_nobody_looks_while_a_change_is_under_way(shelf, queue):
     assert 2 == len((await queue.read_state()).jobs)
 
 
-async def test_a_batch_of_which_some_were_lost_is_filled_up_with_others(shelf, queue):
+async def test_a_batch_with_lost_claims_is_filled_up_with_other_jobs(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(5)]
     gone = jobs[1].id
     shelf.before = once(lambda change: shelf.put(gone, None) if change.job_id == gone else False)
@@ -307,7 +307,7 @@ async def test_a_batch_of_which_some_were_lost_is_filled_up_with_others(shelf, q
     assert [] == await queue.ack_many(claimed)
 
 
-async def test_what_was_claimed_for_a_batch_that_nobody_waits_for_any_more_goes_back(shelf, queue):
+async def test_claims_of_a_cancelled_batch_are_handed_back(shelf, queue):
     jobs = [await queue.enqueue("work", b"1") for _ in range(3)]
     gone, entered, go_on = jobs[1].id, threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""A storage, or text, in the place of a queue is answered with how to make a queue."""
+"""The error for a storage or text in the place of a queue says how to make a queue."""
 
 import copy
 import pickle
@@ -32,7 +32,7 @@ async def test_entering_a_storage_as_a_queue_names_the_remedy(storage):
             await queue.enqueue("mail")
 
 
-def test_what_a_storage_has_not_stays_absent(storage):
+def test_attributes_that_a_storage_lacks_stay_absent(storage):
     assert not hasattr(storage, "enqueue")
     assert not isinstance(storage, JobQueue)
     assert [kind for kind in OPTIONAL if issubclass(type(storage), kind)] == [
@@ -77,6 +77,6 @@ def test_a_queue_or_a_set_made_of_something_else_names_the_remedy():
         (None, "leave the payload out"),
     ],
 )
-async def test_a_payload_that_is_not_bytes_is_answered_with_how_to_encode_it(payload, hint):
+async def test_the_error_for_a_payload_that_is_not_bytes_says_how_to_encode_it(payload, hint):
     with pytest.raises(InvalidJobError, match=hint):
         await DirectQueue(InMemoryStorage()).enqueue("mail", payload)

@@ -1,4 +1,4 @@
-"""A store that takes one write a second: calls share commits, few writes are refused, and nobody waits without need."""
+"""A store that takes one write a second: calls share commits, few writes are refused, and no call waits too long."""
 
 import asyncio
 import math
@@ -22,9 +22,9 @@ both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 
 class ThrottledStorage:
-    """A store in memory that takes one write in so many seconds, refuses the others, and counts.
+    """A store in memory that takes one write in `every` seconds, refuses the others, and counts its requests.
 
-    A write that it took, or whose condition did not hold, is not refused; only one that it took makes the next wait.
+    A write that comes in time lands or meets a conflict. Only a write that lands delays the next one.
     """
 
     def __init__(self, every=1.0, latency=0.02):
@@ -66,7 +66,7 @@ def open_queue(kind, storage, seed=1, **options):
 
 
 async def enqueue_without_end(queue, seconds):
-    """Enqueue one job after the other for so long: the commits, and the seconds that the longest call took."""
+    """Enqueue one job after the other for `seconds`; return the commits and the seconds of the longest call."""
     until, longest, commits = now() + seconds, 0.0, queue._engine.commits
     while now() < until:
         began = now()
@@ -78,13 +78,13 @@ async def enqueue_without_end(queue, seconds):
 
 
 async def enqueue_by_three(queue, seconds):
-    """The same, by three callers at once."""
+    """Do the same with three callers at once."""
     found = await asyncio.gather(*(enqueue_without_end(queue, seconds) for _ in range(3)))
     return max(commits for commits, _ in found), max(longest for _, longest in found)
 
 
 async def held_back(queue, storage):
-    """Have a queue wait for its next turn as long as one ever does; the store would take its writes again."""
+    """Let a queue wait as long as possible for its next turn, while the store would take its writes again."""
     await queue.enqueue("first", b"payload")
     storage.every = math.inf
     refused = asyncio.create_task(queue.enqueue("first", b"payload", deadline=600))
@@ -143,7 +143,7 @@ async def test_a_queue_that_never_rests_commits_almost_as_often_as_the_store_let
 
 @pytest.mark.parametrize("every", [0.1, 0.5, 2, 5])
 @in_virtual_time
-async def test_the_pace_is_learned_whatever_it_is(every):
+async def test_any_pace_of_a_store_is_learned(every):
     storage = ThrottledStorage(every, latency=0.01)
     async with open_queue(BrokerQueue, storage) as queue:
         await enqueue_by_three(queue, 30 * every + 30)
@@ -169,7 +169,7 @@ async def test_a_store_that_refuses_nothing_is_never_waited_for(kind):
 
 
 class StoppedClock(VirtualClock):
-    """A clock that nobody may ask."""
+    """A clock that must not be read."""
 
     def monotonic(self):
         raise AssertionError("the clock was read")
@@ -256,7 +256,7 @@ async def test_leaving_a_queue_whose_callers_have_gone_takes_no_time(kind):
 
 @both
 @in_virtual_time
-async def test_what_is_out_of_time_before_its_turn_was_not_done(kind):
+async def test_a_call_whose_deadline_passes_before_its_turn_is_not_done(kind):
     storage = ThrottledStorage()
     async with open_queue(kind, storage) as queue:
         await held_back(queue, storage)
@@ -270,7 +270,7 @@ async def test_what_is_out_of_time_before_its_turn_was_not_done(kind):
 
 @both
 @in_virtual_time
-async def test_a_consumer_that_waits_looks_as_often_as_ever_and_claims_at_once(kind):
+async def test_a_waiting_consumer_of_a_paced_queue_polls_as_usual_and_claims_at_once(kind):
     storage = ThrottledStorage()
     async with open_queue(kind, storage) as queue:
         await held_back(queue, storage)
@@ -328,11 +328,11 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, latency, 
     assert storage.landed >= 70
     assert storage.share_refused < refused
     lost_races = storage.writes - storage.refused - storage.landed
-    assert lost_races <= storage.landed / 4, "who takes turns with others reads before it writes"
+    assert lost_races <= storage.landed / 4, "a writer that takes turns reads before it writes"
 
 
 @in_virtual_time
-async def test_eight_writers_that_take_turns_send_few_writes_in_vain():
+async def test_eight_writers_that_take_turns_get_few_refusals():
     """Without `WritePace.not_yet`, 10 are refused for each that lands at first, and 2.6 later."""
     storage = ThrottledStorage(latency=0.05)
     queues = [open_queue(DirectQueue, storage, seed, deadline=60) for seed in range(8)]
@@ -346,7 +346,7 @@ async def test_eight_writers_that_take_turns_send_few_writes_in_vain():
 
 
 @in_virtual_time
-async def test_a_writer_that_has_gone_is_left_a_turn_at_most_once():
+async def test_an_absent_writer_is_left_at_most_one_turn():
     storage = ThrottledStorage(latency=0.05)
     queue, gone = (open_queue(DirectQueue, storage, seed) for seed in range(2))
     await asyncio.gather(enqueue_without_end(queue, 15), enqueue_without_end(gone, 15))
@@ -356,7 +356,7 @@ async def test_a_writer_that_has_gone_is_left_a_turn_at_most_once():
 
 @in_virtual_time
 async def test_one_refusal_among_many_writers_of_a_quick_store_is_soon_forgotten():
-    """The others' commits, seen in the table, show that the store takes more than the refusal made believe."""
+    """The others' commits in the table show that the store takes more writes than the refusal suggested."""
     storage = ThrottledStorage(every=0.0)
     queues = [open_queue(DirectQueue, storage, seed) for seed in range(1, 4)]
     others = [asyncio.create_task(enqueue_without_end(queue, 60)) for queue in queues]

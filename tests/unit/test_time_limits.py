@@ -1,4 +1,4 @@
-"""A test that waits for ever is ended, says where everything waits, and lets the run go on."""
+"""A test that hangs is ended, the stacks of its threads and tasks are printed, and the run goes on."""
 
 import re
 import subprocess
@@ -52,5 +52,5 @@ def test_every_test_has_a_limit(request):
 
 
 @pytest.mark.timeout(77)
-def test_a_limit_of_its_own_is_kept(request):
+def test_a_test_keeps_its_own_limit(request):
     assert 77 == request.node.get_closest_marker("timeout").args[0]

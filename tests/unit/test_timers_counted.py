@@ -1,4 +1,4 @@
-"""Deadlines of many calls take one timer of the event loop; they hold all the same, and leave nothing behind."""
+"""Deadlines of many calls share one timer of the event loop, are kept, and leave nothing in memory."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
 
 
 class SlowStorage(InMemoryStorage):
-    """A store in memory that takes its time, or for ever."""
+    """A store in memory that answers slowly or never."""
 
     latency = 0.02
 
@@ -33,7 +33,7 @@ class SlowStorage(InMemoryStorage):
 
 
 class Timers:
-    """The timers that the running loop was asked for, and those of them that are for deadlines."""
+    """Lists of all timers made on the running loop, and of the timers for deadlines."""
 
     def __init__(self):
         loop: Any = asyncio.get_running_loop()
@@ -75,8 +75,8 @@ async def test_a_thousand_calls_of_a_direct_queue_take_one_timer_for_their_deadl
 
 @both
 @in_virtual_time
-async def test_calls_one_after_the_other_take_a_timer_now_and_then(make):
-    """While somebody waits for jobs, so that the writer does not end between the calls."""
+async def test_consecutive_calls_take_few_timers(make):
+    """A dequeue waits meanwhile, so that the writer does not end between the calls."""
     async with make(SlowStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=3600))
         await asyncio.sleep(1)
@@ -89,7 +89,7 @@ async def test_calls_one_after_the_other_take_a_timer_now_and_then(make):
 
 @both
 @in_virtual_time
-async def test_deadlines_hold_whatever_those_of_other_calls_are(make):
+async def test_each_deadline_holds_beside_those_of_other_calls(make):
     storage = SlowStorage(clock=VirtualClock())
     async with make(storage, clock=VirtualClock(), call_timeout=3600) as queue:
         await queue.enqueue("work", b"payload")
@@ -166,7 +166,7 @@ async def test_many_calls_that_wait_are_all_kept_and_then_forgotten():
 
 @both
 @in_virtual_time
-async def test_nothing_keeps_a_call_that_is_done(make):
+async def test_a_finished_call_is_not_kept_in_memory(make):
     async with make(SlowStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
         waiting = asyncio.create_task(queue.dequeue("nobody", wait=3600))
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""What has to be true of the tree itself: functions of a readable size, and no trace of one machine."""
+"""Rules for the source tree: functions of a readable size, and no trace of one machine."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:root|home|Users|work|opt)/|\b[A-Z]:
 
 
 def _files(suffix: str = "") -> Iterator[Path]:
-    """Every file of the project, committed or about to be."""
+    """Return every file of the project that is committed or about to be."""
     try:
         listing = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -69,7 +69,7 @@ def test_no_function_is_too_long_to_be_read_at_once():
     assert {} == {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES}
 
 
-def test_every_logger_of_ours_writes_out_what_strangers_wrote():
+def test_every_module_takes_the_logger_that_escapes_foreign_text():
     raw = [_name(path) for path in _modules() if 'getLogger("jqueue' in path.read_text(encoding="utf-8")]
     assert ["jqueue/testing/simulation/runner.py"] == raw  # it sets a level
 
@@ -91,17 +91,17 @@ def test_no_file_holds_a_path_of_somebodys_machine():
         ("C:" + "\\Users\\somebody", MACHINE_PATH),
     ],
 )
-def test_the_patterns_find_what_they_are_for(line, found):
+def test_the_patterns_find_registries_and_machine_paths(line, found):
     assert found.search(line)
 
 
 @pytest.mark.parametrize("line", ["https://example.org/work/1", "~/work/x", "docs/root/x", "/tmp/queue.json"])
-def test_a_path_that_is_not_a_machines_is_left_alone(line):
+def test_other_paths_are_left_alone(line):
     assert not MACHINE_PATH.search(line)
 
 
 def _modules_after_import(before: str = "") -> set[str]:
-    """The names of the modules that a new interpreter has loaded when it has imported jqueue."""
+    """Return the names of the modules that a new interpreter has loaded after importing jqueue."""
     code = f"import sys\n{before}\nimport jqueue\nassert jqueue.__file__\nprint(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

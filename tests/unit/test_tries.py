@@ -1,4 +1,4 @@
-"""A job that is enqueued with an id counts its own tries from 1, whatever attempts the queue has forgotten."""
+"""A job that is enqueued with an id counts its own tries from 1, above any attempts that the queue has forgotten."""
 
 import logging
 
@@ -11,7 +11,7 @@ from jqueue.worker import Context, Worker
 
 
 async def queue_with_a_floor(floor=300):
-    """A queue that has forgotten a job of so many attempts."""
+    """Return a queue that has forgotten a job with `floor` attempts."""
     queue = DirectQueue(InMemoryStorage())
     await queue.enqueue("t", b"", job_id="old")
     for _ in range(floor):
@@ -20,7 +20,7 @@ async def queue_with_a_floor(floor=300):
     return queue
 
 
-async def test_a_first_run_is_the_first_try_and_its_token_is_above_those_forgotten(caplog):
+async def test_a_first_run_is_the_first_try_and_its_token_is_above_forgotten_attempts(caplog):
     queue, worker, seen = await queue_with_a_floor(), Worker(), []
 
     @worker.handler("t", max_attempts=1)

@@ -19,7 +19,7 @@ VERBS = {
     if inspect.isfunction(verb) and not name.startswith("_")
 }
 OF_THEIR_OWN = {"dequeue", "apply", "apply_each", "redrive", "find"}
-"""What a set of queues does otherwise than one queue, and says so."""
+"""Verbs that a set of queues does differently from one queue, and documents itself."""
 
 LISTS = {"enqueue": EnqueueOptions, "dequeue": DequeueOptions, "schedule": ScheduleOptions}
 
@@ -29,13 +29,13 @@ def verbs_of(kind):
     return {name: getattr(kind, name) for name in names}
 
 
-def test_these_are_the_verbs():
+def test_the_ports_have_thirty_verbs():
     assert {"enqueue", "dequeue", "ack", "cancel", "peek", "apply"} < VERBS.keys()
     assert 30 == len(VERBS)
 
 
 @pytest.mark.parametrize("kind", QUEUES, ids=lambda kind: kind.__name__)
-def test_a_queue_leaves_no_verb_to_the_empty_body_of_its_port(kind):
+def test_every_queue_implements_every_verb(kind):
     owners = {name: next(base for base in kind.__mro__ if name in vars(base)) for name in verbs_of(kind)}
     assert [] == [name for name, owner in owners.items() if getattr(owner, "_is_protocol", False)]
 

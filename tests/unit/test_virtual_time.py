@@ -20,7 +20,7 @@ def test_sleeping_for_a_year_takes_no_time():
     assert time.monotonic() - began < 5
 
 
-def test_what_is_due_first_runs_first():
+def test_the_timer_due_first_runs_first():
     async def main():
         order = []
 
@@ -45,6 +45,6 @@ def test_work_in_threads_is_waited_for_before_the_clock_jumps():
     assert 1 == run(main())
 
 
-def test_waiting_for_what_never_comes_is_an_error_and_no_hang():
+def test_waiting_for_an_event_that_never_comes_is_an_error_and_no_hang():
     with pytest.raises(RuntimeError, match="stands still"):
         run(asyncio.Event().wait())

@@ -1,4 +1,4 @@
-"""Who waits looks into the store in time, whatever else comes due meanwhile."""
+"""A waiting dequeue reads the store in time, although other jobs come due meanwhile."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
 PATIENCE = 3.0
-"""Seconds within which somebody else's job is found: the poll interval is one."""
+"""Seconds within which a job of another queue object is found; the poll interval is one second."""
 
 
 def queues():
@@ -19,7 +19,7 @@ def queues():
 
 
 @in_virtual_time
-async def test_jobs_of_others_that_come_due_again_and_again_do_not_keep_it_from_reading():
+async def test_due_jobs_of_another_entrypoint_do_not_delay_the_poll():
     one, other = queues()
     async with one, other:
         await other.enqueue_many(Enqueue("b", b"", delay=number / 2) for number in range(1, 240))
@@ -31,7 +31,7 @@ async def test_jobs_of_others_that_come_due_again_and_again_do_not_keep_it_from_
 
 @pytest.mark.parametrize("held", ["paused", "running"])
 @in_virtual_time
-async def test_jobs_that_come_due_while_they_are_held_back_do_not_either(held):
+async def test_due_jobs_that_are_held_back_do_not_delay_the_poll(held):
     one, other = queues()
     async with one, other:
         await other.enqueue("a", b"")

@@ -17,7 +17,7 @@ from jqueue.formats.port import JobStorePort
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.formats.vsqs.store import VsqsFolder
-from tests.unit.in_vain import until_its_deadline
+from tests.unit.until_deadline import run_until_deadline
 
 STORES: dict[str, Callable[[Path], JobStorePort]] = {
     "simple": DirqSimple,
@@ -73,7 +73,7 @@ async def test_a_job_whose_folder_never_gets_to_the_disk_is_not_there(store: Job
     await queue.enqueue("work", b"1")
     disk.failures = -1
     with pytest.raises(DeadlineExceededError, match="Input/output"):
-        await until_its_deadline(queue, queue.enqueue("work", b"2"))
+        await run_until_deadline(queue, queue.enqueue("work", b"2"))
     assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
 
 
@@ -142,7 +142,7 @@ async def test_a_message_cannot_be_claimed_on_a_full_disk_and_nothing_was_done(
     with monkeypatch.context() as full:
         full.setattr("jqueue.formats.textqueue.journal.write_all", write_half)
         with pytest.raises(DeadlineExceededError, match="No space left on device"):
-            await until_its_deadline(queue, queue.dequeue())
+            await run_until_deadline(queue, queue.dequeue())
     assert before == journal.read_bytes()
     [job] = await queue.dequeue()
     assert (b"1", 2) == (job.payload, job.attempt)

@@ -11,7 +11,7 @@ from jqueue.formats.port import Step
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.formats.folders import NOW, filled, names
-from tests.unit.in_vain import until_its_deadline
+from tests.unit.until_deadline import run_until_deadline
 
 
 class Robbed(VsqsFolder):
@@ -68,7 +68,7 @@ async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch)
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(DeadlineExceededError, match="no space"):
-        await until_its_deadline(queue, queue.enqueue("work", b"payload"))
+        await run_until_deadline(queue, queue.enqueue("work", b"payload"))
     assert [] == names(tmp_path)
 
 

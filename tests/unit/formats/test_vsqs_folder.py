@@ -16,7 +16,7 @@ from jqueue.formats.vsqs.numbers import Numbers
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.folders import NOW, filled, names, queue_on
-from tests.unit.in_vain import until_its_deadline
+from tests.unit.until_deadline import run_until_deadline
 
 ODD = ("+7", "1_5", "0100", "5.-1", "5.123.jq", "5.", "README", "abc", "17.new", "5.123.456.7")
 
@@ -201,7 +201,7 @@ async def test_enqueue_waits_for_room_if_that_is_asked_for(tmp_path):
     queue = queue_on(tmp_path, capacity=1, when_full="wait")
     await queue.enqueue("work", b"1")
     with pytest.raises(QueueFullError, match="no room"):
-        await until_its_deadline(queue, queue.enqueue("work", b"2"))
+        await run_until_deadline(queue, queue.enqueue("work", b"2"))
     waiting = asyncio.create_task(queue.enqueue("work", b"3"))
     [job] = await queue.dequeue()
     await queue.ack(job)

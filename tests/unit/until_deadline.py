@@ -1,4 +1,4 @@
-"""Calls that are tried in vain. Between two tries a deadline may pass, and it is certain that nothing was done."""
+"""Calls that fail until their deadline, which passes between two attempts: it is certain that nothing was done."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,10 +7,10 @@ from typing import Any
 from jqueue.formats.queue import StoreQueue
 
 
-async def until_its_deadline(queue: StoreQueue, call: Coroutine[Any, Any, Any]) -> Any:
-    """Make a call, and have its deadline pass as soon as it is between two tries. Returns what it comes to.
+async def run_until_deadline(queue: StoreQueue, call: Coroutine[Any, Any, Any]) -> Any:
+    """Make a call, and let its deadline pass as soon as it is between two attempts. Return or raise its outcome.
 
-    A deadline in seconds may pass in the middle of a try, whose outcome is unknown then.
+    A deadline in seconds may pass in the middle of an attempt, whose outcome is then unknown.
     """
     task, writer = asyncio.create_task(call), queue._writer
     async with asyncio.timeout(30):
