@@ -27,8 +27,8 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.opening import name_of
-from jqueue.worker.signals import heeded, leave_at_signals
-from jqueue.worker.trouble import SILENCE, tell_silence
+from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence
+from jqueue.worker.signals import handle_signals, leave_at_signals
 
 logger = logger_of("jqueue.worker")
 
@@ -99,7 +99,7 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> 
     """Run a worker until it ends, and return the status that the command exits with."""
     status = 0
     stopped = asyncio.Event()
-    with heeded(stopped.set):
+    with handle_signals(stopped.set):
         try:
             await _unless(stopped, _look(queue, found.handlers))
             if not stopped.is_set():
@@ -139,7 +139,7 @@ async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Log the state of the queue. Raise if it can never be used; the worker waits for a queue that is away."""
     if isinstance(place_of(queue), InMemoryStorage):
         logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
-    silence = asyncio.get_running_loop().call_later(SILENCE, tell_silence, name_of(queue))
+    silence = asyncio.get_running_loop().call_later(SILENCE_LIMIT, log_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
     except (StorageFatalError, InvalidBlobError):

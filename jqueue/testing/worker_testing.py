@@ -21,7 +21,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.testing._watched_queue import WatchedQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, WorkReport
-from jqueue.worker.opening import opened
+from jqueue.worker.opening import open_queue
 
 if TYPE_CHECKING:
     from jqueue.worker.worker import Worker
@@ -102,7 +102,7 @@ class WorkerTester:
     async def _run(self, worker: Worker, watched: WatchedQueue) -> None:
         """Run the worker with the watching middleware outside all others."""
         async with AsyncExitStack() as stack:
-            await opened(self.queue, stack, tuple(worker.handlers))
+            await open_queue(self.queue, stack, tuple(worker.handlers))
             middlewares = worker._middlewares
             middlewares.insert(0, watched.watch)
             try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jqueue.domain.models import Job
 from jqueue.worker.context import Context
-from jqueue.worker.endings import raisable
+from jqueue.worker.handler_errors import raisable
 from jqueue.worker.handlers import Handler
 from jqueue.worker.processes import Processes, Running
 from jqueue.worker.threads import Threads

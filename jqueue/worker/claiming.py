@@ -17,16 +17,16 @@ from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
+from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
-from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
 logger = logger_of("jqueue.worker")
 
-POLL = 30.0
+LONG_POLL = 30.0
 """Seconds that a long poll waits."""
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at a queue that has no long poll."""
+POLL_INTERVAL = 1.0
+"""Seconds between two dequeues of a queue that has no long poll."""
 
 
 class Claimer:
@@ -51,7 +51,7 @@ class Claimer:
         names: Sequence[str],
         *,
         entropy: Entropy,
-        health: Health,
+        health: QueueHealth,
         claim_timeout: float | None,
         drain: bool,
     ) -> None:
@@ -60,8 +60,8 @@ class Claimer:
         self._begin = begin
         self._names: str | Sequence[str] = names[0] if len(names) == 1 else tuple(names)
         self._drain = drain
-        self._most = options_of(queue).limits.batch_size
-        self._trouble = Trouble("claiming jobs", entropy, health)
+        self._batch_limit = options_of(queue).limits.batch_size
+        self._failures = CallFailures("claiming jobs", entropy, health)
         self._more = Signal()
         self._task: asyncio.Task[Any] | None = None
         self._polled_for = 0
@@ -86,39 +86,39 @@ class Claimer:
                 await self._more.wait()
                 found_all = False
                 continue
-            asked, last_look = min(state.free, self._most), self._drain and state.is_idle
-            if self._drain and found_all and last_look:
+            asked, last_try = min(state.free, self._batch_limit), self._drain and state.is_idle
+            if self._drain and found_all and last_try:
                 found_all = False
             try:
-                jobs = await self._claim(asked, patient=found_all)
-            except TROUBLE as error:
+                jobs = await self._claim(asked, long_poll=found_all)
+            except RETRIED_ERRORS as error:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise
-                await asyncio.sleep(self._trouble.begins(error))
+                await asyncio.sleep(self._failures.add(error))
                 found_all = False  # a long poll would show only after a while that the queue answers again
                 continue
             if jobs is None:
                 found_all = False
                 continue
             self._answered = True
-            self._trouble.is_over()
+            self._failures.clear()
             if jobs:
                 state.free -= len(jobs)
                 self._begin(jobs)
-            elif last_look and state.is_idle:
+            elif last_try and state.is_idle:
                 return
             found_all = len(jobs) < asked
 
-    async def _claim(self, asked: int, *, patient: bool) -> list[Job] | None:
-        """Claim up to `asked` jobs, by a long poll if `patient`. None: count the free slots anew and try again."""
-        if not patient:
+    async def _claim(self, asked: int, *, long_poll: bool) -> list[Job] | None:
+        """Claim up to `asked` jobs, by a long poll if `long_poll`. None: count the free slots anew and try again."""
+        if not long_poll:
             return await self._queue.dequeue(self._names, batch_size=asked, **self._timeout)
         if not self._queue.capabilities.wait:
-            await self._pause(LOOK_EVERY)
+            await self._pause(POLL_INTERVAL)
             return None
         self._polled_for = asked
         try:
-            return await self._queue.dequeue(self._names, batch_size=asked, wait=POLL, **self._timeout)
+            return await self._queue.dequeue(self._names, batch_size=asked, wait=LONG_POLL, **self._timeout)
         except asyncio.CancelledError:
             if not self._renewing or self._task is None:
                 raise
@@ -157,5 +157,5 @@ class Claimer:
             self._task.cancel()
 
     def _is_outgrown(self) -> bool:
-        """True if a new long poll could claim twice as many jobs, or if it is time for the last look of a drain."""
-        return min(self._state.free, self._most) >= 2 * self._polled_for or (self._drain and self._state.is_idle)
+        """True if a new long poll could claim twice as many jobs, or if it is time for the last try of a drain."""
+        return min(self._state.free, self._batch_limit) >= 2 * self._polled_for or (self._drain and self._state.is_idle)

@@ -12,7 +12,7 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Operator
 from jqueue.worker.handlers import Handler
-from jqueue.worker.trouble import TROUBLE, Health, Trouble
+from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 
 logger = logger_of("jqueue.worker")
 
@@ -43,7 +43,7 @@ async def declare(
     handlers: Iterable[Handler[..., Any]],
     crons: Iterable[Cron],
     entropy: Entropy,
-    health: Health | None = None,
+    health: QueueHealth | None = None,
 ) -> None:
     """Set all limits and schedules concurrently, and repeat each call until it succeeds. Equal values change nothing.
 
@@ -51,7 +51,7 @@ async def declare(
         InvalidJobError: the queue does not support limits or schedules, or a value is invalid.
         StorageFatalError: the queue cannot be used.
     """
-    trouble = Trouble("setting limits and schedules", entropy, health)
+    failures = CallFailures("setting limits and schedules", entropy, health)
     calls: list[Callable[[], Awaitable[Any]]] = []
     for handler in handlers:
         options = handler.options
@@ -61,7 +61,7 @@ async def declare(
     for cron in crons:
         queue.capabilities.require("schedules")
         calls.append(lambda cron=cron: _schedule(queue, cron))  # type: ignore[misc]
-    await asyncio.gather(*(_until_done(call, trouble) for call in calls))
+    await asyncio.gather(*(_until_done(call, failures) for call in calls))
 
 
 async def _limit(queue: Operator, handler: Handler[..., Any]) -> None:
@@ -86,20 +86,20 @@ async def _schedule(queue: Operator, cron: Cron) -> None:
     )
 
 
-async def _until_done(call: Callable[[], Awaitable[Any]], trouble: Trouble) -> None:
+async def _until_done(call: Callable[[], Awaitable[Any]], failures: CallFailures) -> None:
     while True:
         try:
             await call()
         except StorageFatalError:
             raise
-        except TROUBLE as error:
-            await asyncio.sleep(trouble.begins(error))
+        except RETRIED_ERRORS as error:
+            await asyncio.sleep(failures.add(error))
         else:
-            trouble.is_over()
+            failures.clear()
             return
 
 
-async def warn_of_strangers(queue: Operator, names: Container[str]) -> None:
+async def warn_of_unhandled_crons(queue: Operator, names: Container[str]) -> None:
     """Warn about cron entries whose jobs have no handler here.
 
     A cron entry that was removed from the code stays in the queue and enqueues jobs for ever.
@@ -108,12 +108,12 @@ async def warn_of_strangers(queue: Operator, names: Container[str]) -> None:
         return
     try:
         entries = await queue.schedules()
-    except TROUBLE:
+    except RETRIED_ERRORS:
         return
-    strangers = [entry.name for entry in entries if entry.entrypoint not in names]
-    if strangers:
+    unhandled = [entry.name for entry in entries if entry.entrypoint not in names]
+    if unhandled:
         logger.warning(
             "the queue has cron entries whose jobs are not done here: %s. If no other worker does them, they pile up:"
             " remove each in a program, by `await queue.unschedule(name)`",
-            ", ".join(strangers[:10]) + (", ..." if len(strangers) > 10 else ""),
+            ", ".join(unhandled[:10]) + (", ..." if len(unhandled) > 10 else ""),
         )

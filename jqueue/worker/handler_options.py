@@ -17,13 +17,13 @@ from jqueue.worker.retries import Backoff, Exponential
 MAX_ATTEMPTS = 20
 """Number of times a job may fail, unless it or its handler says otherwise. That takes some half an hour by default."""
 
-USUAL = Exponential()
+DEFAULT_BACKOFF = Exponential()
 """The backoff of a handler that sets none."""
 
-SHORTEST_CLAIM = 0.05
+MIN_CLAIM_TIMEOUT = 0.05
 """The shortest claim timeout, in seconds. A shorter claim could hardly be confirmed in time."""
 
-MOST = 10_000
+MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
 
 
@@ -70,11 +70,11 @@ class EnqueueArguments(OperationArguments, total=False):
     deadline: Duration | None
 
 
-OF_A_HANDLER = tuple(HandlerArguments.__annotations__)
-OF_AN_OPERATION = tuple(OperationArguments.__annotations__)
-OF_AN_ENQUEUE = tuple(EnqueueArguments.__annotations__)
+HANDLER_OPTION_NAMES = tuple(HandlerArguments.__annotations__)
+OPERATION_OPTION_NAMES = tuple(OperationArguments.__annotations__)
+ENQUEUE_OPTION_NAMES = tuple(EnqueueArguments.__annotations__)
 
-ELSEWHERE = {
+NAMES_IN_OTHER_SYSTEMS = {
     **dict.fromkeys(["retries", "max_retries", "max_tries"], "max_attempts"),
     **dict.fromkeys(["time_limit", "soft_time_limit", "job_timeout"], "timeout"),
     **dict.fromkeys(["countdown", "_defer_by"], "delay"),
@@ -96,14 +96,14 @@ def check_names(verb: str, given: Collection[str], known: Collection[str], more:
 
 
 def _advice(name: str, known: Collection[str]) -> str:
-    ours = ELSEWHERE.get(name, name)
+    ours = NAMES_IN_OTHER_SYSTEMS.get(name, name)
     if name in ("queue", "queue_name"):
         return ": make one queue object per queue"
     if ours in known:
         return f": it is {ours!r} here" + (", which counts the first try as well" if "retries" in name else "")
-    if ours in OF_A_HANDLER:
+    if ours in HANDLER_OPTION_NAMES:
         return f': {ours!r} is said of the handler, as in @worker.handler("name", {ours}=...)'
-    if ours in OF_AN_ENQUEUE:
+    if ours in ENQUEUE_OPTION_NAMES:
         return f": {ours!r} is said of a job, as in enqueue(queue, payload, {ours}=...)"
     return option_names.closest(name, known)
 
@@ -125,7 +125,7 @@ class HandlerOptions:
     """
 
     max_attempts: int | None = MAX_ATTEMPTS
-    backoff: Backoff = USUAL
+    backoff: Backoff = DEFAULT_BACKOFF
     timeout: Duration | None = None
     max_running: int | None = None
     rate: Rate | None = None
@@ -188,10 +188,12 @@ def settings_of(worker: Any) -> WorkerSettings:
         InvalidJobError: a setting is invalid.
     """
     claim_timeout = worker.claim_timeout
-    if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < SHORTEST_CLAIM:
-        raise InvalidJobError(f"claim_timeout must be at least {SHORTEST_CLAIM:g} s: claims end that are not confirmed")
+    if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < MIN_CLAIM_TIMEOUT:
+        raise InvalidJobError(
+            f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s: claims end that are not confirmed"
+        )
     return WorkerSettings(
-        concurrency=check_integer("concurrency", worker.concurrency, 1, MOST),
+        concurrency=check_integer("concurrency", worker.concurrency, 1, MAX_CONCURRENCY),
         grace=to_seconds("grace", worker.grace),
         claim_timeout=None if claim_timeout is None else to_seconds("claim_timeout", claim_timeout),
         cancel_grace=to_seconds("cancel_grace", worker.cancel_grace),

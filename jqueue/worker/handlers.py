@@ -13,8 +13,8 @@ from jqueue.domain.operations import Enqueue
 from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import (
-    OF_AN_ENQUEUE,
-    OF_AN_OPERATION,
+    ENQUEUE_OPTION_NAMES,
+    OPERATION_OPTION_NAMES,
     EnqueueArguments,
     HandlerOptions,
     OperationArguments,
@@ -98,7 +98,7 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
             TypeError: an option does not exist, or the first argument is not a queue.
         """
-        self._check_names("enqueue", payload, options, OF_AN_ENQUEUE)
+        self._check_names("enqueue", payload, options, ENQUEUE_OPTION_NAMES)
         if not hasattr(queue, "enqueue"):
             raise TypeError(
                 f"enqueue of the handler {self.entrypoint!r} takes the queue first, got {type(queue).__name__}: "
@@ -120,7 +120,7 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: the payload is not what the handler takes.
             TypeError: an option does not exist.
         """
-        self._check_names("operation", payload, options, OF_AN_OPERATION)
+        self._check_names("operation", payload, options, OPERATION_OPTION_NAMES)
         return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
 
     @overload

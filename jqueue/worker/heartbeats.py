@@ -15,8 +15,8 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import HeldJob, RunState
-from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
 logger = logger_of("jqueue.worker")
 
@@ -32,7 +32,7 @@ class Heartbeats:
         queue: the queue of the claims.
         state: the state of the run, with the jobs held.
         job_runner: stops handlers.
-        entropy: required by `Trouble`. Heartbeats need no jitter, as each worker begins them at its own time.
+        entropy: required by `CallFailures`. Heartbeats need no jitter, as each worker begins them at its own time.
         health: is told of failed and answered heartbeats.
         claim_timeout: seconds that the worker asks for with each claim; None for the queue's default.
     """
@@ -43,15 +43,15 @@ class Heartbeats:
         state: RunState,
         job_runner: JobRunner,
         entropy: Entropy,
-        health: Health,
+        health: QueueHealth,
         claim_timeout: float | None,
     ) -> None:
         self._queue = queue
         self._state = state
         self._job_runner = job_runner
         self._timeout = claim_timeout
-        self._most = options_of(queue).limits.batch_size
-        self._trouble = Trouble("sending heartbeats", entropy, health)
+        self._batch_limit = options_of(queue).limits.batch_size
+        self._failures = CallFailures("sending heartbeats", entropy, health)
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
@@ -65,31 +65,31 @@ class Heartbeats:
                 continue
             pause = None
             timeout = self._shortest_timeout()
-            beaten = list(self._state.held)
+            jobs = list(self._state.held)
             try:
-                errors = await self._beat([held.claim for held in beaten], timeout)
-            except TROUBLE as error:
-                self._trouble.begins(error)
+                errors = await self._send([held.claim for held in jobs], timeout)
+            except RETRIED_ERRORS as error:
+                self._failures.add(error)
                 self._lose_old(loop.time(), timeout)
                 oldest = min((held.confirmed for held in self._state.held), default=loop.time())
                 left = oldest + timeout - loop.time()
                 pause = max(SHORTEST_INTERVAL, min(interval_of(timeout), left / BEATS_PER_TIMEOUT))
                 continue
-            self._trouble.is_over()
-            self._heed(beaten, errors, loop.time())
+            self._failures.clear()
+            self._handle_answer(jobs, errors, loop.time())
 
-    async def _beat(self, claims: list[Claim], timeout: float) -> Sequence[JobNotFoundError]:
+    async def _send(self, claims: list[Claim], timeout: float) -> Sequence[JobNotFoundError]:
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
-        lots = [claims[start : start + self._most] for start in range(0, len(claims), self._most)]
+        batches = [claims[start : start + self._batch_limit] for start in range(0, len(claims), self._batch_limit)]
         errors: list[JobNotFoundError] = []
-        for lot in lots:
-            errors += await self._queue.heartbeat_many(lot, deadline=deadline)
+        for batch in batches:
+            errors += await self._queue.heartbeat_many(batch, deadline=deadline)
         return errors
 
-    def _heed(self, beaten: Iterable[HeldJob], errors: Sequence[JobNotFoundError], now: float) -> None:
+    def _handle_answer(self, jobs: Iterable[HeldJob], errors: Sequence[JobNotFoundError], now: float) -> None:
         """Stop the handlers of lost claims and of cancelled jobs."""
         refused = {error.job_id: error for error in errors}
-        for held in beaten:
+        for held in jobs:
             error = refused.get(held.job.id)
             attempt = getattr(error, "attempt", None)
             if error is None or attempt not in (None, held.job.attempt):

@@ -20,7 +20,7 @@ from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.context import Context
-from jqueue.worker.endings import check_awaited, frames_of, traceback_of
+from jqueue.worker.handler_errors import check_awaited, frames_of, traceback_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
@@ -33,14 +33,14 @@ from jqueue.worker.retries import (
     Retry,
     Snooze,
     decide,
+    error_text,
     is_spent,
-    told,
 )
 from jqueue.worker.run_state import HeldJob, Outcome, Reason, RunState
 
 logger = logger_of("jqueue.worker")
 
-MEANT = (Retry, Discard, PayloadError, ResultError)
+WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, ResultError)
 """Errors whose text says everything: their traceback would add nothing."""
 
 JOB_TASK = "jqueue-job "
@@ -276,7 +276,7 @@ class JobRunner:
         """Report that the work on a job failed."""
         self._conclude(held, self._decide(held, error))
         if self._show_errors and not isinstance(error, Snooze):
-            text = told(error) if isinstance(error, MEANT) else traceback_of(error)
+            text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
             logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text))
         elif error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
             frames = Lines(frames_of(error))

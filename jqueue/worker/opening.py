@@ -11,15 +11,15 @@ from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalErr
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.ports.storage import SupportsWriteCheck
-from jqueue.worker.trouble import TROUBLE
+from jqueue.worker.queue_health import RETRIED_ERRORS
 
 logger = logger_of("jqueue.worker")
 
-A_MOMENT = 0.001
+PROBE_DEADLINE = 0.001
 """Deadline in seconds of the call that tests if a queue is open. A queue that is not open refuses it at once."""
 
 
-async def opened(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -> None:
+async def open_queue(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -> None:
     """Open the queue if it can be opened and is not open yet. The stack closes it.
 
     Raises:
@@ -34,12 +34,12 @@ async def opened(queue: Consumer, stack: AsyncExitStack, names: Sequence[str]) -
     if not hasattr(manager, "__aenter__"):
         return
     try:
-        await queue.dequeue(names, batch_size=0, deadline=A_MOMENT)  # claims nothing
+        await queue.dequeue(names, batch_size=0, deadline=PROBE_DEADLINE)  # claims nothing
     except QueueClosedError:
         await stack.enter_async_context(manager)
     except StorageFatalError:
         raise
-    except TROUBLE:
+    except RETRIED_ERRORS:
         return
 
 

@@ -24,15 +24,15 @@ from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
 from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import HeldJob, Outcome, RunState
-from jqueue.worker.trouble import TROUBLE, Health, Trouble
 
 logger = logger_of("jqueue.worker")
 
-MOST_TOGETHER = 1000
+MAX_BATCH = 1000
 """Largest number of outcomes in one call, unless the queue takes fewer."""
 
-LONGEST_DOUBT = 300.0
+RESOLVE_TIMEOUT = 300.0
 """Seconds to find out if an outcome that must not be done twice was done, if its claim has no timeout."""
 
 
@@ -48,14 +48,14 @@ class OutcomeSender:
     """
 
     def __init__(
-        self, queue: SupportsApply, state: RunState, job_runner: JobRunner, entropy: Entropy, health: Health
+        self, queue: SupportsApply, state: RunState, job_runner: JobRunner, entropy: Entropy, health: QueueHealth
     ) -> None:
         self._queue = queue
         self._state = state
         self._job_runner = job_runner
-        self._most = min(MOST_TOGETHER, options_of(queue).limits.batch_size)
-        self._trouble = Trouble("telling it how jobs ended", entropy, health)
-        self._apart: set[asyncio.Task[None]] = set()
+        self._batch_limit = min(MAX_BATCH, options_of(queue).limits.batch_size)
+        self._failures = CallFailures("telling it how jobs ended", entropy, health)
+        self._own_tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
 
     async def run(self) -> None:
@@ -77,11 +77,11 @@ class OutcomeSender:
                     state.put_back(again)
                 state.wake_waiting()
                 if error is None:
-                    self._trouble.is_over()
+                    self._failures.clear()
                 else:
-                    await asyncio.sleep(self._trouble.begins(error))
+                    await asyncio.sleep(self._failures.add(error))
         finally:
-            for task in self._apart:
+            for task in self._own_tasks:
                 task.cancel()
 
     def _take_back(self, taken: Sequence[Outcome]) -> None:
@@ -101,28 +101,28 @@ class OutcomeSender:
                 if outcome.companions:
                     self._send_apart(outcome)
         again: list[Outcome] = []
-        trouble = None
-        for start in range(0, len(plain), self._most):
-            lot = plain[start : start + self._most]
-            unsent, error = await self._send_each(lot)
+        last_error = None
+        for start in range(0, len(plain), self._batch_limit):
+            batch = plain[start : start + self._batch_limit]
+            unsent, error = await self._send_each(batch)
             again += unsent
-            trouble = error or trouble
+            last_error = error or last_error
         self._state.sending -= len(plain)
-        return again, trouble
+        return again, last_error
 
     def _send_apart(self, outcome: Outcome) -> None:
         """Send an outcome with companions in a task of its own.
 
         It must not be done twice, so it may take long to find out if it was done.
         """
-        task = asyncio.create_task(self._see_through(outcome), name="jqueue-worker-outcome")
-        self._apart.add(task)
-        task.add_done_callback(self._apart.discard)
+        task = asyncio.create_task(self._send_until_answered(outcome), name="jqueue-worker-outcome")
+        self._own_tasks.add(task)
+        task.add_done_callback(self._own_tasks.discard)
 
-    async def _see_through(self, outcome: Outcome) -> None:
+    async def _send_until_answered(self, outcome: Outcome) -> None:
         state = self._state
         try:
-            await self._land(outcome)
+            await self._commit_once(outcome)
         except QueueClosedError as error:
             self._failure = error
             state.has_outcomes.set()
@@ -140,7 +140,7 @@ class OutcomeSender:
             state.sending -= 1
             state.wake_waiting()
 
-    async def _land(self, outcome: Outcome) -> None:
+    async def _commit_once(self, outcome: Outcome) -> None:
         """Have an outcome and its companions done in one commit, and not twice.
 
         Raises:
@@ -149,31 +149,31 @@ class OutcomeSender:
             JQueueError: the queue refused them.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + (outcome.held.job.claim_timeout or LONGEST_DOUBT)
+        until = loop.time() + (outcome.held.job.claim_timeout or RESOLVE_TIMEOUT)
         unknown: UnknownOutcomeError | None = None
         while True:
-            trouble: Exception
+            last_error: Exception
             try:
                 if unknown is None:
                     results = await self._queue.apply(*outcome.companions, outcome.operation)
                 else:
                     results = await unknown.resolve()
-                _tell_dropped(outcome, results[-1])
+                _log_dropped(outcome, results[-1])
                 return
             except UnknownOutcomeError as error:
                 outcome.uncertain = True
                 if loop.time() >= until:
                     raise
-                trouble = unknown = error
-            except TROUBLE as error:  # it was certainly not done
-                trouble, unknown = error, None
-            await asyncio.sleep(self._trouble.begins(trouble))
+                last_error = unknown = error
+            except RETRIED_ERRORS as error:  # it was certainly not done
+                last_error, unknown = error, None
+            await asyncio.sleep(self._failures.add(last_error))
 
     async def _send_each(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
         """Send outcomes without companions in one call. Return the ones to send again, and the reason."""
         try:
             results = await self._queue.apply_each(*[outcome.operation for outcome in outcomes])
-        except TROUBLE as error:
+        except RETRIED_ERRORS as error:
             if isinstance(error, UnknownOutcomeError):
                 for outcome in outcomes:
                     outcome.uncertain = True
@@ -184,27 +184,27 @@ class OutcomeSender:
                 return [], None
             return await self._send_singly(outcomes)
         again: list[Outcome] = []
-        trouble: Exception | None = None
+        last_error: Exception | None = None
         for outcome, result in zip(outcomes, results, strict=True):
             if not isinstance(result, JQueueError):
-                _tell_dropped(outcome, result)
+                _log_dropped(outcome, result)
                 self._state.finish(outcome.held, outcome.kind)
-            elif isinstance(result, TROUBLE):
+            elif isinstance(result, RETRIED_ERRORS):
                 again.append(outcome)
-                trouble = result
+                last_error = result
             else:
                 self._refused(outcome, result)
-        return again, trouble
+        return again, last_error
 
     async def _send_singly(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], Exception | None]:
         """Send each outcome in a call of its own: an outcome that cannot be sent must not hold up the others."""
         again: list[Outcome] = []
-        trouble = None
+        last_error = None
         for outcome in outcomes:
             unsent, error = await self._send_each([outcome])
             again += unsent
-            trouble = error or trouble
-        return again, trouble
+            last_error = error or last_error
+        return again, last_error
 
     def _refused(self, outcome: Outcome, error: JQueueError) -> None:
         """Handle an outcome that the queue refused."""
@@ -227,7 +227,7 @@ class OutcomeSender:
             self._state.finish(held, "lost")
 
 
-def _tell_dropped(outcome: Outcome, dropped: object) -> None:
+def _log_dropped(outcome: Outcome, dropped: object) -> None:
     """Log that the queue had no room for a result or for a whole error: an ack or nack returns the bytes dropped."""
     if isinstance(dropped, int) and dropped:
         job = outcome.held.job

@@ -24,7 +24,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock
 from jqueue.worker.context import Context
-from jqueue.worker.endings import Raised, check_awaited
+from jqueue.worker.handler_errors import PortableError, check_awaited
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import ResultError, json_value
 from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
@@ -32,16 +32,16 @@ from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
 if TYPE_CHECKING:
     from pebble import ProcessFuture, ProcessPool
 
-JOIN = 5.0
+JOIN_TIMEOUT = 5.0
 """Seconds that the processes of a stopped pool get to end."""
 
-BEGINS_WITHIN = 0.02
+START_CHECK_INTERVAL = 0.02
 """Seconds between two checks whether a process has begun with a job: pebble tells only when asked."""
 
-LOOK_EVERY = 1.0
+POOL_CHECK_INTERVAL = 1.0
 """Seconds between two checks that the pool of a running handler still works."""
 
-FORGIVEN = 2
+CRASHES_FORGIVEN = 2
 """Number of pool crashes that a job may be present at before it is charged with one."""
 
 Running = Callable[[bool], None]
@@ -60,19 +60,19 @@ class Processes:
     """A pool of processes that is made when it is first needed.
 
     Args:
-        most: the largest number of processes; there are never more than processors.
+        max_processes: the largest number of processes; there are never more than processors.
 
     Attributes:
         turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = min(most, os.cpu_count() or 1)
-        self.turn = asyncio.Semaphore(self._most)
+    def __init__(self, max_processes: int) -> None:
+        self._max_processes = min(max_processes, os.cpu_count() or 1)
+        self.turn = asyncio.Semaphore(self._max_processes)
         self._pool: ProcessPool | None = None
         self._endings: dict[ProcessPool, asyncio.Future[None]] = {}
-        self._breaks: Counter[str] = Counter()
-        self._suspected = asyncio.Lock()
+        self._crashes: Counter[str] = Counter()
+        self._one_at_a_time = asyncio.Lock()
 
     async def call(self, handler: Handler[..., Any], job: Job, running: Running) -> Any:
         """Do a job in a process. Cancelling this kills the process.
@@ -84,7 +84,7 @@ class Processes:
         """
         running(False)
         # Jobs that were present when the pool broke run one at a time, until it is known which of them breaks it.
-        async with self._suspected if job.id in self._breaks else contextlib.nullcontext():
+        async with self._one_at_a_time if job.id in self._crashes else contextlib.nullcontext():
             return await self._call(handler, job, running)
 
     async def _call(self, handler: Handler[..., Any], job: Job, running: Running) -> Any:
@@ -94,20 +94,20 @@ class Processes:
         if pool is None:
             if self._pool is not None:
                 self._end(self._pool)
-            pool = self._pool = _made_pool(self._most)
+            pool = self._pool = _make_pool(self._max_processes)
         try:
-            future = _scheduled(pool, handler, job)
-            answer = await _ended(pool, future, running)
+            future = _schedule(pool, handler, job)
+            answer = await _wait_for_answer(pool, future, running)
         except BrokenProcessPool:
             await asyncio.wait([self._end(pool)])  # none of its handlers may go on
-            raise self._broke(job) from None
+            raise self._error_after_crash(job) from None
         except ProcessExpired as error:
             code = error.exitcode
         else:
-            self._breaks.pop(job.id, None)
-            return _opened(answer)
-        self._breaks.pop(job.id, None)
-        raise ProcessDied(_how_it_ended(code))
+            self._crashes.pop(job.id, None)
+            return _read_answer(answer)
+        self._crashes.pop(job.id, None)
+        raise ProcessDied(_describe_exit(code))
 
     async def close(self) -> None:
         """End the processes."""
@@ -127,18 +127,18 @@ class Processes:
             self._endings[pool] = ending
         return self._endings[pool]
 
-    def _broke(self, job: Job) -> Exception:
+    def _error_after_crash(self, job: Job) -> Exception:
         """Return the error for a job that was present when the pool broke. A job present each time is the cause."""
-        self._breaks[job.id] += 1
-        if self._breaks[job.id] <= FORGIVEN:
+        self._crashes[job.id] += 1
+        if self._crashes[job.id] <= CRASHES_FORGIVEN:
             return PoolBroke("the processes of handlers ended unexpectedly")
-        times = self._breaks.pop(job.id)
+        times = self._crashes.pop(job.id)
         return ProcessDied(
             f"all processes of handlers ended, {counted(times, 'time')} in a row, as this job was in their hands"
         )
 
 
-def _how_it_ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
     """Describe the end of a process, for the error kept with its job."""
     if code == EXIT_STATUS_0:
         return "the process of the handler ended with exit code 0, before the handler did"
@@ -159,18 +159,18 @@ def check_processes() -> None:
         ) from None
 
 
-def _made_pool(most: int) -> ProcessPool:
+def _make_pool(max_processes: int) -> ProcessPool:
     from pebble import ProcessPool
 
-    return ProcessPool(max_workers=most, context=GroupContext())
+    return ProcessPool(max_workers=max_processes, context=GroupContext())
 
 
 def _join(pool: ProcessPool) -> None:
     with contextlib.suppress(Exception):  # processes that this does not end will end with the worker
-        pool.join(JOIN)
+        pool.join(JOIN_TIMEOUT)
 
 
-def _scheduled(pool: ProcessPool, handler: Handler[..., Any], job: Job) -> ProcessFuture[bytes]:
+def _schedule(pool: ProcessPool, handler: Handler[..., Any], job: Job) -> ProcessFuture[bytes]:
     """Give a job to a pool.
 
     Raises:
@@ -178,12 +178,12 @@ def _scheduled(pool: ProcessPool, handler: Handler[..., Any], job: Job) -> Proce
     """
     function, seconds = handler.function, handler.options.seconds
     try:
-        return pool.schedule(_do, args=[function.__module__, function.__qualname__, job, seconds])
+        return pool.schedule(_run_in_process, args=[function.__module__, function.__qualname__, job, seconds])
     except RuntimeError as error:
         raise BrokenProcessPool(str(error)) from error
 
 
-async def _ended(pool: ProcessPool, future: ProcessFuture[bytes], running: Running) -> bytes:
+async def _wait_for_answer(pool: ProcessPool, future: ProcessFuture[bytes], running: Running) -> bytes:
     """Wait for the answer of a process.
 
     Raises:
@@ -194,7 +194,7 @@ async def _ended(pool: ProcessPool, future: ProcessFuture[bytes], running: Runni
     ended.add_done_callback(lambda _: ended.cancelled() or ended.exception())  # the caller may be gone
     try:
         while not ended.done():
-            await asyncio.wait([ended], timeout=LOOK_EVERY if has_begun else BEGINS_WITHIN)
+            await asyncio.wait([ended], timeout=POOL_CHECK_INTERVAL if has_begun else START_CHECK_INTERVAL)
             if not has_begun and future.running():
                 has_begun = True
                 running(True)
@@ -205,7 +205,7 @@ async def _ended(pool: ProcessPool, future: ProcessFuture[bytes], running: Runni
         future.cancel()  # type: ignore[no-untyped-call]
 
 
-def _opened(answer: bytes) -> Any:
+def _read_answer(answer: bytes) -> Any:
     """Return the result in a process's answer.
 
     Raises:
@@ -216,19 +216,19 @@ def _opened(answer: bytes) -> Any:
     except Exception as error:
         raise ResultError(f"the result of the handler cannot be read: {type(error).__name__}") from None
     if raised is not None:
-        raise raised.again()
+        raise raised.rebuild()
     return value
 
 
-def _do(module: str, name: str, job: Job, seconds: float | None) -> bytes:
+def _run_in_process(module: str, name: str, job: Job, seconds: float | None) -> bytes:
     """In the process: do the job. Return its result and the error raised, one of them None, as bytes."""
     try:
-        return pickle.dumps((_done(module, name, job, seconds), None))
+        return pickle.dumps((_run_handler(module, name, job, seconds), None))
     except BaseException as error:
-        return pickle.dumps((None, Raised.of(error)))
+        return pickle.dumps((None, PortableError.of(error)))
 
 
-def _done(module: str, name: str, job: Job, seconds: float | None) -> Any:
+def _run_handler(module: str, name: str, job: Job, seconds: float | None) -> Any:
     """Find the handler, do the job, and return its result if it must be kept."""
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     handler = operator.attrgetter(name)(importlib.import_module(module))

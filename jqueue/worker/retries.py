@@ -143,7 +143,7 @@ def decide(
     """
     if isinstance(error, Snooze):
         return Decision("snoozed", delay=error.duration, charge=False)
-    text = told(error)
+    text = error_text(error)
     if isinstance(error, Discard | PayloadError | ResultError) or is_last(job, max_attempts):
         return Decision("dead", error=text, dead=True)
     if isinstance(error, Retry) and error.after is not None:
@@ -172,7 +172,7 @@ def is_spent(job: Job, max_attempts: int | None) -> bool:
     return most is not None and job.failures > most
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error to keep with its job: its class and message.
 
     Errors about a payload or a result do not quote it.

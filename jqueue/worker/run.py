@@ -20,20 +20,20 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Call, Middleware, call_of, needs_context
 from jqueue.worker.claiming import Claimer
-from jqueue.worker.declaring import Cron, declare, warn_of_strangers
+from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import JobRunner
-from jqueue.worker.opening import check_writable, name_of, opened
+from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
+from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes, check_processes
+from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.report import RunReport, report_of
 from jqueue.worker.run_state import RunState
-from jqueue.worker.signals import heeded
+from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
-from jqueue.worker.trouble import Health
-from jqueue.worker.watching import Watch
 
 logger = logger_of("jqueue.worker")
 
@@ -42,7 +42,7 @@ HURRIED_SETTLE = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerConfig:
     """Handlers and settings of a worker, as they were when it was started.
 
     Attributes:
@@ -66,26 +66,26 @@ class Run:
     """One run of a worker.
 
     Args:
-        plan: the handlers and settings of the worker.
+        config: the handlers and settings of the worker.
         queue: the queue whose jobs it does.
         drain: True to end when nothing is left to do.
         signals: True to stop at signals.
     """
 
-    def __init__(self, plan: Plan, queue: JobQueue, *, drain: bool, signals: bool) -> None:
-        self._plan = plan
-        self._settings = plan.settings
+    def __init__(self, config: WorkerConfig, queue: JobQueue, *, drain: bool, signals: bool) -> None:
+        self._config = config
+        self._settings = config.settings
         self._queue = queue
         self._drain = drain
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._state = RunState(plan.settings.concurrency)
-        self._health = Health(name_of(queue), plan.settings.give_up_after)
+        self._state = RunState(config.settings.concurrency)
+        self._health = QueueHealth(name_of(queue), config.settings.give_up_after)
         self._stopping = asyncio.Event()
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
         self._task_of_all: asyncio.Task[RunReport] | None = None
-        self._heeds_signals = False
+        self._handles_signals = False
 
     @property
     def is_over(self) -> bool:
@@ -130,33 +130,33 @@ class Run:
 
     async def _perform(self) -> RunReport:
         """Open everything, work, end in order, and log the report."""
-        plan = self._plan
+        config = self._config
         self._health.expect_answer()
         try:
-            await self._opened_and_closed()
+            await self._open_and_work()
         finally:
-            trouble = self._health.close()
+            failing = self._health.close()
         report = self._report()
-        logger.log(logging.ERROR if trouble else logging.INFO, "%s stopped: %s%s", plan.name, report, trouble)
+        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", config.name, report, failing)
         return report
 
     def _report(self) -> RunReport:
         return report_of(self._state.counts, len(self._state.stuck))
 
-    async def _opened_and_closed(self) -> None:
+    async def _open_and_work(self) -> None:
         """Open everything, work, and close everything."""
-        plan = self._plan
-        if any(handler.home == "process" for handler in plan.handlers.values()):
+        config = self._config
+        if any(handler.home == "process" for handler in config.handlers.values()):
             check_processes()
         async with AsyncExitStack() as stack:
             if self._signals:
-                self._heeds_signals = stack.enter_context(heeded(self.stop))
-            await opened(self._queue, stack, tuple(plan.handlers))
+                self._handles_signals = stack.enter_context(handle_signals(self.stop))
+            await open_queue(self._queue, stack, tuple(config.handlers))
             await check_writable(self._queue)
             resources = None
-            if plan.lifespan is not None:
-                resources = await stack.enter_async_context(plan.lifespan())
-            threads, processes = Threads(plan.settings.concurrency), Processes(plan.settings.concurrency)
+            if config.lifespan is not None:
+                resources = await stack.enter_async_context(config.lifespan())
+            threads, processes = Threads(config.settings.concurrency), Processes(config.settings.concurrency)
             stack.push_async_callback(processes.close)
             stack.callback(threads.shutdown)
             if not self._stopping.is_set():
@@ -165,14 +165,14 @@ class Run:
             self._phase = "closing"
 
     def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
-        plan = self._plan
+        config = self._config
         calls: dict[str, tuple[Handler[..., Any], Call, bool]] = {
             name: (
                 handler,
-                call_of(handler, plan.middlewares, threads, processes),
-                needs_context(handler, plan.middlewares),
+                call_of(handler, config.middlewares, threads, processes),
+                needs_context(handler, config.middlewares),
             )
-            for name, handler in plan.handlers.items()
+            for name, handler in config.handlers.items()
         }
         return JobRunner(
             self._queue,
@@ -188,13 +188,13 @@ class Run:
 
     async def _work(self, job_runner: JobRunner) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        plan, queue, state, health = self._plan, self._queue, self._state, self._health
+        config, queue, state, health = self._config, self._queue, self._state, self._health
         entropy = options_of(queue).entropy
         claimer = Claimer(
             queue,
             state,
             job_runner.begin,
-            tuple(plan.handlers),
+            tuple(config.handlers),
             entropy=entropy,
             health=health,
             claim_timeout=self._settings.claim_timeout,
@@ -203,16 +203,16 @@ class Run:
         claiming = self._task(self._claim(claimer), "claims")
         sender = OutcomeSender(queue, state, job_runner, entropy, health)
         sending = self._task(sender.run(), "outcomes")
-        watch = Watch(queue, state, health, None if self._drain else plan.handlers)
-        others = [sending, self._task(watch.run(), "watch")]
+        checks = PeriodicChecks(queue, state, health, None if self._drain else config.handlers)
+        others = [sending, self._task(checks.run(), "checks")]
         if queue.capabilities.heartbeat:
             heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._settings.claim_timeout)
             others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
             "%s started: %s at a time of %s",
-            plan.name,
+            config.name,
             counted(self._settings.concurrency, "job"),
-            ", ".join(plan.handlers),
+            ", ".join(config.handlers),
         )
         try:
             await self._until_stopped([claiming, *others])
@@ -230,9 +230,11 @@ class Run:
 
     async def _claim(self, claimer: Claimer) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
-        plan = self._plan
-        await declare(self._queue, plan.handlers.values(), plan.crons, options_of(self._queue).entropy, self._health)
-        await warn_of_strangers(self._queue, plan.handlers)
+        config = self._config
+        await declare(
+            self._queue, config.handlers.values(), config.crons, options_of(self._queue).entropy, self._health
+        )
+        await warn_of_unhandled_crons(self._queue, config.handlers)
         await claimer.run()
 
     async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -243,11 +245,11 @@ class Run:
         """
         stopped = asyncio.create_task(self._stopping.wait(), name="jqueue-worker-stop")
         try:
-            waited_for: list[asyncio.Future[Any]] = [stopped, self._health.hopeless, *tasks]
+            waited_for: list[asyncio.Future[Any]] = [stopped, self._health.given_up, *tasks]
             done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
-        for task in [self._health.hopeless, *tasks]:
+        for task in [self._health.given_up, *tasks]:
             if task in done:
                 self._hurried = task.exception() is not None
                 task.result()
@@ -281,7 +283,7 @@ class Run:
         if not state.is_idle:
             logger.error(
                 "%s ends, and the queue does not know what became of %s: claimed again when stale",
-                self._plan.name,
+                self._config.name,
                 counted(len(state.held), "job"),
             )
 
@@ -299,8 +301,8 @@ class Run:
         return task
 
     def _is_real_interrupt(self) -> bool:
-        """True if a KeyboardInterrupt may come from the terminal: in the main thread, if signals are not heeded."""
-        return not self._heeds_signals and threading.current_thread() is threading.main_thread()
+        """True if a KeyboardInterrupt may come from the terminal: in the main thread, unless signals are handled."""
+        return not self._handles_signals and threading.current_thread() is threading.main_thread()
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -16,14 +16,14 @@ from typing import Any
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT") if hasattr(signal, name))
 
 _stops: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
-"""Event loop and stop function of each worker of this program that heeds signals."""
+"""Event loop and stop function of each worker of this program that handles signals."""
 
 _before: dict[int, Any] = {}
-"""The signal handlers from before the first `heeded` block."""
+"""The signal handlers from before the first `handle_signals` block."""
 
 
 @contextmanager
-def heeded(stop: Callable[[], None]) -> Iterator[bool]:
+def handle_signals(stop: Callable[[], None]) -> Iterator[bool]:
     """While the block runs, have signals call `stop` on the event loop. A signal calls the functions of all blocks.
 
     The last block restores the earlier signal handlers. A handler that the program had set is called as well.
@@ -36,7 +36,7 @@ def heeded(stop: Callable[[], None]) -> Iterator[bool]:
         return
     entry = asyncio.get_running_loop(), stop
     if not _stops:
-        _before.update({number: signal.signal(number, _heed) for number in SIGNALS})
+        _before.update({number: signal.signal(number, _on_signal) for number in SIGNALS})
     _stops.append(entry)
     try:
         yield True
@@ -67,7 +67,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _heed(number: int, frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     for loop, stop in list(_stops):
         if not loop.is_closed():
             loop.call_soon_threadsafe(stop)  # it also wakes the loop

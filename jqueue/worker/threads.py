@@ -21,11 +21,11 @@ class Threads(Executor):
     """A pool that grows on demand.
 
     Args:
-        most: the largest number of threads.
+        max_threads: the largest number of threads.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads = 0
@@ -37,7 +37,7 @@ class Threads(Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `concurrent.futures.Executor`."""
         future: Future[Any] = Future()
-        if not self._idle.acquire(blocking=False) and self._threads < self._most:
+        if not self._idle.acquire(blocking=False) and self._threads < self._max_threads:
             name = f"jqueue-handler-{next(_numbers)}"
             threading.Thread(target=self._run, name=name, daemon=True).start()  # raises if the machine has no more
             self._threads += 1

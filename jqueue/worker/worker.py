@@ -15,10 +15,16 @@ from jqueue.domain.option_names import names_its_options
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
-from jqueue.worker.handler_options import OF_A_HANDLER, HandlerArguments, HandlerOptions, check_names, settings_of
+from jqueue.worker.handler_options import (
+    HANDLER_OPTION_NAMES,
+    HandlerArguments,
+    HandlerOptions,
+    check_names,
+    settings_of,
+)
 from jqueue.worker.handlers import NO_PAYLOAD, Handler
 from jqueue.worker.report import RunReport
-from jqueue.worker.run import Plan, Run
+from jqueue.worker.run import Run, WorkerConfig
 from jqueue.worker.signatures import name_of
 
 P = ParamSpec("P")
@@ -31,20 +37,20 @@ LifespanT = TypeVar("LifespanT", bound=Lifespan)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
-OF_A_CRON = ("timezone", "name", "payload", "unique_key", *OF_A_HANDLER)
+CRON_OPTION_NAMES = ("timezone", "name", "payload", "unique_key", *HANDLER_OPTION_NAMES)
 
 
-def _starts_with(name: str, hint: str) -> Callable[[MethodT], MethodT]:
+def _checks_first_argument(name: str, hint: str) -> Callable[[MethodT], MethodT]:
     """Have a method say what to write if its first argument is not a string, as in `@worker.handler` or `handler()`."""
 
     def decorate(method: MethodT) -> MethodT:
         @functools.wraps(method)
-        def told(self: Worker, *given: Any, **options: Any) -> Any:
+        def checked(self: Worker, *given: Any, **options: Any) -> Any:
             if not isinstance(given[0] if given else options.get(name), str):
                 raise TypeError(hint)
             return method(self, *given, **options)
 
-        return cast(MethodT, told)
+        return cast(MethodT, checked)
 
     return decorate
 
@@ -103,7 +109,7 @@ class Worker:
         self._run: Run | None = None
         settings_of(self)
 
-    @_starts_with("entrypoint", 'write @worker.handler("name"): the name under which jobs are enqueued')
+    @_checks_first_argument("entrypoint", 'write @worker.handler("name"): the name under which jobs are enqueued')
     def handler(
         self, entrypoint: str, **options: Unpack[HandlerArguments]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
@@ -125,7 +131,7 @@ class Worker:
             InvalidJobError: an option has an invalid value, or the entrypoint has a handler already.
             TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
-        check_names("handler", options, OF_A_HANDLER)
+        check_names("handler", options, HANDLER_OPTION_NAMES)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -133,7 +139,7 @@ class Worker:
 
         return decorate
 
-    @_starts_with("cron", 'write @worker.cron("0 3 * * *"): when the jobs are enqueued')
+    @_checks_first_argument("cron", 'write @worker.cron("0 3 * * *"): when the jobs are enqueued')
     def cron(
         self,
         cron: str,
@@ -158,7 +164,7 @@ class Worker:
             InvalidJobError: the schedule is invalid, or an option has an invalid value.
             TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
-        check_names("cron", options, OF_A_CRON)
+        check_names("cron", options, CRON_OPTION_NAMES)
         checked = HandlerOptions(**options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -216,7 +222,7 @@ class Worker:
             raise RuntimeError("this worker is running already: stop it first, or make another one")
         if not self.handlers:
             raise RuntimeError('this worker has no handlers: register one with @worker.handler("name")')
-        plan = Plan(
+        config = WorkerConfig(
             name=self.name,
             settings=settings_of(self),
             handlers=dict(self.handlers),
@@ -224,7 +230,7 @@ class Worker:
             middlewares=tuple(self._middlewares),
             lifespan=self._lifespan,
         )
-        self._run = run = Run(plan, queue, drain=drain, signals=signals)
+        self._run = run = Run(config, queue, drain=drain, signals=signals)
         try:
             return await run.perform()
         finally:

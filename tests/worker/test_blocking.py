@@ -15,7 +15,7 @@ import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage
 from jqueue.worker import Context, Discard, Retry, RunReport, Snooze, Worker
-from jqueue.worker.endings import Raised
+from jqueue.worker.handler_errors import PortableError
 from jqueue.worker.processes import Processes
 from tests.virtual_world import in_virtual_time
 from tests.worker import process_handlers
@@ -263,7 +263,7 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
 def test_an_error_rebuilt_from_a_process_is_caught_like_the_original(which):
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - all of them
         process_handlers.raise_in_thread(which)
-    again = Raised.of(raised.value).again()
+    again = PortableError.of(raised.value).rebuild()
     assert type(raised.value).__name__ == type(again).__name__
     assert isinstance(again, Exception)
     for kind in (KeyError, UnicodeError, ValueError, Snooze, Retry, Discard):

@@ -17,7 +17,7 @@ from jqueue.domain.operations import Dequeue, Operation
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
-from jqueue.worker.trouble import Trouble
+from jqueue.worker.queue_health import CallFailures
 
 logger = logger_of("jqueue.spark")
 
@@ -76,7 +76,7 @@ class BatchClaims:
             StorageError: the queue could not be written.
         """
         self._ends, queue = True, self.queue
-        clock, trouble = queue.options.clock, Trouble("telling it how the jobs ended", queue.options.entropy)
+        clock, failures = queue.options.clock, CallFailures("telling it how the jobs ended", queue.options.entropy)
         until = clock.monotonic() + self._patience
         unknown: UnknownOutcomeError | None = None
         while True:
@@ -94,7 +94,7 @@ class BatchClaims:
                 failure, unknown = error, None
             if clock.monotonic() >= until:
                 raise failure
-            await asyncio.sleep(trouble.begins(failure))
+            await asyncio.sleep(failures.add(failure))
 
     async def close(self) -> None:
         """Hand back the jobs if their claims were not ended, and close the queue."""

@@ -1,4 +1,4 @@
-"""Warnings of a worker about handlers that do not stop, and about jobs that wait without a handler."""
+"""Regular checks of a worker: they warn of handlers that do not stop, and of jobs that wait without a handler."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations import CountQueued
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import SupportsApply
+from jqueue.worker.queue_health import QueueHealth, all_slots_stuck
 from jqueue.worker.run_state import RunState
-from jqueue.worker.trouble import Health, stuck_everywhere
 
 logger = logger_of("jqueue.worker")
 
-LOOK_EVERY = 60.0
+CHECK_EVERY = 60.0
 """Seconds between two checks."""
 
-TELL_AGAIN = 60
+WARN_AGAIN_AFTER = 60
 """Number of checks after which an entrypoint without a handler is named again."""
 
-NAMED = 10
+MAX_NAMED = 10
 """Largest number of handlers or entrypoints that one check names."""
 
 
-class Watch:
+class PeriodicChecks:
     """Checks each minute for handlers and jobs to warn about.
 
     Args:
@@ -34,35 +34,37 @@ class Watch:
         handled: the entrypoints that have handlers here; None to skip the check for jobs without a handler.
     """
 
-    def __init__(self, queue: SupportsApply, state: RunState, health: Health, handled: Container[str] | None) -> None:
+    def __init__(
+        self, queue: SupportsApply, state: RunState, health: QueueHealth, handled: Container[str] | None
+    ) -> None:
         self._queue = queue
         self._state = state
         self._health = health
         self._handled = handled
-        self._waiting: set[str] = set()
-        self._told: dict[str, int] = {}
-        self._looks = 0
-        state.stuck_changed = self._count_stuck
+        self._waiting_before: set[str] = set()
+        self._warned: dict[str, int] = {}
+        self._checks = 0
+        state.stuck_changed = self._note_stuck
 
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY)
-            self._looks += 1
-            self._tell_stuck()
+            await asyncio.sleep(CHECK_EVERY)
+            self._checks += 1
+            self._warn_of_stuck()
             if self._handled is not None:
-                await self._tell_unhandled(self._handled)
+                await self._warn_of_unhandled(self._handled)
 
-    def _count_stuck(self) -> None:
+    def _note_stuck(self) -> None:
         if len(self._state.stuck) >= self._state.concurrency:
-            self._health.useless("slots", stuck_everywhere(self._state.concurrency))
+            self._health.block("slots", all_slots_stuck(self._state.concurrency))
         else:
-            self._health.useful("slots")
+            self._health.unblock("slots")
 
-    def _tell_stuck(self) -> None:
+    def _warn_of_stuck(self) -> None:
         """Log the handlers that were told to stop and go on, the oldest first."""
         state, now = self._state, asyncio.get_running_loop().time()
-        for held, since in list(state.stuck.items())[:NAMED]:
+        for held, since in list(state.stuck.items())[:MAX_NAMED]:
             logger.warning(
                 "job %s (%s, attempt %d): its handler still goes on, %.0f s after its job was given back;"
                 " %d of %d slots are taken so",
@@ -74,28 +76,28 @@ class Watch:
                 state.concurrency,
             )
 
-    async def _tell_unhandled(self, handled: Container[str]) -> None:
+    async def _warn_of_unhandled(self, handled: Container[str]) -> None:
         """Log, now and then, the entrypoints without a handler here that had waiting jobs at the last check too."""
         try:
             [found] = await self._queue.apply_each(CountQueued())
-        except JQueueError:  # the claimer logs the trouble
+        except JQueueError:  # the claimer logs such failures
             return
         if not isinstance(found, dict):  # the queue cannot count its jobs
             return
         others = {name: count for name, count in found.items() if name not in handled}
-        due = [name for name in sorted(others) if name in self._waiting and self._is_due(name)]
-        self._waiting = set(others)
-        self._told = {name: look for name, look in self._told.items() if name in others}
+        due = [name for name in sorted(others) if name in self._waiting_before and self._is_due(name)]
+        self._waiting_before = set(others)
+        self._warned = {name: check for name, check in self._warned.items() if name in others}
         if not due:
             return
-        self._told.update(dict.fromkeys(due, self._looks))
-        more = f" and {len(due) - NAMED} more" if len(due) > NAMED else ""
+        self._warned.update(dict.fromkeys(due, self._checks))
+        more = f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else ""
         logger.warning(
             "jobs wait that this worker has no handler for: %s%s. If no other worker does them, they wait for ever",
-            ", ".join(f"{name} ({others[name]})" for name in due[:NAMED]),
+            ", ".join(f"{name} ({others[name]})" for name in due[:MAX_NAMED]),
             more,
         )
 
     def _is_due(self, name: str) -> bool:
-        look = self._told.get(name)
-        return look is None or self._looks - look >= TELL_AGAIN
+        check = self._warned.get(name)
+        return check is None or self._checks - check >= WARN_AGAIN_AFTER

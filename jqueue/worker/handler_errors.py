@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from jqueue.worker.payloads import PayloadError, ResultError
-from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, told
+from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, error_text
 
-_SAID: dict[type[BaseException], tuple[str, ...]] = {
+_ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
     Snooze: ("duration",),
     Retry: ("after", "reason"),
     Discard: ("reason",),
@@ -27,7 +27,7 @@ _SAID: dict[type[BaseException], tuple[str, ...]] = {
 }
 """The errors that decide what becomes of a job, and the attributes that they have besides their text."""
 
-_BARE = (PayloadError, ResultError, HandlerTimeout)
+_TEXT_ONLY = (PayloadError, ResultError, HandlerTimeout)
 """The errors that are described by their text alone, without the name of their class."""
 
 
@@ -50,82 +50,82 @@ def check_awaited(value: Any) -> None:
     )
 
 
-class Elsewhere:
-    """Common base of the errors that `Raised.again` rebuilds.
+class RebuiltError:
+    """Common base of the errors that `PortableError.rebuild` rebuilds.
 
     Attributes:
-        words: the text of the error; None if it could not be read.
+        message: the text of the error; None if it could not be read.
         frames: the formatted traceback.
     """
 
-    words: str | None
+    message: str | None
     frames: str
 
     def __str__(self) -> str:
-        if self.words is None:
+        if self.message is None:
             raise ValueError("the text of this error cannot be had")
-        return self.words
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class PortableError:
     """An error as plain values.
 
     Attributes:
         name: name of its class.
         module: module of its class.
-        kind: name of its base class: the error that decides what becomes of the job, else the nearest builtin.
-        words: its text, as it may be kept with the job; None if it cannot be read.
+        base: name of its base class: the error that decides what becomes of the job, else the nearest builtin.
+        message: its text, as it may be kept with the job; None if it cannot be read.
         frames: its formatted traceback.
-        said: its other attributes, by name.
+        attributes: its other attributes, by name.
     """
 
     name: str
     module: str
-    kind: str
-    words: str | None = None
+    base: str
+    message: str | None = None
     frames: str = ""
-    said: dict[str, float | str | None] = field(default_factory=dict)
+    attributes: dict[str, float | str | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, error: BaseException) -> Raised:
+    def of(cls, error: BaseException) -> PortableError:
         """Convert an error to plain values."""
         name, module = f"{type(error).__name__}", f"{type(error).__module__}"
         try:
-            kind = next((kind for kind in _SAID if isinstance(error, kind)), None)
-            said = {each: _plain(getattr(error, each)) for each in _SAID[kind]} if kind is not None else {}
+            known = next((kind for kind in _ATTRIBUTES if isinstance(error, kind)), None)
+            attributes = {} if known is None else {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]}
             frames = "".join(traceback.format_tb(error.__traceback__))
-            base = _builtin_of(error) if kind is None else kind
-            return cls(name, module, base.__name__, _words_of(error), frames, said)
+            base = _builtin_of(error) if known is None else known
+            return cls(name, module, base.__name__, _message_of(error), frames, attributes)
         except Exception:  # the exception class of a user may raise anything
             return cls(name, module, "Exception")
 
-    def again(self) -> BaseException:
-        """Rebuild the error. Its class has the original name and derives from `kind`, so the same clauses catch it."""
-        error = _class_of(self.name, self.module, self.kind)()
-        error.args = () if self.words is None else (self.words,)
-        vars(error).update(self.said, words=self.words, frames=self.frames)
+    def rebuild(self) -> BaseException:
+        """Rebuild the error. Its class has the original name and derives from `base`, so the same clauses catch it."""
+        error = _class_of(self.name, self.module, self.base)()
+        error.args = () if self.message is None else (self.message,)
+        vars(error).update(self.attributes, message=self.message, frames=self.frames)
         return error
 
 
 def raisable(error: BaseException) -> BaseException:
     """Return the error. A coroutine cannot raise StopIteration, so a rebuilt copy replaces it."""
-    return Raised.of(error).again() if isinstance(error, StopIteration) else error
+    return PortableError.of(error).rebuild() if isinstance(error, StopIteration) else error
 
 
 def frames_of(error: BaseException) -> str:
     """Return the formatted stack frames of an error."""
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RebuiltError):
         return error.frames
     return "".join(traceback.format_tb(error.__traceback__))
 
 
 def traceback_of(error: BaseException) -> str:
     """Return the traceback and the text of an error, formatted as by Python."""
-    if not isinstance(error, Elsewhere):
+    if not isinstance(error, RebuiltError):
         return "".join(traceback.format_exception(error)).rstrip()
-    said = "" if error.words is None else f": {error.words}"
-    return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}{said}"
+    message = "" if error.message is None else f": {error.message}"
+    return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}{message}"
 
 
 def _plain(value: Any) -> float | str | None:
@@ -134,12 +134,12 @@ def _plain(value: Any) -> float | str | None:
     return float(value) if isinstance(value, int | float) else f"{value}"
 
 
-def _words_of(error: BaseException) -> str | None:
-    text = told(error)
-    if isinstance(error, _BARE):
+def _message_of(error: BaseException) -> str | None:
+    text = error_text(error)
+    if isinstance(error, _TEXT_ONLY):
         return text
-    name, colon, words = text.partition(": ")
-    return words if colon and name == type(error).__name__ else None
+    name, colon, message = text.partition(": ")
+    return message if colon and name == type(error).__name__ else None
 
 
 def _builtin_of(error: BaseException) -> type[BaseException]:
@@ -151,8 +151,8 @@ def _builtin_of(error: BaseException) -> type[BaseException]:
 
 
 @lru_cache(maxsize=128)
-def _class_of(name: str, module: str, kind: str) -> type[BaseException]:
-    bases = {each.__name__: each for each in _SAID}
-    base = bases.get(kind) or getattr(builtins, kind)
+def _class_of(name: str, module: str, base_name: str) -> type[BaseException]:
+    known = {each.__name__: each for each in _ATTRIBUTES}
+    base = known.get(base_name) or getattr(builtins, base_name)
     # The new class takes no arguments, whatever its base takes.
-    return type(name, (Elsewhere, base), {"__module__": module, "__init__": lambda self: None})
+    return type(name, (RebuiltError, base), {"__module__": module, "__init__": lambda self: None})
