@@ -26,18 +26,18 @@ from jqueue.sync.calls import Call, CallEnded
 
 logger = logger_of("jqueue")
 
-LAST_SECONDS = 5.0
+END_MARGIN = 5.0
 """Seconds that the end may take beyond the deadlines of the queues, whatever a store does."""
 
 _POOL_IS_SHUT = "cannot schedule new futures"
 _TOO_LATE = "the process is ending, and takes no more calls"
 
 
-class Resident(Protocol):
+class Resource(Protocol):
     """An object that lives on the event loop until it is left, such as an open queue."""
 
     @property
-    def longest_leave(self) -> float:
+    def max_leave_seconds(self) -> float:
         """Seconds that leaving it takes at most, if nothing hangs."""
 
     async def leave(self) -> None:
@@ -49,8 +49,8 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = _Loop()
-        self.residents: set[Resident] = set()
-        self._born_after = forks()
+        self.resources: set[Resource] = set()
+        self._forks_before = forks()
         self._closing = False
         self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
         self._thread = threading.Thread(target=self._run, name="jqueue-sync", daemon=True)
@@ -63,7 +63,7 @@ class Background:
     @property
     def takes_calls(self) -> bool:
         """True if this thread belongs to this process and is not ending."""
-        return not self._closing and self._born_after == forks()
+        return not self._closing and self._forks_before == forks()
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the event loop call a function soon.
@@ -98,7 +98,7 @@ class Background:
         return result if error is None else call.result()
 
     def end(self) -> None:
-        """Leave all residents and stop, within their deadlines and `LAST_SECONDS`."""
+        """Leave all resources and stop, within their deadlines and `END_MARGIN`."""
         with self._posting:
             if self._closing:
                 return
@@ -106,14 +106,14 @@ class Background:
         leaving = Call(self._leave_all)
         with suppress(RuntimeError):  # the event loop is closed: an error that could not be caught has ended it
             self.loop.call_soon_threadsafe(leaving.begin)
-            longest = max((resident.longest_leave for resident in list(self.residents)), default=0.0)
-            leaving.wait(longest + LAST_SECONDS)
+            longest = max((resource.max_leave_seconds for resource in list(self.resources)), default=0.0)
+            leaving.wait(longest + END_MARGIN)
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(LAST_SECONDS)
+            self._thread.join(END_MARGIN)
 
     async def _leave_all(self) -> None:
-        residents = list(self.residents)
-        for error in await asyncio.gather(*(resident.leave() for resident in residents), return_exceptions=True):
+        resources = list(self.resources)
+        for error in await asyncio.gather(*(resource.leave() for resource in resources), return_exceptions=True):
             if isinstance(error, Exception):
                 logger.warning("a queue could not be left properly: %s: %s", type(error).__name__, error)
 
@@ -132,10 +132,10 @@ class Background:
         for task in tasks:
             task.cancel()
         if tasks:
-            self._run_for_the_last_time(asyncio.wait(tasks, timeout=1.0))
-        self._run_for_the_last_time(self.loop.shutdown_asyncgens())
+            self._run_once_more(asyncio.wait(tasks, timeout=1.0))
+        self._run_once_more(self.loop.shutdown_asyncgens())
 
-    def _run_for_the_last_time(self, coroutine: Coroutine[Any, Any, object]) -> None:
+    def _run_once_more(self, coroutine: Coroutine[Any, Any, object]) -> None:
         with suppress(Exception):
             self.loop.run_until_complete(coroutine)
 
@@ -166,11 +166,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 starting = threading.RLock()
-"""Held while the thread or a resident of it is made, so that only one of several first callers makes it."""
+"""Held while the thread or a resource of it is made, so that only one of several first callers makes it."""
 
 _current: Background | None = None
-_at_its_end = False
-_of_ancestors: list[object] = []
+_is_ending = False
+_of_parents: list[object] = []
 
 
 def background() -> Background:
@@ -181,7 +181,7 @@ def background() -> Background:
         JQueueError: no thread can be started.
     """
     global _current
-    if _at_its_end:
+    if _is_ending:
         raise CallEnded(_TOO_LATE)
     with starting:
         if _current is None or not _current.takes_calls:
@@ -189,32 +189,32 @@ def background() -> Background:
         return _current
 
 
-def at_its_end() -> bool:
+def is_ending() -> bool:
     """True if this process takes no more calls, because the interpreter is ending."""
-    return _at_its_end
+    return _is_ending
 
 
 @atexit.register
 def _end() -> None:
-    global _at_its_end
+    global _is_ending
     with starting:
-        _at_its_end = True
+        _is_ending = True
         last = _current
     if last is not None:
         last.end()
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     """In a forked child: begin without a thread. The parent's thread is not used, closed or collected here.
 
     The copy of its event loop shares descriptors with the parent's loop. Closing it here would cut off the parent's
     loop from its events.
     """
-    global starting, _current, _at_its_end
+    global starting, _current, _is_ending
     if _current is not None:
-        _of_ancestors.append((_current, asyncio.all_tasks(_current.loop)))
-    starting, _current, _at_its_end = threading.RLock(), None, False
+        _of_parents.append((_current, asyncio.all_tasks(_current.loop)))
+    starting, _current, _is_ending = threading.RLock(), None, False
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)

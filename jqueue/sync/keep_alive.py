@@ -13,7 +13,7 @@ from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations import JobReference
 from jqueue.ports.queue import Consumer
 from jqueue.sync.calls import CallEnded
-from jqueue.sync.tenant import Tenant
+from jqueue.sync.open_queue import OpenQueue
 
 
 class KeepAlive:
@@ -30,15 +30,15 @@ class KeepAlive:
     JobCancelledError; its claim still holds, and nack ends it.
 
     Args:
-        tenant: the open queue.
+        open_queue: the open queue.
         jobs: a job, a claim, an id, or several of them.
         interval: time between heartbeats; see `HeartbeatManager`.
     """
 
     def __init__(
-        self, tenant: Tenant, jobs: JobReference | Iterable[JobReference], interval: Duration | None = None
+        self, open_queue: OpenQueue, jobs: JobReference | Iterable[JobReference], interval: Duration | None = None
     ) -> None:
-        self._tenant = tenant
+        self._open_queue = open_queue
         self._jobs = jobs
         self._interval = interval
         self._manager: HeartbeatManager | None = None
@@ -54,7 +54,7 @@ class KeepAlive:
         return None if self._manager is None else self._manager.error
 
     def __enter__(self) -> Self:
-        self._manager = self._tenant.run(self._start)
+        self._manager = self._open_queue.run(self._start)
         return self
 
     def __exit__(
@@ -63,12 +63,12 @@ class KeepAlive:
         manager = self._manager
         assert manager is not None
         with suppress(CallEnded):  # the queue was left within the block, or this is a fork, whose parent beats
-            self._tenant.run(lambda _: self._tenant.stop_beating(manager))
+            self._open_queue.run(lambda _: self._open_queue.stop_beating(manager))
         if exc_type is None and self.error is not None:
             raise self.error
 
     async def _start(self, queue: Consumer) -> HeartbeatManager:
         manager = HeartbeatManager(queue, self._jobs, self._interval, on_lost="event")
         await manager.__aenter__()
-        self._tenant.beats.add(manager)
+        self._open_queue.beats.add(manager)
         return manager

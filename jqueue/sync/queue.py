@@ -29,7 +29,7 @@ from jqueue.runtime.system import forks
 from jqueue.sync import background
 from jqueue.sync.calls import CallEnded
 from jqueue.sync.keep_alive import KeepAlive
-from jqueue.sync.tenant import DEFAULT_DEADLINE, Tenant
+from jqueue.sync.open_queue import DEFAULT_DEADLINE, OpenQueue
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -55,9 +55,9 @@ def blocking(
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         given, named = args, kwargs
         if takes_many and args:
-            given = (_gone_through(args[0]), *args[1:])  # type: ignore[assignment]
+            given = (_as_list(args[0]), *args[1:])  # type: ignore[assignment]
         elif takes_many and "jobs" in kwargs:
-            named = {**kwargs, "jobs": _gone_through(kwargs["jobs"])}  # type: ignore[assignment]
+            named = {**kwargs, "jobs": _as_list(kwargs["jobs"])}  # type: ignore[assignment]
         try:
             result: Result = self._run(
                 lambda queue: getattr(queue, name)(*given, **named), endless=endless, claims=claims
@@ -109,9 +109,9 @@ class SyncQueue:
     def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:
         self._queue: JobQueue = _queue_on(target, settings)
         self._closed = False
-        self._born_after = forks()
-        self._tenant: Tenant | None = None
-        self._left_alone = weakref.finalize(self, _nothing)
+        self._forks_before = forks()
+        self._open_queue: OpenQueue | None = None
+        self._finalizer = weakref.finalize(self, _do_nothing)
 
     # Jobs in and out
 
@@ -220,9 +220,9 @@ class SyncQueue:
         seconds = None if deadline is None else to_seconds("deadline", deadline)
         with background.starting:
             self._closed = True
-            tenant, self._tenant = self._tenant, None
-        if tenant is not None:
-            tenant.close(seconds)
+            open_queue, self._open_queue = self._open_queue, None
+        if open_queue is not None:
+            open_queue.close(seconds)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._queue!r})"
@@ -243,32 +243,32 @@ class SyncQueue:
         try:
             return self._open().run(work, endless=endless, claims=claims)
         except CallEnded:
-            if background.at_its_end() and threading.current_thread().daemon:
+            if background.is_ending() and threading.current_thread().daemon:
                 # The interpreter is about to stop this thread, so no error needs to be raised before.
                 threading.Event().wait(DEFAULT_DEADLINE)
             raise
 
-    def _open(self) -> Tenant:
+    def _open(self) -> OpenQueue:
         """Return the queue that is open on the thread of this process. It is opened if it is not."""
         _refuse_to_block_a_loop()
         if self._closed:
             raise QueueClosedError("this SyncQueue is closed: make a new one, or enter it again")
-        tenant = self._tenant
-        if tenant is not None and tenant.takes_calls:
-            return tenant
+        open_queue = self._open_queue
+        if open_queue is not None and open_queue.takes_calls:
+            return open_queue
         with background.starting:
-            if self._tenant is None or not self._tenant.takes_calls:
-                self._come_home()
-                self._tenant = Tenant(background.background(), self._queue)
-                self._left_alone.detach()
-                self._left_alone = weakref.finalize(self, self._tenant.close_soon)
-                self._left_alone.atexit = False
-            return self._tenant
+            if self._open_queue is None or not self._open_queue.takes_calls:
+                self._copy_after_fork()
+                self._open_queue = OpenQueue(background.background(), self._queue)
+                self._finalizer.detach()
+                self._finalizer = weakref.finalize(self, self._open_queue.close_soon)
+                self._finalizer.atexit = False
+            return self._open_queue
 
-    def _come_home(self) -> None:
+    def _copy_after_fork(self) -> None:
         """In a forked child, replace the queue object by a copy: the fork may have come in the middle of a call."""
-        if self._born_after != forks():
-            self._born_after = forks()
+        if self._forks_before != forks():
+            self._forks_before = forks()
             if isinstance(self._queue, QueueBase):
                 self._queue = copy.copy(self._queue)
 
@@ -289,7 +289,7 @@ def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
     return target
 
 
-def _gone_through(jobs: Any) -> Any:
+def _as_list(jobs: Any) -> Any:
     """Return the jobs as a list. Their iterator may belong to the caller's thread, as a database cursor does."""
     return list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes) else jobs
 
@@ -313,5 +313,5 @@ def _in_a_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: a queue that was never opened needs no closing."""

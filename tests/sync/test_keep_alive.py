@@ -52,7 +52,7 @@ def test_leaving_the_block_ends_the_heartbeats(queue, broker):
     [job] = claim(queue)
     with queue.keep_alive(job, 0.01):
         assert broker.beaten.acquire(timeout=PATIENCE)
-    assert set() == queue._tenant.beats
+    assert set() == queue._open_queue.beats
 
 
 def test_a_lost_claim_is_told_in_the_block_and_raised_at_its_end(queue):

@@ -122,13 +122,13 @@ def test_a_queue_that_nobody_holds_any_more_is_left():
     broker = TellingQueue(InMemoryStorage())
     queue = SyncQueue(broker)
     queue.enqueue("work", b"")
-    residents = len(background().residents)
+    resources = len(background().resources)
     del queue
     gc.collect()
     assert broker.stopped.wait(PATIENCE)
     background().loop.call_soon_threadsafe(broker.entered.release)
     assert broker.entered.acquire(timeout=PATIENCE)
-    assert residents > len(background().residents)
+    assert resources > len(background().resources)
 
 
 # Callers who leave
@@ -139,13 +139,13 @@ def test_claims_that_come_when_their_caller_has_gone_go_back_unharmed(operations
     with SyncQueue(InMemoryStorage()) as queue:
         enqueued = queue.enqueue("work", b"")
         call: Call[Any]
-        tenant = queue._open()
+        open_queue = queue._open()
         if operations:
-            give_back = lambda results: tenant._give_back(_claimed_among(results))  # noqa: E731
-            call = Call(lambda: tenant.queue.apply(Dequeue("work"), Enqueue("other", b"")), give_back=give_back)
+            give_back = lambda results: open_queue._give_back(_claimed_among(results))  # noqa: E731
+            call = Call(lambda: open_queue.queue.apply(Dequeue("work"), Enqueue("other", b"")), give_back=give_back)
         else:
-            call = Call(lambda: tenant.queue.dequeue("work"), give_back=tenant._give_back)
-        background().post(tenant._begin, call)
+            call = Call(lambda: open_queue.queue.dequeue("work"), give_back=open_queue._give_back)
+        background().post(open_queue._begin, call)
         assert call.wait(PATIENCE)
         background().post(call.abandon)
         [job] = queue.dequeue("work", wait=PATIENCE)
@@ -164,9 +164,9 @@ def test_a_call_that_its_caller_has_left_is_cancelled():
                 cancelled.set()
 
     with SyncQueue(Endless(InMemoryStorage())) as queue:
-        tenant = queue._open()
-        call: Call[Any] = Call(tenant.queue.stats)
-        background().post(tenant._begin, call)
+        open_queue = queue._open()
+        call: Call[Any] = Call(open_queue.queue.stats)
+        background().post(open_queue._begin, call)
         assert begun.wait(PATIENCE)
         background().post(call.abandon)
         assert cancelled.wait(PATIENCE)

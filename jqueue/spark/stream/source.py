@@ -39,7 +39,7 @@ from jqueue.spark.stream.shipping import ShippedRows, shipped
 from jqueue.spark.stream.source_options import MOST_JOBS, SourceOptions
 from jqueue.sync.background import background
 from jqueue.sync.calls import CallEnded
-from jqueue.sync.tenant import Tenant
+from jqueue.sync.open_queue import OpenQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -145,12 +145,12 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Send no more heartbeats. Spark does not always call it; the claims stay either way."""
-        tenant = self.__dict__.get("_tenant")
-        if tenant is not None and not self._stopped:
+        open_queue = self.__dict__.get("_open_queue")
+        if open_queue is not None and not self._stopped:
             self._stopped = True
             with suppress(CallEnded):  # the process is ending, which has the same effect
-                tenant.run(lambda _: self._claims.stop())
-            tenant.close(None)
+                open_queue.run(lambda _: self._claims.stop())
+            open_queue.close(None)
 
     # Helpers of these methods
 
@@ -160,12 +160,12 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceOptions.read(self._given)
 
     @cached_property
-    def _tenant(self) -> Tenant:
-        return Tenant(background(), self._opened(self._options))
+    def _open_queue(self) -> OpenQueue:
+        return OpenQueue(background(), self._opened(self._options))
 
     @cached_property
     def _claims(self) -> ClaimsOfQuery:
-        queue = self._tenant.queue
+        queue = self._open_queue.queue
         assert isinstance(queue, DirectQueue)
         return ClaimsOfQuery(queue, self._options)
 
@@ -177,7 +177,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         try:
             with _no_collections():
-                answer: Answer = self._tenant.run(lambda _: work())
+                answer: Answer = self._open_queue.run(lambda _: work())
         except JQueueError as error:
             failure = error
         else:

@@ -19,33 +19,33 @@ DEFAULT_DEADLINE = 30.0
 """Seconds to leave a queue that has no deadline of its own."""
 
 
-class Tenant:
+class OpenQueue:
     """One queue on one event loop.
 
     Args:
-        home: the thread that runs the event loop.
+        background: the thread that runs the event loop.
         queue: the queue to call; it must not be open elsewhere.
     """
 
-    def __init__(self, home: Background, queue: JobQueue) -> None:
+    def __init__(self, background: Background, queue: JobQueue) -> None:
         self.queue = queue
         self.beats: set[HeartbeatManager] = set()
-        self._home = home
+        self._background = background
         self._calls: dict[Call[Any], asyncio.Task[Any]] = {}
-        self._door = asyncio.Lock()
+        self._enter_lock = asyncio.Lock()
         self._entered = False
         self._leaving: asyncio.Task[None] | None = None
         self._left = False
         options = getattr(queue, "options", None)
         self._deadline = DEFAULT_DEADLINE if options is None else to_seconds("deadline", options.deadline)
-        home.residents.add(self)
+        background.resources.add(self)
 
     # In any thread
 
     @property
     def takes_calls(self) -> bool:
         """True if it is open, on the thread of this process."""
-        return not self._left and self._home.takes_calls
+        return not self._left and self._background.takes_calls
 
     def run(
         self,
@@ -65,20 +65,20 @@ class Tenant:
             CallEnded: the queue was left before the call was done.
         """
         give_back = None if claims is None else lambda result: self._give_back(list(claims(result)))
-        return self._home.run(Call(lambda: self._do(work), endless=endless, give_back=give_back), self._begin)
+        return self._background.run(Call(lambda: self._do(work), endless=endless, give_back=give_back), self._begin)
 
     def close(self, deadline: float | None) -> None:
         """Leave the queue, and wait until it is left."""
         with suppress(CallEnded):  # the process ends, and leaves the queue itself
-            self._home.run(Call(lambda: self.leave(deadline)), Call.begin)
+            self._background.run(Call(lambda: self.leave(deadline)), Call.begin)
 
     def close_soon(self) -> None:
         """Leave the queue, which is no longer used. Never waits, as the garbage collector may call this."""
         with suppress(CallEnded):
-            self._home.post(Call(self.leave).begin)
+            self._background.post(Call(self.leave).begin)
 
     @property
-    def longest_leave(self) -> float:
+    def max_leave_seconds(self) -> float:
         """Seconds that leaving the queue takes at most, if nothing hangs."""
         return self._deadline + 2.0
 
@@ -97,7 +97,7 @@ class Tenant:
         return await work(self.queue)
 
     async def _enter(self) -> None:
-        async with self._door:
+        async with self._enter_lock:
             if self._entered:
                 return
             if isinstance(self.queue, GroupCommitLoop):
@@ -131,7 +131,7 @@ class Tenant:
             if call.endless:
                 task.cancel()
         try:
-            async with asyncio.timeout_at(until + 2.0), self._door:
+            async with asyncio.timeout_at(until + 2.0), self._enter_lock:
                 if self._entered:
                     await self._exit(seconds)
         finally:
@@ -140,7 +140,7 @@ class Tenant:
             for task in self._calls.values():
                 task.cancel()
             self._left = True
-            self._home.residents.discard(self)
+            self._background.resources.discard(self)
 
     async def _exit(self, seconds: float) -> None:
         if isinstance(self.queue, GroupCommitLoop):
