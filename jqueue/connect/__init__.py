@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from jqueue.connect.address import EXAMPLES, take_apart, wrong
 from jqueue.connect.formats import FORMATS
+from jqueue.connect.parsed_url import EXAMPLES, parse_url, url_error
 from jqueue.connect.stores import STORES, bare_path
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidURLError
@@ -148,5 +148,5 @@ def _found(url: str | os.PathLike[str], create: bool) -> ObjectStoragePort | Job
             f"no store has the scheme of this URL: there are {known}, or a path, as ./a:b with colons"
         )
     if match[2] is None:
-        raise wrong(scheme, "has no // behind its scheme")
-    return build(replace(take_apart(scheme, match.string, match.end()), create=create))
+        raise url_error(scheme, "has no // behind its scheme")
+    return build(replace(parse_url(scheme, match.string, match.end()), create=create))

@@ -12,22 +12,22 @@ from weakref import WeakValueDictionary
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect.address import (
+from jqueue.connect.parsed_url import (
+    BOOLEAN,
     DURATION,
     ENDPOINT,
     EXAMPLES,
     TEXT,
-    YES_OR_NO,
-    Address,
-    Kind,
+    OptionType,
+    ParsedURL,
     addressing_style,
     check_folder,
-    check_nobody,
+    check_no_user,
     check_object,
     etag_style,
     or_none,
     region,
-    wrong,
+    url_error,
 )
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort
@@ -55,45 +55,45 @@ def _in_a_file(path: str | os.PathLike[str], **options: Any) -> ObjectStoragePor
     return or_none(partial(LocalFileSystemStorage, **options), path)
 
 
-def _s3(address: Address) -> ObjectStoragePort:
-    check_object(address, "bucket")
-    options = address.take(
+def _s3(url: ParsedURL) -> ObjectStoragePort:
+    check_object(url, "bucket")
+    options = url.option_values(
         endpoint_url=ENDPOINT,
-        region_name=Kind("the name of a region", region),
+        region_name=OptionType("the name of a region", region),
         profile_name=TEXT,
-        addressing_style=Kind("path, virtual or auto", addressing_style),
-        etag_style=Kind("quoted or unquoted", etag_style),
+        addressing_style=OptionType("path, virtual or auto", addressing_style),
+        etag_style=OptionType("quoted or unquoted", etag_style),
         server_side_encryption=TEXT,
         sse_kms_key_id=TEXT,
         storage_class=TEXT,
         timeout=DURATION,
     )
     profile = options.get("profile_name")
-    if (address.user is None) != (address.secret is None):
-        raise wrong("s3", "has half of a key before its @, where s3://key_id:secret@bucket has both")
-    if profile and address.user:
-        raise wrong("s3", "has both a key and a profile_name")
+    if (url.user is None) != (url.secret is None):
+        raise url_error("s3", "has half of a key before its @, where s3://key_id:secret@bucket has both")
+    if profile and url.user:
+        raise url_error("s3", "has both a key and a profile_name")
     from jqueue.adapters.storage.s3 import BotoCoreError, S3Storage
 
-    keys: dict[str, Any] = {"access_key_id": address.user, "secret_access_key": address.secret}
-    storage = S3Storage(address.place, address.name, **keys, **options)
+    keys: dict[str, Any] = {"access_key_id": url.user, "secret_access_key": url.secret}
+    storage = S3Storage(url.host, url.name, **keys, **options)
     if profile and or_none(lambda _: storage.open_session(), profile, BotoCoreError) is None:
-        raise wrong("s3", "names a profile that is not in the AWS configuration, or that cannot be read there")
+        raise url_error("s3", "names a profile that is not in the AWS configuration, or that cannot be read there")
     return storage
 
 
-def _gs(address: Address) -> ObjectStoragePort:
-    check_object(address, "bucket")
-    check_nobody(address)
-    options = address.take(endpoint_url=ENDPOINT, project=TEXT, kms_key_name=TEXT, timeout=DURATION)
+def _gs(url: ParsedURL) -> ObjectStoragePort:
+    check_object(url, "bucket")
+    check_no_user(url)
+    options = url.option_values(endpoint_url=ENDPOINT, project=TEXT, kms_key_name=TEXT, timeout=DURATION)
     from jqueue.adapters.storage.gcs import GCSStorage
 
-    return GCSStorage(address.place, address.name, **options)
+    return GCSStorage(url.host, url.name, **options)
 
 
-def _az(address: Address) -> ObjectStoragePort:
-    check_object(address, "container")
-    options = address.take(
+def _az(url: ParsedURL) -> ObjectStoragePort:
+    check_object(url, "container")
+    options = url.option_values(
         account_url=ENDPOINT,
         account_key=TEXT,
         sas_token=TEXT,
@@ -101,23 +101,23 @@ def _az(address: Address) -> ObjectStoragePort:
         standard_blob_tier=TEXT,
         timeout=DURATION,
     )
-    secrets = [address.secret, options.pop("account_key", None), options.pop("sas_token", None)]
+    secrets = [url.secret, options.pop("account_key", None), options.pop("sas_token", None)]
     credentials = [secret for secret in secrets if secret is not None]
-    if address.user is not None:
-        if not _ACCOUNT.fullmatch(address.user):
-            raise wrong("az", "has a name before its @ that no account can have")
-        options.setdefault("account_url", f"https://{address.user}.blob.core.windows.net")
+    if url.user is not None:
+        if not _ACCOUNT.fullmatch(url.user):
+            raise url_error("az", "has a name before its @ that no account can have")
+        options.setdefault("account_url", f"https://{url.user}.blob.core.windows.net")
     if credentials:
         if len(credentials) > 1:
-            raise wrong("az", "has more than one key or token")
+            raise url_error("az", "has more than one key or token")
         if "account_url" not in options:
-            raise wrong("az", "has a key or token, but names no account for it")
+            raise url_error("az", "has a key or token, but names no account for it")
         options["credential"] = credentials[0]
     from jqueue.adapters.storage.azure import AzureBlobStorage
 
-    storage = or_none(partial(AzureBlobStorage, address.place, **options), address.name)
+    storage = or_none(partial(AzureBlobStorage, url.host, **options), url.name)
     if storage is None:
-        raise wrong("az", "names no account, and AZURE_STORAGE_CONNECTION_STRING is not set")
+        raise url_error("az", "names no account, and AZURE_STORAGE_CONNECTION_STRING is not set")
     return storage
 
 
@@ -128,19 +128,19 @@ def _mode(text: str) -> int:
     return mode
 
 
-_MODE = Kind("a mode in octal, from 600 to 666, such as 660", _mode)
+_MODE = OptionType("a mode in octal, from 600 to 666, such as 660", _mode)
 
 
-def _file(address: Address) -> ObjectStoragePort:
-    check_nobody(address)
-    if address.place not in ("", "localhost"):
-        raise wrong("file", "has two slashes where three belong: its path begins with the third")
-    options = address.take(lock_timeout=DURATION, mode=_MODE, create=YES_OR_NO)
-    create = options.pop("create", address.create)
-    storage = _in_a_file(f"/{address.name}", **options)
+def _file(url: ParsedURL) -> ObjectStoragePort:
+    check_no_user(url)
+    if url.host not in ("", "localhost"):
+        raise url_error("file", "has two slashes where three belong: its path begins with the third")
+    options = url.option_values(lock_timeout=DURATION, mode=_MODE, create=BOOLEAN)
+    create = options.pop("create", url.create)
+    storage = _in_a_file(f"/{url.name}", **options)
     if storage is None:
-        raise wrong("file", "names no file")
-    check_folder(f"/{address.name}", create=create)
+        raise url_error("file", "names no file")
+    check_folder(f"/{url.name}", create=create)
     return storage
 
 
@@ -148,17 +148,17 @@ _in_memory: WeakValueDictionary[str, InMemoryStorage] = WeakValueDictionary()
 _naming = threading.Lock()
 
 
-def _memory(address: Address) -> ObjectStoragePort:
-    check_nobody(address)
-    address.take()
-    name = f"{address.place}/{address.name}"
+def _memory(url: ParsedURL) -> ObjectStoragePort:
+    check_no_user(url)
+    url.option_values()
+    name = f"{url.host}/{url.name}"
     if name == "/":
         return InMemoryStorage()
     with _naming:
         return _in_memory.setdefault(name, InMemoryStorage())
 
 
-STORES: dict[str, Callable[[Address], ObjectStoragePort]] = {
+STORES: dict[str, Callable[[ParsedURL], ObjectStoragePort]] = {
     "s3": _s3,
     "gs": _gs,
     "az": _az,

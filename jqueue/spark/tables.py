@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
-from jqueue.connect.address import take_apart
+from jqueue.connect.parsed_url import parse_url
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, shown
 from jqueue.spark.fleet import split
 from jqueue.spark.option_parsing import url_of, urls_of
@@ -75,5 +75,5 @@ def _has_secret(url: str) -> bool:
     scheme, mark, _ = url.partition("://")
     if not mark:
         return False
-    address = take_apart(scheme, url, len(scheme) + len(mark))
-    return address.secret is not None or any(name in address.options for name in SECRETS)
+    parsed = parse_url(scheme, url, len(scheme) + len(mark))
+    return parsed.secret is not None or any(name in parsed.options for name in SECRETS)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import jqueue
-from jqueue.connect.address import EXAMPLES
 from jqueue.connect.formats import FORMATS
+from jqueue.connect.parsed_url import EXAMPLES
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text(encoding="utf-8")
 

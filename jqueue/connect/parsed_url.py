@@ -33,35 +33,35 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class OptionType:
     """The kind of value that an option takes: its description, and the conversion of its text."""
 
-    words: str
+    description: str
     convert: Callable[[str], Any]
 
 
 @dataclass(frozen=True, repr=False)
-class Address:
+class ParsedURL:
     """The parts of a URL.
 
     Attributes:
         scheme: name of the store.
         user, secret: the login before the @.
-        place: the bucket or container.
+        host: the part before the path: a bucket or container.
         name: the object in it. Bytes that are not UTF-8 are surrogates, as in file names.
         options: the options after the question mark, by name.
         create: True if a missing folder may be created.
     """
 
     scheme: str
-    place: str
+    host: str
     name: str
     options: Mapping[str, str]
     user: str | None = None
     secret: str | None = None
     create: bool = False
 
-    def take(self, **known: Kind) -> dict[str, Any]:
+    def option_values(self, **known: OptionType) -> dict[str, Any]:
         """Return the values of the options.
 
         Args:
@@ -74,10 +74,12 @@ class Address:
         for option, text in self.options.items():
             if option not in known:
                 known_ones = ", ".join(known) or "no options"
-                raise wrong(self.scheme, f"has an unknown option (there are {known_ones}; & in a value is written %26)")
+                raise url_error(
+                    self.scheme, f"has an unknown option (there are {known_ones}; & in a value is written %26)"
+                )
             taken[option] = or_none(known[option].convert, text)
             if taken[option] is None:
-                raise wrong(self.scheme, f"has a wrong value for {option}, which takes {known[option].words}")
+                raise url_error(self.scheme, f"has a wrong value for {option}, which takes {known[option].description}")
         return taken
 
 
@@ -92,22 +94,22 @@ def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
         raise MissingFolderError(folder)
 
 
-def take_apart(scheme: str, url: str, begin: int) -> Address:
+def parse_url(scheme: str, url: str, begin: int) -> ParsedURL:
     """Parse the part of a URL after its scheme.
 
     `urlsplit` will not do: its errors quote the URL, it deletes line breaks, and it looks for hosts and ports.
     """
     if not url.isprintable() or url != url.strip():
-        raise wrong(scheme, "has a line break, or something else that has to be escaped with %")
+        raise url_error(scheme, "has a line break, or something else that has to be escaped with %")
     path, _, query = url[begin:].partition("?")
     authority, _, name = path.partition("/")
-    login, at, place = authority.rpartition("@")
-    user, colon, secret = (_unescaped(scheme, part) for part in login.partition(":"))
+    login, at, host = authority.rpartition("@")
+    user, colon, secret = (_unescape(scheme, part) for part in login.partition(":"))
     if at and (not user or (colon and not secret)):
-        raise wrong(scheme, "leaves out something before its @")
-    return Address(
+        raise url_error(scheme, "leaves out something before its @")
+    return ParsedURL(
         scheme,
-        place,
+        host,
         unquote(name, errors="surrogateescape"),
         _options(scheme, query),
         user if at else None,
@@ -120,55 +122,57 @@ def _options(scheme: str, query: str) -> dict[str, str]:
     for field in query.split("&") if query else ():
         option, _, text = field.partition("=")
         if not text:
-            raise wrong(scheme, "has an option without a value (they are name=value&name=value; a ? in a key is %3F)")
+            raise url_error(
+                scheme, "has an option without a value (they are name=value&name=value; a ? in a key is %3F)"
+            )
         if option in options:
-            raise wrong(scheme, "has an option twice")
-        options[option] = _unescaped(scheme, text)
+            raise url_error(scheme, "has an option twice")
+        options[option] = _unescape(scheme, text)
     return options
 
 
-def _unescaped(scheme: str, text: str) -> str:
+def _unescape(scheme: str, text: str) -> str:
     """Return the text that was escaped with %. A plus stays a plus: the keys of Azure have many."""
     plain = or_none(partial(unquote, errors="strict"), text)
     if plain is None:
-        raise wrong(scheme, "has escaped bytes that are not UTF-8")
+        raise url_error(scheme, "has escaped bytes that are not UTF-8")
     return plain
 
 
-def check_object(address: Address, what: str) -> None:
+def check_object(url: ParsedURL, what: str) -> None:
     """Check that a URL names a bucket and an object in it."""
-    if not address.place:
-        raise wrong(address.scheme, f"names no {what}")
-    if ":" in address.place:
+    if not url.host:
+        raise url_error(url.scheme, f"names no {what}")
+    if ":" in url.host:
         right = "an endpoint goes into an option, and / ? # in a key are written %2F %3F %23"
-        raise wrong(address.scheme, f"has a colon where only the {what} belongs ({right})")
-    if not _NAME.fullmatch(address.place):
-        raise wrong(address.scheme, f"has a name that no {what} can have")
-    if not address.name or address.name.endswith("/"):
-        raise wrong(address.scheme, f"names a {what}, but no object in it")
-    if or_none(str.encode, address.name) is None:
-        raise wrong(address.scheme, "names an object by bytes that are not UTF-8")
+        raise url_error(url.scheme, f"has a colon where only the {what} belongs ({right})")
+    if not _NAME.fullmatch(url.host):
+        raise url_error(url.scheme, f"has a name that no {what} can have")
+    if not url.name or url.name.endswith("/"):
+        raise url_error(url.scheme, f"names a {what}, but no object in it")
+    if or_none(str.encode, url.name) is None:
+        raise url_error(url.scheme, "names an object by bytes that are not UTF-8")
 
 
-def check_nobody(address: Address) -> None:
+def check_no_user(url: ParsedURL) -> None:
     """Check that a URL names no user, for a store that takes none."""
-    if address.user is not None:
-        raise wrong(address.scheme, "names a user, which this store does not take from a URL")
+    if url.user is not None:
+        raise url_error(url.scheme, "names a user, which this store does not take from a URL")
 
 
-def wrong(scheme: str, what: str) -> InvalidURLError:
+def url_error(scheme: str, what: str) -> InvalidURLError:
     """Return the error that says what is wrong with a URL and shows a right one."""
     return InvalidURLError(f"the {scheme}:// URL {what}: it should look like {EXAMPLES[scheme]}")
 
 
-def or_none(convert: Callable[[Given], Value], given: Given, wrong: type[Exception] = ValueError) -> Value | None:
+def or_none(convert: Callable[[Given], Value], given: Given, refusal: type[Exception] = ValueError) -> Value | None:
     """Return the result of a function, or None if it finds its argument wrong.
 
     The caller can then raise its own error outside of the function's error, which may show the argument.
     """
     try:
         return convert(given)
-    except wrong:
+    except refusal:
         return None
 
 
@@ -209,7 +213,7 @@ def _endpoint(text: str) -> str:
     return text
 
 
-def _yes_or_no(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError("not a truth value")
     return text == "true"
@@ -222,7 +226,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-TEXT = Kind("printable text", _printable)
-ENDPOINT = Kind("the URL of an http or https server, without user, ? and #", _endpoint)
-YES_OR_NO = Kind("true or false", _yes_or_no)
-DURATION = Kind("a number of seconds above 0", _seconds)
+TEXT = OptionType("printable text", _printable)
+ENDPOINT = OptionType("the URL of an http or https server, without user, ? and #", _endpoint)
+BOOLEAN = OptionType("true or false", _boolean)
+DURATION = OptionType("a number of seconds above 0", _seconds)
