@@ -13,22 +13,22 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.domain.printable import printable
 
 HINTS = {
-    JobStatus.IN_PROGRESS: "this job is in progress: with --running, its worker is told to stop",
-    JobStatus.DEAD: "this job is dead already: `jqueue purge` removes dead jobs",
-    JobStatus.COMPLETED: "this job is completed already: only its result is kept",
+    JobStatus.IN_PROGRESS: "this job is in progress: add --running to tell its worker to stop",
+    JobStatus.DEAD: "this job is already dead: remove dead jobs with `jqueue purge`",
+    JobStatus.COMPLETED: "this job is already completed: only its result is kept",
 }
 
 
 def cancel(
     url: URL,
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.", show_default=False)],
-    running: Annotated[bool, typer.Option("--running", help="Also if it is in progress: stop it.")] = False,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the job.", show_default=False)],
+    running: Annotated[bool, typer.Option("--running", help="Also stop the job if it is in progress.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Remove a waiting job, or with --running stop a job in progress.
+    """Remove a waiting job; with --running, also stop a job in progress.
 
-    The worker of a job in progress learns of it with its next heartbeat, at most a minute later with the default
-    settings, and stops the handler. If the handler finishes first, the job is done.
+    The worker of a job in progress sees the request at its next heartbeat, within a minute by default, and stops the
+    handler. If the handler finishes first, the job is done.
     """
 
     async def remove(opened: Opened) -> Job:
@@ -42,6 +42,6 @@ def cancel(
     if as_json:
         show_json({"id": job.id, "entrypoint": job.entrypoint, "cancelled": "told" if told else "removed"})
     elif told:
-        show(f"the worker of this job ({printable(job.entrypoint)}) is told to stop, at its next heartbeat")
+        show(f"the worker of this job ({printable(job.entrypoint)}) will be told to stop at its next heartbeat")
     else:
-        show(f"the job ({printable(job.entrypoint)}) is removed")
+        show(f"the job ({printable(job.entrypoint)}) was removed")

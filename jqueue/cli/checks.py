@@ -42,10 +42,10 @@ class Finding:
 
 
 CHECKS = (
-    Check("create_only", "second creator", 20, probes.create_only),
-    Check("right_etag", "right etag", 20, probes.right_etag),
-    Check("stale_etag", "stale etag", 20, probes.stale_etag),
-    Check("absent_object", "etag of an absent object", 20, probes.absent_object),
+    Check("create_only", "create an existing object", 20, probes.create_only),
+    Check("right_etag", "write with the right etag", 20, probes.right_etag),
+    Check("stale_etag", "write with a stale etag", 20, probes.stale_etag),
+    Check("absent_object", "write to an absent object", 20, probes.absent_object),
     Check("etag_quoting", "etag quoting", 20, probes.etag_quoting),
     Check("round_trip", "round trip", 20, probes.round_trip),
     Check("conditional_read", "conditional read", 20, probes.conditional_read),
@@ -86,7 +86,7 @@ async def examine(
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            last = space.last_error or "no answer came"
-            raise StorageError(f'"{check.title}" could not be tried within {seconds:.0f} s: {last}') from error
+            last = space.last_error or "the store did not answer"
+            raise StorageError(f'the check "{check.title}" did not end within {seconds:.0f} s: {last}') from error
         if result is not None:
             findings.append(Finding(check, result))

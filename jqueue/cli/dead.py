@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
-from jqueue.cli.printing import instant, jobs, moment, show, show_json, table
+from jqueue.cli.printing import instant, moment, show, show_json, table
+from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
 from jqueue.domain.printable import printable
 
@@ -21,16 +22,17 @@ ERROR_SHOWN = 200
 def dead(
     url: URL,
     entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the jobs of this entrypoint.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only jobs of this entrypoint.", show_default=False)
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List dead jobs, the latest last: jobs that used up their attempts, or were given up.
+    """List dead jobs and their last errors, the latest last.
 
-    It only reads. No payload is shown. `jqueue redrive` queues them again, `jqueue purge` removes them.
+    A job is dead if it used up its attempts, or if its worker gave it up. This command only reads, and shows no
+    payloads. `jqueue redrive` queues dead jobs again, `jqueue purge` removes them.
 
     With --json, `max_attempts` is the job's own limit, or null if it has none. `given_up_by` is "limit" if the job
-    used up that limit, and "worker" if its worker gave it up: at the limit of its handler, or at once.
+    used up that limit, and "worker" if its worker gave it up, at the limit of its handler or at once.
     """
 
     async def look(opened: Opened) -> tuple[str, list[Job]]:
@@ -42,7 +44,7 @@ def dead(
     if as_json:
         show_json({"queue": name, "dead": [_as_values(job) for job in found]})
     elif found:
-        show(_table(found), f"\n{jobs(len(found))} dead")
+        show(_table(found), f"\n{counted(len(found), 'job is', 'jobs are')} dead")
     else:
         show("no job is dead" if entrypoint is None else "no job of this entrypoint is dead")
 
@@ -66,7 +68,7 @@ def _used_up(job: Job) -> bool:
 
 
 def _table(found: Sequence[Job]) -> Table:
-    made = table("job, and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
+    made = table("job and its last error", "entrypoint", "attempts", "died (UTC)", numbers=("attempts",))
     made.columns[3].width = len("2026-11-21")
     for job in found:
         about = Text(printable(job.id), "bold")

@@ -25,6 +25,7 @@ from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.cli.verdict import Verdict, judge
 from jqueue.connect import connect_storage
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import printable
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch
@@ -75,13 +76,17 @@ class Examination:
 
 def doctor(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="The queue's: s3://bucket/queue.json, or a path.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="URL", help="URL of the queue, such as s3://bucket/queue.json, or a path.", show_default=False
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Try a store: is it safe to keep a queue there?
+    """Check whether a store is safe for a queue.
 
-    It works on objects of its own beside the queue, and removes them. The queue itself is neither read nor written.
+    The checks create objects of their own beside the queue, and remove them. The queue itself is neither read nor
+    written.
 
     Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
     """
@@ -105,11 +110,11 @@ def run(url: str) -> Examination:
     try:
         asyncio.run(_examine(storage, examination))
     except StorageError as error:
-        examination.error = f"it cannot be said whether this store is safe: {error}"
+        examination.error = f"could not find out whether this store is safe: {error}"
     except KeyboardInterrupt:
-        examination.error, examination.status = "stopped before its end", Status.INTERRUPTED
+        examination.error, examination.status = "interrupted before all checks were done", Status.INTERRUPTED
     except asyncio.CancelledError:
-        examination.error, examination.status = "terminated before its end", Status.TERMINATED
+        examination.error, examination.status = "terminated before all checks were done", Status.TERMINATED
     else:
         examination.verdict = judge(examination.findings, storage)
         examination.status = Status.SAFE if examination.verdict.safe else Status.UNSAFE
@@ -119,8 +124,9 @@ def run(url: str) -> Examination:
 async def _examine(storage: ObjectStoragePort, examination: Examination) -> None:
     if not isinstance(storage, SupportsScratch):
         raise StorageFatalError(
-            f"{examination.name} cannot be tried without touching the queue: its storage has no `beside` and `remove`, "
-            "which give an object for trials and remove it. Try it with StorageContract of jqueue.testing"
+            f"{examination.name} cannot be checked without touching the queue: its storage lacks the methods `beside` "
+            "and `remove`, which create and remove objects for the checks. Test it with StorageContract of "
+            "jqueue.testing instead"
         )
     _end_on_sigterm()
     try:
@@ -197,15 +203,16 @@ def show(examination: Examination) -> None:
     if examination.error:
         errors.print(Text(f"jqueue doctor: {printable(examination.error)}"))
     if examination.left:
-        errors.print(Text("jqueue doctor: this could not be removed, and may be left behind; remove it yourself:"))
+        left = counted(len(examination.left), "object")
+        errors.print(Text(f"jqueue doctor: {left} of the checks may be left behind. Please remove by hand:"))
     for made in examination.left:
         errors.print(Text(f"  {describe(made.storage)}"))
     for reason in dict.fromkeys(made.left for made in examination.left if made.left):
-        errors.print(Text(f"  because: {printable(reason)}"))
+        errors.print(Text(f"  reason: {printable(reason)}"))
 
 
 def _table(findings: list[Finding]) -> Table:
-    table = Table("check", "result", "what was seen", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("check", "result", "details", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for found in findings:
         table.add_row(found.check.title, SHOWN[found.result.outcome], Text(printable(found.result.detail)))

@@ -6,6 +6,7 @@ import asyncio
 
 from jqueue.cli.probes import HONOUR, Bench, Result, failed, noted, passed
 from jqueue.cli.scratch import TRIES, ScratchObject, together
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
 
 WRITERS = 5
@@ -25,8 +26,8 @@ SLOW = 2.0
 """Writes a second; a slower store gets a remark."""
 
 BROKER = (
-    "Each commit is one write. Use a BrokerQueue, and the verbs for many jobs (enqueue_many, ack_many): they put all "
-    "that waits into one commit."
+    "Each commit is one write. Use a BrokerQueue, and the calls for many jobs (enqueue_many, ack_many): they put all "
+    "waiting changes into one commit."
 )
 
 
@@ -63,12 +64,12 @@ class _Tally:
     def obstacle(self) -> str:
         """The reason why not all increments were made in time."""
         if self.throttled:
-            return f"the store asked for fewer requests {self.throttled} times"
+            return f"the store throttled {counted(self.throttled, 'request')}"
         if self.failures:
-            return f"{self.failures} requests failed"
+            return f"{counted(self.failures, 'request')} failed"
         if self.conflicts > self.acknowledged:
-            return f"{self.conflicts} writes were refused as conflicts"
-        return "it is slow"
+            return f"{counted(self.conflicts, 'conflict')} with other writers"
+        return "the store is slow"
 
 
 async def racing_increments(bench: Bench) -> Result:
@@ -79,20 +80,20 @@ async def racing_increments(bench: Bench) -> Result:
     await together(_increment(bench, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
     seconds = bench.clock.monotonic() - begun
     if not tally.acknowledged:
-        last = f": {thing.last_error}" if thing.last_error else ", only conflicts"
-        raise StorageError(f"not one of {total} racing increments went through within {seconds:.0f} s{last}")
-    counted = _number((await bench.read(thing))[0])
-    if counted < tally.acknowledged:
+        last = f": {thing.last_error}" if thing.last_error else ", each was a conflict"
+        raise StorageError(f"none of {total} racing increments succeeded within {seconds:.0f} s{last}")
+    found = _number((await bench.read(thing))[0])
+    if found < tally.acknowledged:
         return failed(
-            f"loses updates: {tally.acknowledged} were acknowledged, and {counted} are there",
-            "lose jobs, and run others twice: writers overwrite each other",
+            f"updates are lost: {tally.acknowledged} were acknowledged, and only {found} are stored",
+            "lose jobs and run others twice: writers overwrite each other's changes",
             HONOUR,
         )
     if tally.acknowledged < total:
-        return noted(f"{tally.acknowledged} of {total} in {seconds:.0f} s, and none lost: {tally.obstacle}", BROKER)
-    if counted > total:
-        return noted(f"none lost, {counted - total} counted twice: writes are sent again, which a queue recognises")
-    return passed(f"all {total} there, {tally.conflicts} conflicts, {seconds:.1f} s")
+        return noted(f"{tally.acknowledged} of {total} done in {seconds:.0f} s, none lost: {tally.obstacle}", BROKER)
+    if found > total:
+        return noted(f"none lost, {found - total} counted twice as writes were sent again; a queue recognises those")
+    return passed(f"all {total} stored, {counted(tally.conflicts, 'conflict')}, {seconds:.1f} s")
 
 
 async def _increment(bench: Bench, thing: ScratchObject, tally: _Tally, end: float) -> None:
@@ -148,11 +149,11 @@ async def write_rate(bench: Bench) -> Result:
         if throttled:
             await pace.wait()
     if not done:
-        raise StorageError("not one write went through in a row of them", thing.last_error)
+        raise StorageError("none of the writes to measure the rate succeeded", thing.last_error)
     rate = done / max(took, 0.001)
     said = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
     if throttled:
-        return noted(f"{said}; the store asks for no more", BROKER)
+        return noted(f"{said}; the store throttles faster writes", BROKER)
     if rate < SLOW:
         return noted(f"{said}, one after the other", BROKER)
     return passed(f"{said}, one after the other")

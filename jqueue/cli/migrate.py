@@ -44,26 +44,30 @@ class Status(IntEnum):
 def migrate(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="The queue that the jobs leave: a URL, or a path.", show_default=False),
+        typer.Argument(metavar="SOURCE", help="URL or path of the queue to move jobs from.", show_default=False),
     ],
     dest: Annotated[
-        str, typer.Argument(metavar="DEST", help="The queue that they come to; it is made.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DEST", help="URL or path of the queue to move them to, created if missing.", show_default=False
+        ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would move, and what could not be kept.")
+        bool, typer.Option("--dry-run", help="Only show the jobs that would move, and what they would lose.")
     ] = False,
     lossy: Annotated[
         bool,
-        typer.Option("--lossy", help="Move also jobs that lose what DEST has no place for: a priority, a delay."),
+        typer.Option("--lossy", help="Also move jobs that lose what DEST cannot store, such as a delay."),
     ] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the folder of DEST if it is missing.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Move the jobs of one queue to another: order, delays, attempts, errors and dead jobs included.
+    """Move the jobs of one queue to another.
 
-    Programs may use both queues meanwhile. If it is cut short at any moment, run it again to finish it.
+    They keep their order, delays, attempts and errors, and dead jobs move too. Programs may use both queues meanwhile.
+    If the move is interrupted at any moment, run the command again to finish it.
 
-    Exits with 0 if all jobs have moved, 1 if some stay, 2 if it cannot be done.
+    Exits with 0 if all jobs have moved, 1 if some stay, 2 if the move cannot be done.
     """
     try:
         opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue, create=create)
@@ -72,7 +76,7 @@ def migrate(
     try:
         report = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
     except StorageError as error:
-        raise refusal(f"{error}. What was under way is finished by running it again", as_json=as_json) from None
+        raise refusal(f"{error}. Run the command again to finish the move", as_json=as_json) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
     if as_json:
@@ -88,15 +92,15 @@ def _name(queue: Queue) -> str:
 
 async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> MigrationReport:
     if any(isinstance(place_of(queue), InMemoryStorage) for queue in (source, dest)):
-        raise RefusedError("a queue in memory can be seen only by the process that has it: name a file or a store")
+        raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     if is_same_place(source, dest):
         raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
     stop = asyncio.Event()
     _stop_on_signals(stop)
     async with source, dest:
         if await is_absent(source, await source.stats(deadline=PATIENCE)):
-            raise RefusedError(f"there is no queue at {_name(source)}")
-        with _progress("looking" if dry_run else "moving") as tell:
+            raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
+        with _progress("checking" if dry_run else "moving") as tell:
             return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)
 
 
@@ -154,28 +158,30 @@ def _tallies(tallies: Mapping[str, Tally]) -> list[dict[str, Any]]:
 def _show(report: MigrationReport, source: str, dest: str) -> None:
     """Print a report for people."""
     would = "would be " if report.dry_run else ""
-    again = f", {report.resumed} of them from a move that was cut short" if report.resumed else ""
+    again = f", {report.resumed} of them from an interrupted move" if report.resumed else ""
     show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {would}moved{again}")
     if report.lost:
-        show("", _table("lost on the way", report.lost))
+        show("", _table("lost in the move", report.lost))
     if report.refused:
-        show("", _table("not moved, because", report.refused))
+        show("", _table("not moved: the reason", report.refused))
         if not report.dry_run and any("would be lost" in why for why in report.refused):
-            show("--lossy moves jobs that lose something")
+            show("add --lossy to move the jobs that would lose something")
     if report.in_progress:
-        show(f"{jobs(report.in_progress)} in progress, left to the workers that have them: run it again later")
+        running = counted(report.in_progress, "job is", "jobs are")
+        show(f"{running} in progress and not moved: run the command again later")
     if report.results:
-        show(f"{jobs(report.results)} finished, left at SOURCE as the results are kept there")
+        show(f"{counted(report.results, 'finished job stays', 'finished jobs stay')} at SOURCE, for the results")
     if report.unreadable:
-        show(f"{counted(report.unreadable, 'line')} of SOURCE cannot be read as jobs, and stay there")
+        show(f"not moved: {counted(report.unreadable, 'line')} of SOURCE that cannot be read as jobs")
     if report.keys_held:
-        show(f"unique keys of finished jobs, {report.keys_held}, are remembered at SOURCE alone")
+        keys = counted(report.keys_held, "unique key of a finished job is", "unique keys of finished jobs are")
+        show(f"{keys} remembered only at SOURCE")
     if report.rules_taken:
-        show(f"DEST {'would have' if report.dry_run else 'has'} taken over: {_listed(report.rules_taken)}")
+        show(f"{would}copied to DEST: {_listed(report.rules_taken)}")
     if report.rules_kept:
-        show(f"DEST has others, or cannot have: {_listed(report.rules_kept)}")
+        show(f"not copied, as DEST has its own or cannot store them: {_listed(report.rules_kept)}")
     if report.stopped:
-        show("stopped before its end: run it again")
+        show("stopped before all jobs were moved: run the command again to finish")
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -31,11 +31,13 @@ PATIENCE = 15.0
 URL = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="The queue's: s3://bucket/q.json, vsqs:///folder, or a path.", show_default=False
+        metavar="URL",
+        help="URL of the queue, such as s3://bucket/q.json or vsqs:///folder, or a path.",
+        show_default=False,
     ),
 ]
 Create = Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 class RefusedError(Exception):
@@ -88,19 +90,21 @@ def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: 
     try:
         return asyncio.run(_perform(queue, work))
     except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
-        raise refusal(f"no job with this id is in {describe(place_of(queue))}", as_json=as_json) from None
+        raise refusal(
+            f"there is no job with this id in {describe(place_of(queue))}: it may have finished", as_json=as_json
+        ) from None
     except (JQueueError, ImportError, RefusedError) as error:
         raise refusal(str(error), as_json=as_json) from None
 
 
 async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[Opened], Awaitable[Answer]]) -> Answer:
     if isinstance(place_of(queue), InMemoryStorage):
-        raise RefusedError("a queue in memory can be seen only by the process that has it: name a file or a store")
+        raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
     async with queue:
         stats = await queue.stats(deadline=PATIENCE)
         if await is_absent(queue, stats):
-            raise RefusedError(f"there is no queue at {name}: it is made with the first job")
+            raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
         return await work(Opened(queue, name, stats))
 
 

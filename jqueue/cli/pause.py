@@ -8,15 +8,16 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.printing import show, show_json
+from jqueue.domain.counting import counted
 from jqueue.domain.stats import EntrypointStats
 
-Entrypoint = Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Whose jobs.", show_default=False)]
+Entrypoint = Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Name of the entrypoint.", show_default=False)]
 
 
 def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """Pause an entrypoint: its jobs are not claimed until `jqueue resume`.
+    """Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.
 
-    Jobs in progress go on, and new jobs may be enqueued. An entrypoint without jobs can be paused beforehand.
+    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
     """
 
     async def hold(opened: Opened) -> EntrypointStats:
@@ -27,7 +28,8 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     if as_json:
         show_json({"entrypoint": entrypoint, "paused": True, "changed": not before.paused})
     elif before.paused:
-        show("it was paused already")
+        show("this entrypoint was already paused")
     else:
-        waiting = before.depth + before.scheduled
-        show(f"paused until `jqueue resume`: {waiting} waiting; {before.in_progress} in progress go on")
+        waiting = counted(before.depth + before.scheduled, "job waits", "jobs wait")
+        running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
+        show(f"paused until `jqueue resume`: {waiting}, {running}")

@@ -21,15 +21,15 @@ CLOCK_TOLERANCE = 2.0
 """Seconds of difference to ignore: an answer's date names a whole second, and is as old as the answer's way here."""
 
 HONOUR = (
-    "Take another store, or a newer version of this one: it must honour If-Match and If-None-Match. If a proxy or a "
-    "gateway stands before it, try the store's own endpoint."
+    "Use another store, or a newer version of this one: it must honour If-Match and If-None-Match. If there is a proxy "
+    "or a gateway in front of it, try the store's own endpoint."
 )
-PROXY = "Look for a proxy, a gateway or a cache that changes what passes, and try the store's own endpoint."
+PROXY = "Look for a proxy, a gateway or a cache that changes requests or answers, and try the store's own endpoint."
 CLOCK = "Set the clock of this machine (NTP): stores refuse requests from clocks that are minutes off."
 NO_TIME = (
-    "Keep the clocks of all machines that use the queue within a minute of each other: its jobs are dated by them."
+    "Keep the clocks of all machines that use the queue within a minute of each other: they set the times of its jobs."
 )
-READS = "Where consumers only wait, raise poll_interval: each look at the queue sends all of it."
+READS = "Raise poll_interval if consumers mostly wait: each poll reads the whole queue."
 
 
 class Outcome(Enum):
@@ -122,25 +122,25 @@ class Bench:
         etag = (await self.read(self.main))[1] or await self.put(self.main, self.body())
         if etag is None:
             self.matches = False
-            raise NotTriedError("nothing can be created")
+            raise NotTriedError("no object can be created")
         return etag
 
     def need_matches(self) -> None:
         """Raise NotTriedError if no write that names the right etag goes through."""
         if not self.matches:
-            raise NotTriedError("no write gets through")
+            raise NotTriedError("no write with an etag succeeds")
 
 
 async def create_only(bench: Bench) -> Result:
     """Check that a write without an etag creates an object, and never replaces one."""
     first = bench.body()
     if await bench.put(bench.main, first) is None:
-        return failed("the first creator was refused, though nothing was there", "stand still: it cannot be created")
-    harm = "lose jobs: of two programs that start a queue, the second wipes out the jobs of the first"
+        return failed("the first create was refused, though no object existed", "never start: it cannot be created")
+    harm = "lose jobs: if two programs create a queue, the second erases the jobs of the first"
     if await bench.put(bench.main, bench.body()) is not None:
-        return failed("accepted: it overwrote what the first wrote", harm)
+        return failed("accepted: it overwrote the existing object", harm)
     if (await bench.read(bench.main))[0] != first:
-        return failed("what the first creator wrote is not there", harm)
+        return failed("refused, but the content of the first create is gone", harm)
     return passed("refused")
 
 
@@ -151,11 +151,11 @@ async def right_etag(bench: Bench) -> Result:
         bench.matches = False
         weak = "a proxy has made the etag weak" if etag.startswith("W/") else f"etag {shown(etag)}"
         return failed(
-            f"refused, though nobody had written meanwhile ({weak})", "stand still: no change would be accepted", PROXY
+            f"refused, though there was no other write ({weak})", "stand still: the store refuses every change", PROXY
         )
     if (await bench.read(bench.main))[0] != content:
         bench.matches = False
-        return failed("the write was acknowledged, and is not there", "lose jobs that it has acknowledged")
+        return failed("acknowledged, but not stored", "lose jobs that it has acknowledged")
     return passed("accepted")
 
 
@@ -164,23 +164,25 @@ async def stale_etag(bench: Bench) -> Result:
     bench.need_matches()
     earlier, later = await bench.current(), bench.body()
     if await bench.put(bench.main, later, earlier) is None:
-        return failed("the right etag was refused this time", "stand still at times: changes are not accepted", PROXY)
-    harm = "lose jobs, and run others twice: a program overwrites what another has written since it read"
+        return failed(
+            "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
+        )
+    harm = "lose jobs and run others twice: a program overwrites what another wrote since it read"
     if await bench.put(bench.main, bench.body(), earlier) is not None:
-        return failed("accepted: what had been written since was overwritten", harm)
+        return failed("accepted: it overwrote a newer write", harm)
     if (await bench.read(bench.main))[0] != later:
-        return failed("refused, and yet the object has changed", harm)
+        return failed("refused, but the object has changed", harm)
     return passed("refused, and nothing changed")
 
 
 async def absent_object(bench: Bench) -> Result:
     """Check that a write that names an etag creates nothing."""
     absent = bench.space.new_object()
-    harm = "bring back a queue that was deleted: its jobs would run a second time"
+    harm = "bring back a deleted queue: its jobs would run a second time"
     if await bench.put(absent, bench.body(), bench.etag or SOME_ETAG) is not None:
-        return failed("accepted: an object came to be by it", harm)
+        return failed("accepted: it created an object", harm)
     if (await bench.read(absent))[1] is not None:
-        return failed("refused, and yet there is an object", harm)
+        return failed("refused, but an object was created", harm)
     return passed("refused, and nothing created")
 
 
@@ -190,10 +192,10 @@ async def etag_quoting(bench: Bench) -> Result | None:
         return None
     style = bench.main.storage.etag_style
     if style == "quoted":
-        return passed("with quotes, as HTTP has it")
+        return passed("with quotes, as in HTTP")
     if style == "unquoted":
-        return passed("without quotes; jqueue has noticed, and adapts")
-    return noted("could not be told: no write that names an etag went through")
+        return passed("without quotes; jqueue has noticed and adapts")
+    return noted("unknown: no write with an etag succeeded")
 
 
 async def round_trip(bench: Bench) -> Result:
@@ -201,14 +203,14 @@ async def round_trip(bench: Bench) -> Result:
     thing, content = bench.space.new_object(), MANY_BYTES + bench.body()
     written = await bench.put(thing, content)
     if written is None:
-        raise NotTriedError("nothing can be created")
+        raise NotTriedError("no object can be created")
     found, etag = await bench.read(thing)
     if found != content:
-        what = f"{len(content):,} bytes were written, and {'others' if found else 'none'} read"
-        return failed(what, "read something else than was written: it would refuse to work, or lose jobs", PROXY)
+        what = f"{len(content):,} bytes were written, and {'different bytes' if found else 'none'} read back"
+        return failed(what, "read other bytes than were written: it would refuse to work, or lose jobs", PROXY)
     if written != etag:
-        return noted("a read gives another etag than the write: each commit costs a second try", PROXY)
-    return passed(f"{len(content):,} bytes came back, with their etag")
+        return noted("the read returned another etag than the write: each commit needs a second try", PROXY)
+    return passed(f"{len(content):,} bytes came back unchanged, with the right etag")
 
 
 async def conditional_read(bench: Bench) -> Result | None:
@@ -222,16 +224,16 @@ async def conditional_read(bench: Bench) -> Result | None:
         content = bench.body()
         if await bench.put(thing, content, earlier) is None:
             return failed(
-                "the right etag was refused this time", "stand still at times: changes are not accepted", PROXY
+                "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
             )
         found = await patiently(lambda: thing.read_if_changed(earlier), entropy)
         if found is None or found[0] != content:
             return failed(
-                "an object that has changed was called unchanged", "leave jobs lying: nobody sees them", PROXY
+                "a changed object was reported as unchanged", "leave new jobs undone: consumers do not see them", PROXY
             )
     if unchanged is not None:
-        return noted("the whole object is sent, changed or not: looking costs more", READS)
-    return passed("says unchanged, and only when it is")
+        return noted("an unchanged object is sent whole: polling costs more", READS)
+    return passed("reports an object as unchanged only if it is")
 
 
 async def racing_creators(bench: Bench) -> Result:
@@ -248,15 +250,15 @@ async def racing_creators(bench: Bench) -> Result:
 
     won = [content for content in await together(map(create, contents)) if content is not None]
     found, etag = await bench.read(thing)
-    harm = "lose jobs: programs that start at the same moment wipe out each other's"
+    harm = "lose jobs: programs that create the queue at the same moment erase each other's jobs"
     if len(won) > 1:
-        return failed(f"{len(won)} of {CREATORS} were told that they had created it", harm)
+        return failed(f"{len(won)} of {CREATORS} were told that they created the object", harm)
     if won and won != [found]:
-        return failed("what the one that won has written is not there", harm)
+        return failed("the content of the winner is not stored", harm)
     if etag is None:
-        return failed("all were refused, and nothing was created", "stand still: it cannot be created")
+        return failed("all were refused, and nothing was created", "never start: it cannot be created")
     if found not in contents:
-        return failed("what is there was written by none of them", harm)
+        return failed("the stored content was written by none of them", harm)
     return passed(f"one won, {CREATORS - 1} were refused")
 
 
@@ -265,7 +267,7 @@ async def clock_offset(bench: Bench) -> Result:
     storage = bench.main.storage
     store_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
     if store_time is None:
-        return noted("the store does not tell the time", NO_TIME)
+        return noted("the store does not report its time", NO_TIME)
     offset = (bench.clock.now() - store_time).total_seconds()
     if abs(offset) <= CLOCK_TOLERANCE:
         return passed(f"within {CLOCK_TOLERANCE:g} s of the store's")

@@ -23,15 +23,15 @@ def find_worker(target: str) -> Worker:
     """
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
-        raise refusal("say where the worker is as MODULE:NAME: app:worker is `worker` in app.py")
+        raise refusal("give the worker as MODULE:NAME; app:worker means `worker` in app.py")
     if module_name.endswith(".py") or "/" in module_name:
-        raise refusal("name the module, not its file: app:worker is `worker` in app.py, which is in this folder")
+        raise refusal("give the module, not its file: app:worker means `worker` in app.py in this folder")
     found = _imported(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, Worker):
-        what = "nothing" if found is None else f"something of type {type(found).__name__}"
-        raise refusal(f"{module_name} has {what} called {name!r}, where a jqueue.worker.Worker is needed")
+        what = f"has no {name!r}" if found is None else f"has a {name!r} of type {type(found).__name__}"
+        raise refusal(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
     if not found.handlers:
         raise refusal(f'{target} has no handlers: register one with @{name}.handler("name")')
     return found
@@ -45,7 +45,7 @@ def _imported(module_name: str) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
-            raise refusal(f"there is no module {module_name!r} here, nor is it installed") from None
+            raise refusal(f"the module {module_name!r} is neither in this folder nor installed") from None
         typer.echo(f"jqueue: the module {module_name!r} could not be imported:", err=True)
         traceback.print_exception(error.with_traceback(_from_program(error.__traceback__)))
         raise typer.Exit(UNUSABLE) from None

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
-from jqueue.cli.printing import jobs, refusal, show, show_json
+from jqueue.cli.printing import refusal, show, show_json
+from jqueue.domain.counting import counted
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
 
@@ -24,22 +25,24 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def purge(
     url: URL,
     entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the jobs of this entrypoint.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only jobs of this entrypoint.", show_default=False)
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="Only those dead for longer: 90s, 15m, 12h, 30d, 2w.", show_default=False),
+        typer.Option(metavar="AGE", help="Only jobs dead for longer: 90s, 15m, 12h, 30d, 2w.", show_default=False),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Remove dead jobs for good, with their payloads.
 
-    On a terminal it says how many, and asks; elsewhere it does not ask. Exits with 1 if the answer is no.
+    On a terminal, the command shows the number of jobs and asks first; elsewhere it does not ask.
+
+    Exits with 1 if the answer is no.
     """
     seconds = None if older_than is None else _age(older_than)
     if older_than is not None and seconds is None:
-        raise refusal("--older-than takes a number and its unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
+        raise refusal("--older-than takes a number with a unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
 
     async def count(opened: Opened) -> int:
         state = await opened.queue.read_state()
@@ -54,7 +57,7 @@ def purge(
 
     if not yes and sys.stdin.isatty():
         doomed = on_queue(url, count, as_json=as_json)
-        if doomed and not typer.confirm(f"Remove {jobs(doomed)} for good?", err=True):
+        if doomed and not typer.confirm(f"Remove {counted(doomed, 'dead job')} for good?", err=True):
             typer.echo("jqueue: nothing was removed", err=True)
             raise typer.Exit(DECLINED)
         removed = on_queue(url, remove, as_json=as_json) if doomed else 0
@@ -63,7 +66,7 @@ def purge(
     if as_json:
         show_json({"purged": removed})
     else:
-        show(f"{jobs(removed)} removed" if removed else "there was no such dead job to remove")
+        show(f"{counted(removed, 'dead job')} removed" if removed else "no dead job matches: nothing was removed")
 
 
 def _age(text: str) -> float | None:

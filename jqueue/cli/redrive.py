@@ -8,32 +8,31 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
 from jqueue.cli.printing import jobs, refusal, show, show_json
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobStateError
 
 
 def redrive(
     url: URL,
-    job_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Only the job with this id.", show_default=False)
-    ] = None,
+    job_id: Annotated[str | None, typer.Argument(metavar="ID", help="Id of one dead job.", show_default=False)] = None,
     entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The dead jobs of this entrypoint.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="All dead jobs of this entrypoint.", show_default=False)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All dead jobs.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Queue dead jobs again: one by its id, those of an entrypoint, or all.
+    """Queue dead jobs again: one job, all of an entrypoint, or all of the queue.
 
     A job stays dead if another job has taken its unique key meanwhile.
     """
     if (job_id is not None) + (entrypoint is not None) + every != 1:
-        raise refusal("say which dead jobs to queue again: one ID, --entrypoint NAME, or --all", as_json=as_json)
+        raise refusal("choose the dead jobs to queue again: one ID, --entrypoint NAME, or --all", as_json=as_json)
 
     async def queue_again(opened: Opened) -> tuple[int, int]:
         try:
             redriven = await opened.queue.redrive(job_id, entrypoint=entrypoint)
         except JobStateError as error:
-            raise RefusedError(f"this job is {error.status}: only a dead one can be queued again") from None
+            raise RefusedError(f"this job is {error.status}: only a dead job can be queued again") from None
         if job_id is not None:
             return redriven, 0
         now = await opened.queue.stats()
@@ -44,5 +43,6 @@ def redrive(
     if as_json:
         show_json({"redriven": redriven, "dead": left})
         return
-    again = f"{jobs(redriven)} queued again" if redriven or left else "there was no dead job to queue again"
-    show(f"{again}; {left} still dead, as another job has the same unique key" if left else again)
+    again = f"{jobs(redriven)} queued again" if redriven or left else "there are no dead jobs to queue again"
+    still = counted(left, "job stays dead: its unique key is taken", "jobs stay dead: their unique keys are taken")
+    show(f"{again}; {still}" if left else again)

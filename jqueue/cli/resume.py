@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.pause import Entrypoint
-from jqueue.cli.printing import jobs, show, show_json
+from jqueue.cli.printing import show, show_json
+from jqueue.domain.counting import counted
 from jqueue.domain.stats import EntrypointStats
 
 
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """End a pause: jobs of the entrypoint are claimed again."""
+    """End the pause of an entrypoint: workers claim its jobs again."""
 
     async def let_go(opened: Opened) -> EntrypointStats:
         await opened.queue.resume(entrypoint)
@@ -19,6 +20,6 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     if as_json:
         show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
     elif before.paused:
-        show(f"resumed: {jobs(before.depth)} ready")
+        show(f"resumed: {counted(before.depth, 'job is', 'jobs are')} ready")
     else:
-        show("it was not paused")
+        show("this entrypoint was not paused")

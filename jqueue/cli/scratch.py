@@ -121,7 +121,7 @@ class ScratchObject:
                 return await asyncio.shield(task)
         except TimeoutError as error:
             if limit.expired():
-                self.last_error = StorageError(f"no answer within {CALL_LIMIT:g} s to the {doing}")
+                self.last_error = StorageError(f"the store did not answer a {doing} within {CALL_LIMIT:g} s")
                 raise self.last_error from error
             raise
         except StorageError as error:
@@ -152,7 +152,7 @@ class ScratchObject:
                     self._made = not self._gone
             except (StorageError, TimeoutError):
                 self._gone = not self._made
-            self.left = "" if self._gone else str(error) or f"it could not be removed within {REMOVAL_LIMIT:g} s"
+            self.left = "" if self._gone else str(error) or f"the store did not remove it within {REMOVAL_LIMIT:g} s"
         else:
             self._gone = True
 

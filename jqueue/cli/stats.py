@@ -50,9 +50,11 @@ class Seen:
 
 
 def stats(url: URL, as_json: AsJSON = False) -> None:
-    """Show what is in a queue: jobs by entrypoint, limits, cron entries, size.
+    """Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.
 
-    It only reads. No payload is shown. Exits with 2 if there is no queue, or it cannot be read.
+    This command only reads, and shows no payloads.
+
+    Exits with 2 if the queue does not exist or cannot be read.
     """
     seen = on_queue(url, _look, as_json=as_json)
     if as_json:
@@ -169,10 +171,10 @@ def _limits(seen: Seen) -> Table | None:
     limited = {name: rules for name, rules in seen.rules.items() if rules.max_running or rules.rate}
     if not limited:
         return None
-    made = table("limits", "running at once", "claims", numbers=("running at once", "claims"))
+    made = table("limits", "in progress", "claims", numbers=("in progress", "claims"))
     for name, rules in sorted(limited.items()):
-        running = f"{seen.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "any"
-        rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "any"
+        running = f"{seen.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
+        rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "no limit"
         made.add_row(Text(printable(name)), running, rate)
     return made
 
@@ -193,7 +195,7 @@ def _schedules(seen: Seen) -> Table:
 def _settings(settings: QueueSettings) -> list[str]:
     lines = []
     if settings.aging is not None:
-        lines.append(f"aging: {length(settings.aging)} of waiting are worth one step of priority")
+        lines.append(f"aging: a job gains one step of priority for each {length(settings.aging)} that it waits")
     if settings.dead_retention is not None:
         lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
     if settings.blob_bytes is not None:

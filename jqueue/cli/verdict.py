@@ -11,20 +11,20 @@ from jqueue.cli.checks import Finding
 from jqueue.cli.probes import Outcome
 
 SAFE = (
-    "Safe. Of many writers exactly one wins, the others are told so, and nothing that was acknowledged is lost. "
-    "That is all that a queue asks of a store."
+    "Safe. If several writers compete, exactly one wins and the others are told so. No acknowledged write is lost. A "
+    "queue needs nothing else from a store."
 )
-UNSAFE = "Not safe. Keep no queue here: it would"
-DEAF = "This store seems to write whatever the condition is."
+UNSAFE = "Not safe. Do not keep a queue here: it would"
+DEAF = "This store seems to ignore the conditions of writes."
 TWO_STEPS = (
-    "Take another store: this one looks at the condition, and then writes, and another write can come between. "
-    "No setting can help that."
+    "Use another store: this one checks the condition first and writes later, and another write can come between. "
+    "No setting can change that."
 )
 RACES = {"racing_creators", "racing_increments"}
 
 PLACES: dict[type, str] = {
-    LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, off network drives.",
-    InMemoryStorage: "Memory serves one process, and ends with it: it is for tests and trials.",
+    LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, not a network drive.",
+    InMemoryStorage: "An in-memory queue belongs to one process and ends with it: use it for tests and trials.",
 }
 """Advice on places, which no probe can see."""
 

@@ -16,10 +16,11 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
 from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, Create, is_absent, place_of
-from jqueue.cli.printing import jobs, refusal
+from jqueue.cli.printing import refusal
 from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import QueueStats
@@ -51,35 +52,44 @@ class Level(StrEnum):
 def worker(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app:worker.", show_default=False),
+        typer.Argument(
+            metavar="MODULE:WORKER", help="Module and name of the worker, such as app:worker.", show_default=False
+        ),
     ],
     url: URL,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at once, instead of what the worker says.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Number of jobs to run at once; by default the worker's own.", show_default=False),
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds for jobs to finish after SIGTERM, not the worker's.", show_default=False),
+        typer.Option(
+            min=0, help="Seconds for jobs to finish after SIGTERM; by default the worker's own.", show_default=False
+        ),
     ] = None,
     give_up_after: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Seconds to try a queue that is gone or cannot be used, likewise.",
+            help="Seconds to retry a queue that is gone or cannot be used; by default the worker's own.",
             show_default=False,
         ),
     ] = None,
     show_errors: Annotated[
-        bool, typer.Option("--show-errors", help="Log messages and tracebacks: they may quote payloads.")
+        bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="Stop when no job is ready.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     create: Create = False,
-    log_level: Annotated[Level, typer.Option(case_sensitive=False, help="What to log.")] = Level.INFO,
+    log_level: Annotated[
+        Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
+    ] = Level.INFO,
 ) -> None:
-    """Run a worker.
+    """Run the worker of a program on a queue.
 
-    SIGTERM or Ctrl-C stops it: it claims no more jobs, finishes its jobs within the grace period, hands the others
-    back, and exits with 0. A second signal stops it at once. If the queue cannot be used, the command exits with 2.
+    SIGTERM or Ctrl-C stops it: it claims no more jobs, gives running jobs the grace period to finish, hands the rest
+    back, and exits with 0. A second signal stops it at once.
+
+    Exits with 2 if the queue cannot be used.
     """
     log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0])
     found = find_worker(target)
@@ -129,7 +139,7 @@ async def _end_what_is_left(status: int) -> None:
     for task in left:
         task.cancel()
     if left and (await asyncio.wait(left, timeout=LAST_WAIT))[1]:
-        logger.warning("handlers go on although they were told to stop: they end now")
+        logger.warning("some handlers still run although they were told to stop: the process exits now")
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)  # or they would keep the process alive for ever
@@ -138,22 +148,23 @@ async def _end_what_is_left(status: int) -> None:
 async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Log the state of the queue. Raise if it can never be used; the worker waits for a queue that is away."""
     if isinstance(place_of(queue), InMemoryStorage):
-        logger.warning("a queue in memory is this process's alone, and ends with it: nobody else can enqueue there")
+        logger.warning("an in-memory queue is visible only to its own process: no other program can enqueue there")
     silence = asyncio.get_running_loop().call_later(SILENCE_LIMIT, log_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
     except (StorageFatalError, InvalidBlobError):
         raise
     except JQueueError as error:
-        logger.warning("%s cannot be reached yet, and is tried on: %s", name_of(queue), error)
+        logger.warning("%s cannot be reached yet, retrying: %s", name_of(queue), error)
         return
     finally:
         silence.cancel()
     if await is_absent(queue, stats):
-        logger.info("there is no queue at %s yet: it is made with the first job", describe(place_of(queue)))
+        place = describe(place_of(queue))
+        logger.info("there is no queue at %s yet: check the URL; the first enqueue creates a queue", place)
         return
-    counts = f"{jobs(stats.depth)} ready, {stats.scheduled} scheduled, {stats.dead} dead"
-    logger.info("the queue has %s%s", counts, _unhandled(stats, handled))
+    counts = f"{counted(stats.depth, 'ready job')}, {stats.scheduled:,} scheduled, {stats.dead:,} dead"
+    logger.info("%s has %s%s", name_of(queue), counts, _unhandled(stats, handled))
 
 
 def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
@@ -163,4 +174,4 @@ def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
     if not others:
         return ""
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-    return f"; this worker has no handler for those of {', '.join(others[:NAMED])}{more}"
+    return f"; this worker has no handler for the ready jobs of {', '.join(others[:NAMED])}{more}"

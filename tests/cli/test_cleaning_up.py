@@ -28,7 +28,7 @@ def test_ctrl_c_leaves_nothing(doctor, number):
     storage = stores.DoesAtCall(number, _press_ctrl_c)
     result = doctor(storage)
     assert 130 == result.exit_code
-    assert "stopped before its end" in result.stderr
+    assert "interrupted before all checks were done" in result.stderr
     assert "left behind" not in result.stderr
     assert nothing_is_left(storage)
     assert storage.released
@@ -55,7 +55,7 @@ def test_sigterm_leaves_nothing(doctor):
     storage = stores.DoesAtCall(8, lambda: signal.raise_signal(signal.SIGTERM))
     result = doctor(storage, real_time=True)
     assert 143 == result.exit_code
-    assert "terminated before its end" in result.stderr
+    assert "terminated before all checks were done" in result.stderr
     assert nothing_is_left(storage)
 
 
@@ -164,4 +164,4 @@ def test_an_object_that_was_never_made_is_not_to_be_removed(doctor):
     result = doctor(stores.RefusesAll())
     assert 2 == result.exit_code
     assert "was refused" in result.stderr
-    assert "remove it yourself" not in result.stderr
+    assert "remove by hand" not in result.stderr

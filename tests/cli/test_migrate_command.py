@@ -88,7 +88,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(source, dest, tmp_path)
     shown = text(source, dest, "--dry-run", status=1)
     assert "2 jobs would be moved" in shown
     assert "the priority would be lost 2 urgent, more urgent" in shown
-    assert "1 job in progress, left to the workers that have them: run it again later" in shown
+    assert "1 job is in progress and not moved: run the command again later" in shown
     found = values(source, dest, "--dry-run", status=1)
     assert (True, False, 2, 1) == tuple(found[name] for name in ("dry_run", "complete", "moved", "in_progress"))
     assert [{"what": "the priority would be lost", "jobs": 2, "ids": ["urgent", "more urgent"]}] == found["refused"]
@@ -100,10 +100,10 @@ def test_jobs_are_moved_and_those_that_would_lose_something_stay(source, dest):
     filled(source)
     shown = text(source, dest, status=1)
     assert "2 jobs moved" in shown
-    assert "--lossy moves jobs that lose something" in shown
+    assert "add --lossy to move the jobs that would lose something" in shown
     assert (["held", "more urgent", "urgent"], ["one", "two"]) == (ids(source), ids(dest))
     shown = text(source, dest, "--lossy", status=1)
-    assert "lost on the way jobs such as the priority 2" in shown.replace("─", "").replace("  ", " ")
+    assert "lost in the move jobs such as the priority 2" in shown.replace("─", "").replace("  ", " ")
     assert (["held"], ["more urgent", "one", "two", "urgent"]) == (ids(source), ids(dest))
 
 
@@ -123,10 +123,12 @@ def test_limits_and_cron_entries_are_told(source, dest, tmp_path):
         await queue.schedule("night", "0 3 * * *", "work")
 
     on(source, rule)
-    assert "DEST has others, or cannot have: limits of mail, cron entry night" in text(source, dest)
+    assert "not copied, as DEST has its own or cannot store them: limits of mail, cron entry night" in text(
+        source, dest
+    )
     other = f"{tmp_path}/other.json"
-    assert "DEST would have taken over: limits of mail, cron entry night" in text(source, other, "--dry-run")
-    assert "DEST has taken over: limits of mail, cron entry night" in text(source, other)
+    assert "would be copied to DEST: limits of mail, cron entry night" in text(source, other, "--dry-run")
+    assert "copied to DEST: limits of mail, cron entry night" in text(source, other)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_one_queue_is_not_moved_to_itself(source, tmp_path, spelling):
     [
         (("{0}/nothing.json", "{0}/dest.json"), "there is no queue at {0}/nothing.json"),
         (("vsqs://{0}/nothing", "{0}/dest.json"), "there is no queue at {0}/nothing"),
-        (("memory://here", "{0}/dest.json"), "a queue in memory can be seen only by the process that has it"),
-        (("{0}/source.json", "memory://"), "a queue in memory can be seen only by the process that has it"),
+        (("memory://here", "{0}/dest.json"), "an in-memory queue is visible only to its own process"),
+        (("{0}/source.json", "memory://"), "an in-memory queue is visible only to its own process"),
         (("s3://key:hunter2@", "{0}/dest.json"), "s3:// URL"),
         (("{0}/source.json", "redis://user:hunter2@host/0"), "no store has the scheme of this URL"),
     ],

@@ -163,7 +163,7 @@ def test_dead_jobs_are_listed_with_what_they_died_of(path):
     assert "KeyError: 'x' second line" in shown
     assert "…" in shown
     assert len(LONG) > len(shown) - shown.index("mail-1")
-    assert "2 jobs dead" in shown
+    assert "2 jobs are dead" in shown
 
 
 def test_a_dead_job_says_which_limit_applied(path, queue):
@@ -202,7 +202,7 @@ def test_redrive_says_how_many_stay_dead(path, queue):
     queue.nack(queue.read_state().find(job.id), dead=True)
     queue.enqueue("mail", b"", unique_key="k")
     assert {"redriven": 0, "dead": 1} == values("redrive", path, "--entrypoint", "mail")
-    assert "1 still dead, as another job has the same unique key" in text("redrive", path, "--all")
+    assert "1 job stays dead: its unique key is taken" in text("redrive", path, "--all")
     result = jqueue("redrive", path, job.id)
     assert (2, 1) == (result.exit_code, result.stderr.count("\n"))
     assert "Unique key 'k' is taken" in result.stderr
@@ -213,17 +213,17 @@ def test_redrive_wants_to_know_which(path, queue, which):
     queue.enqueue("mail", b"")
     result = jqueue("redrive", path, *which)
     assert (2, "") == (result.exit_code, result.stdout)
-    assert "jqueue: say which dead jobs to queue again: one ID, --entrypoint NAME, or --all\n" == result.stderr
+    assert "jqueue: choose the dead jobs to queue again: one ID, --entrypoint NAME, or --all\n" == result.stderr
 
 
 def test_redrive_refuses_a_job_that_is_not_dead(path, queue):
     job = queue.enqueue("mail", b"")
-    assert (2, "jqueue: this job is queued: only a dead one can be queued again\n") == (
+    assert (2, "jqueue: this job is queued: only a dead job can be queued again\n") == (
         (result := jqueue("redrive", path, job.id)).exit_code,
         result.stderr,
     )
     assert {"redriven": 0, "dead": 0} == values("redrive", path, "--all")
-    assert "there was no dead job to queue again" == text("redrive", path, "--all")
+    assert "there are no dead jobs to queue again" == text("redrive", path, "--all")
 
 
 def test_purge_removes_the_dead_that_are_old_enough(path, queue):
@@ -231,8 +231,8 @@ def test_purge_removes_the_dead_that_are_old_enough(path, queue):
     kill(path, "mail", "new", "ValueError")
     kill(path, "other", "x", "ValueError")
     assert {"purged": 1} == values("purge", path, "--older-than", "30d")
-    assert "there was no such dead job to remove" == text("purge", path, "--older-than", "2w")
-    assert "1 job removed" == text("purge", path, "--entrypoint", "mail", "--yes")
+    assert "no dead job matches: nothing was removed" == text("purge", path, "--older-than", "2w")
+    assert "1 dead job removed" == text("purge", path, "--entrypoint", "mail", "--yes")
     assert ["x"] == [job.id for job in queue.read_state().dead_jobs()]
 
 
@@ -241,7 +241,7 @@ def test_purge_refuses_an_age_that_is_none(path, age):
     kill(path, "mail", "one", "ValueError")
     result = jqueue("purge", path, f"--older-than={age}")
     assert (2, "") == (result.exit_code, result.stdout)
-    assert "jqueue: --older-than takes a number and its unit: 90s, 15m, 12h, 30d or 2w\n" == result.stderr
+    assert "jqueue: --older-than takes a number with a unit: 90s, 15m, 12h, 30d or 2w\n" == result.stderr
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
@@ -255,13 +255,13 @@ def test_purge_asks_where_somebody_sits_at_a_terminal(path, queue, answer, statu
     finally:
         os.close(keyboard)
         os.close(terminal)
-    assert "Remove 1 job for good?" in result.stderr
+    assert "Remove 1 dead job for good?" in result.stderr
     assert (status, left) == (result.returncode, queue.stats().dead)
 
 
 def test_cancel_removes_a_job_that_waits(path, queue):
     first, second = (queue.enqueue("mail", b"") for _ in range(2))
-    assert "the job (mail) is removed" == text("cancel", path, first.id)
+    assert "the job (mail) was removed" == text("cancel", path, first.id)
     assert {"id": second.id, "entrypoint": "mail", "cancelled": "removed"} == values("cancel", path, second.id)
     assert () == queue.read_state().jobs
 
@@ -270,11 +270,11 @@ def test_cancel_has_a_running_job_stopped_if_asked(path, queue):
     queue.enqueue("mail", b"")
     [job] = queue.dequeue("mail")
     refused = jqueue("cancel", path, job.id)
-    assert (2, "jqueue: this job is in progress: with --running, its worker is told to stop\n") == (
+    assert (2, "jqueue: this job is in progress: add --running to tell its worker to stop\n") == (
         refused.exit_code,
         refused.stderr,
     )
-    assert "is told to stop" in text("cancel", path, job.id, "--running")
+    assert "will be told to stop" in text("cancel", path, job.id, "--running")
     assert queue.read_state().find(job.id).cancel_requested
     assert "told" == values("cancel", path, job.id, "--running")["cancelled"]
 
@@ -282,7 +282,7 @@ def test_cancel_has_a_running_job_stopped_if_asked(path, queue):
 def test_cancel_leaves_a_dead_job_alone(path, queue):
     kill(path, "mail", "one", "ValueError")
     result = jqueue("cancel", path, "one", "--running")
-    assert (2, "jqueue: this job is dead already: `jqueue purge` removes dead jobs\n") == (
+    assert (2, "jqueue: this job is already dead: remove dead jobs with `jqueue purge`\n") == (
         result.exit_code,
         result.stderr,
     )
@@ -292,18 +292,21 @@ def test_cancel_leaves_a_dead_job_alone(path, queue):
 def test_a_job_that_is_not_there_is_told_without_repeating_the_id(path, queue, command):
     queue.enqueue("mail", b"")
     result = jqueue(command, path, f"s3://key:{SECRET}@bucket/queue.json")
-    assert (2, f"jqueue: no job with this id is in {path}\n") == (result.exit_code, result.stderr)
+    assert (2, f"jqueue: there is no job with this id in {path}: it may have finished\n") == (
+        result.exit_code,
+        result.stderr,
+    )
 
 
 def test_pause_and_resume(path, queue):
     queue.enqueue("mail", b"")
-    assert "paused until `jqueue resume`: 1 waiting; 0 in progress go on" == text("pause", path, "mail")
+    assert "paused until `jqueue resume`: 1 job waits, 0 jobs in progress continue" == text("pause", path, "mail")
     assert [] == queue.dequeue("mail")
     assert {"entrypoint": "mail", "paused": True, "changed": False} == values("pause", path, "mail")
-    assert "it was paused already" == text("pause", path, "mail")
-    assert "resumed: 1 job ready" == text("resume", path, "mail")
+    assert "this entrypoint was already paused" == text("pause", path, "mail")
+    assert "resumed: 1 job is ready" == text("resume", path, "mail")
     assert {"entrypoint": "mail", "paused": False, "changed": False} == values("resume", path, "mail")
-    assert "it was not paused" == text("resume", path, "mail")
+    assert "this entrypoint was not paused" == text("resume", path, "mail")
     assert 1 == len(queue.dequeue("mail"))
 
 
@@ -321,7 +324,9 @@ def test_a_queue_that_is_not_there_is_told_and_not_made(tmp_path, command):
     name, *more = command
     result = jqueue(name, missing, *more)
     assert (2, "") == (result.exit_code, result.stdout)
-    assert f"jqueue: there is no queue at {missing}: it is made with the first job\n" == result.stderr
+    assert (
+        f"jqueue: there is no queue at {missing}: check the URL; the first enqueue creates a queue\n" == result.stderr
+    )
     as_json = jqueue(name, missing, *more, "--json")
     assert (2, "") == (as_json.exit_code, as_json.stderr)
     assert ["error"] == list(json.loads(as_json.stdout))
@@ -345,7 +350,7 @@ def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path, command, url
     [
         (f"s3://key:{SECRET}@bucket", "the s3:// URL names a bucket, but no object in it"),
         (f"memory://?password={SECRET}", "has an unknown option"),
-        ("memory://", "a queue in memory can be seen only by the process that has it"),
+        ("memory://", "an in-memory queue is visible only to its own process"),
         ("", "the URL of a queue is empty"),
     ],
 )

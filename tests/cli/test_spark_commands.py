@@ -144,7 +144,7 @@ def test_without_java_one_line_says_what_is_missing(no_spark, monkeypatch):
 
 @pytest.mark.parametrize("setting", ["spark.ui.enabled", "ui.enabled=true", "=x"])
 def test_a_setting_that_is_none_of_sparks_is_refused(no_spark, setting):
-    assert refused("snapshot", "queue.json", "--conf", setting).startswith("--conf takes a setting of Spark's as KEY=")
+    assert refused("snapshot", "queue.json", "--conf", setting).startswith("--conf takes a Spark setting as KEY=")
 
 
 def test_settings_of_the_drivers_java_are_kept(folder):
@@ -158,11 +158,14 @@ def test_settings_of_the_drivers_java_are_kept(folder):
     ("arguments", "line"),
     [
         (["nothing.csv", "queue.json"], "there is no file or folder nothing.csv"),
-        (["program.py", "queue.json"], "it cannot be told what program.py is: say --format parquet, csv or json"),
-        (["jobs.csv", "memory://"], "a queue in memory is one process's alone: name a file or a store"),
+        (["program.py", "queue.json"], "the format of program.py is unknown: add --format parquet, csv or json"),
+        (
+            ["jobs.csv", "memory://"],
+            "an in-memory queue is visible only to its own process: give the URL of a file or a store",
+        ),
         (["jobs.csv", f"s3://key:{SECRET}@bucket"], "the s3:// URL names a bucket, but no object in it"),
-        (["jobs.csv", "queue.json", "--txn-app-id", "x"], "--txn-app-id and --txn-version go together"),
-        (["jobs.csv", "queue.json", "--txn-version", "1"], "--txn-app-id and --txn-version go together"),
+        (["jobs.csv", "queue.json", "--txn-app-id", "x"], "give --txn-app-id and --txn-version together"),
+        (["jobs.csv", "queue.json", "--txn-version", "1"], "give --txn-app-id and --txn-version together"),
         (["jobs.csv", "queue.json", "--option", "priority"], "--option takes KEY=VALUE"),
         (["jobs.csv", "queue.json", "--read-option", "=x"], "--read-option takes KEY=VALUE"),
     ],
@@ -192,7 +195,7 @@ def test_a_worker_that_is_not_there_is_told_as_jqueue_worker_tells_it(no_spark, 
 
 
 def test_a_snapshot_is_not_written_over_what_is_there(no_spark):
-    assert "jobs.csv is there already: add --mode append or overwrite" == refused("snapshot", "queue.json", "jobs.csv")
+    assert "jobs.csv already exists: add --mode append or overwrite" == refused("snapshot", "queue.json", "jobs.csv")
     assert "OUT must end with .parquet, .csv or .json" == refused("snapshot", "queue.json", "out.xml")
 
 
@@ -281,7 +284,7 @@ def test_one_array_of_json_is_read_and_a_repeated_write_adds_nothing(on_spark):
     (on_spark / "jobs.json").write_text('[\n {"n": 1},\n {"n": 2}\n]\n')
     arguments = ("jobs.json", "queue.json", "--entrypoint", "double", "--txn-app-id", "nightly", "--txn-version")
     assert "2 jobs added to " in said("enqueue", *arguments, 7)
-    assert "nothing added: version 7 of nightly was written before\n" == said("enqueue", *arguments, 7)
+    assert "nothing added: version 7 of nightly was already written\n" == said("enqueue", *arguments, 7)
     assert True is json.loads(said("enqueue", *arguments, 6, "--json"))["repeated"]
     assert 3 == len(state().jobs)
 

@@ -35,15 +35,15 @@ LIES = {
 NOTES = {
     stores.Honest: {},
     stores.ChangesEtags: {"round_trip": "another etag"},
-    stores.NeverUnchanged: {"conditional_read": "the whole object"},
-    stores.TellsNoTime: {"clock": "does not tell"},
+    stores.NeverUnchanged: {"conditional_read": "is sent whole"},
+    stores.TellsNoTime: {"clock": "does not report"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
     stores.Quoted: {},
     stores.Unquoted: {},
-    stores.MostlyConflicts: {"racing_increments": "writes were refused as conflicts"},
+    stores.MostlyConflicts: {"racing_increments": "conflicts with other writers"},
     stores.Throttles: {
-        "racing_increments": "none lost: the store asked for fewer requests",
-        "write_rate": "the store asks for no more",
+        "racing_increments": "none lost: the store throttled",
+        "write_rate": "the store throttles faster writes",
     },
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
     stores.SendsAgain: {"racing_increments": "counted twice"},
@@ -155,7 +155,7 @@ def test_a_store_that_fails_each_time_or_never_answers_is_given_up(doctor, kind)
     result = doctor(storage)
     assert 2 == result.exit_code
     assert max(storage.times) < LONGEST
-    assert "cannot be said whether this store is safe" in result.stderr
+    assert "could not find out whether this store is safe" in result.stderr
     assert "may be left behind" in result.stderr, "a write without an answer may have landed"
     assert ".doctor-" in result.stderr
 
@@ -163,7 +163,7 @@ def test_a_store_that_fails_each_time_or_never_answers_is_given_up(doctor, kind)
 def test_a_storage_that_gives_no_scratch_object_is_not_touched(doctor):
     result = doctor(stores.NoScratch())
     assert 2 == result.exit_code
-    assert "cannot be tried without touching the queue" in result.stderr
+    assert "cannot be checked without touching the queue" in result.stderr
 
 
 def test_the_queue_itself_is_neither_read_nor_written(doctor):
@@ -177,7 +177,7 @@ def test_stores_differ_in_what_to_do(doctor):
     def advice(kind):
         return " ".join(json.loads(doctor(kind(), "--json").stdout)["advice"])
 
-    assert "whatever the condition is" in advice(stores.IgnoresConditions)
+    assert "ignore the conditions of writes" in advice(stores.IgnoresConditions)
     assert "another write can come between" in advice(stores.WritesInTwoSteps)
     assert "proxy" in advice(stores.MakesEtagsWeak)
     assert "BrokerQueue" in advice(stores.Throttles)
@@ -187,7 +187,7 @@ def test_stores_differ_in_what_to_do(doctor):
 def test_memory_is_safe_and_said_to_end_with_the_process(doctor):
     result = doctor(InMemoryStorage(clock=VirtualClock()))
     assert 0 == result.exit_code
-    assert "Memory serves one process" in result.stdout
+    assert "An in-memory queue belongs to one process" in result.stdout
 
 
 @pytest.mark.parametrize("kind", [stores.IgnoresConditions, stores.Throttles, stores.KeepsAll], ids=_named)

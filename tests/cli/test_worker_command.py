@@ -128,7 +128,7 @@ def test_it_does_what_is_there_and_ends_if_asked_to_drain(folder, start):
     assert 0 == process.returncode, errors
     assert sorted(map(str, range(20))) == sorted((folder / "notes.txt").read_text().split())
     assert () == state(folder).jobs
-    assert "20 jobs ready" in errors
+    assert "20 ready jobs" in errors
     assert "20 succeeded" in errors
 
 
@@ -174,9 +174,9 @@ def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_n
         ("program", "MODULE:NAME"),
         ("program:", "MODULE:NAME"),
         ("program.py:worker", "not its file"),
-        ("absent:worker", "no module 'absent'"),
-        ("program:absent", "nothing called 'absent'"),
-        ("program:not_a_worker", "type int called 'not_a_worker'"),
+        ("absent:worker", "the module 'absent' is neither"),
+        ("program:absent", "has no 'absent'"),
+        ("program:not_a_worker", "has a 'not_a_worker' of type int"),
         ("program:idle", 'program:idle has no handlers: register one with @idle.handler("name")'),
     ],
 )
@@ -214,7 +214,9 @@ def test_a_queue_that_is_not_there_yet_is_told(folder, start):
     process = start("program:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
-    assert f"there is no queue at {folder / 'queue.json'} yet: it is made with the first job" in errors
+    assert (
+        f"there is no queue at {folder / 'queue.json'} yet: check the URL; the first enqueue creates a queue" in errors
+    )
 
 
 def test_a_folder_that_is_not_there_yet_has_to_be_asked_for(folder, start):
@@ -231,7 +233,7 @@ def test_a_queue_in_memory_is_warned_of(start):
     process = start("program:worker", "memory://", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
-    assert "WARNING jqueue.worker: a queue in memory is this process's alone" in errors
+    assert "WARNING jqueue.worker: an in-memory queue is visible only to its own process" in errors
 
 
 def test_ready_jobs_that_have_no_handler_here_are_told(folder, start):
@@ -243,7 +245,7 @@ def test_ready_jobs_that_have_no_handler_here_are_told(folder, start):
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
     named = "unknown-0 (2), unknown-1 (1), unknown-2 (1), unknown-3 (1), unknown-4 (1) and 2 more"
-    assert f"9 jobs ready, 0 scheduled, 0 dead; this worker has no handler for those of {named}\n" in errors
+    assert f"9 ready jobs, 0 scheduled, 0 dead; this worker has no handler for the ready jobs of {named}\n" in errors
 
 
 def test_a_line_of_a_handler_says_which_job_it_is_about(folder, start):

@@ -17,7 +17,7 @@ spark = typer.Typer(
     name="spark",
     cls=CommandGroup,
     no_args_is_help=True,
-    help=r'Bulk work with Spark; needs pip install "jqueue\[spark]" and Java.',
+    help=r'Work on many jobs with Spark; needs pip install "jqueue\[spark]" and Java.',
 )
 for command in (enqueue, run, snapshot, report):
     spark.command(cls=Command)(command)

@@ -43,38 +43,43 @@ class OnConflict(StrEnum):
 
 def enqueue(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file, a folder, a pattern, or a URL.", show_default=False)
+        str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL with the rows.", show_default=False)
     ],
     url: URL,
     kind: Annotated[
         Format | None,
-        typer.Option("--format", help="What it is, if its name does not end like it.", show_default=False),
+        typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False),
     ] = None,
     entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For all rows, if there is no such column.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="Entrypoint of all rows, if they have no such column.", show_default=False),
     ] = None,
     txn_app_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="What writes, so that a repeated write adds nothing.", show_default=False),
+        typer.Option(
+            metavar="ID", help="Name of the writer, so that a repeated write adds nothing.", show_default=False
+        ),
     ] = None,
     txn_version: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Which of its writes: each has a higher number.", show_default=False),
+        typer.Option(
+            metavar="N", min=0, help="Number of this write, higher than of the writes before.", show_default=False
+        ),
     ] = None,
     on_conflict: Annotated[
-        OnConflict, typer.Option(help="If a unique key is taken: leave that row out, or add none at all.")
+        OnConflict, typer.Option(help="If a unique key is taken: leave out that row, or add no rows.")
     ] = OnConflict.RETURN,
     staging_path: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Folder for what tasks stage; beside the queue if none.", show_default=False),
+        typer.Option(metavar="URL", help="Folder for staged jobs; by default beside the queue.", show_default=False),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Another option of the sink: priority=5.", show_default=False),
+        typer.Option(metavar="KEY=VALUE", help="Option of the jqueue sink, such as priority=5.", show_default=False),
     ] = None,
     read_option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of Spark's reader of files: sep=;", show_default=False),
+        typer.Option(metavar="KEY=VALUE", help="Option of Spark's file reader, such as sep=;", show_default=False),
     ] = None,
     create: Create = False,
     master: Master = "local[*]",
@@ -84,8 +89,8 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.
 
-    Columns: entrypoint, payload; optional are {optional}.
-    Without a column payload, all other columns of a row become its payload, as one JSON object.
+    The columns are entrypoint and payload, and optionally {optional}.
+    Without a payload column, all other columns of a row become its payload, as one JSON object.
     """
     given = {
         "entrypoint": entrypoint,
@@ -119,7 +124,7 @@ if enqueue.__doc__ is not None:  # with python -OO it is
 
 def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:
     if (app_id is None) != (version is None):
-        what = "--txn-app-id and --txn-version go together: what writes, and which of its writes"
+        what = "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
         raise refusal(what, as_json=as_json)
 
 
@@ -133,13 +138,15 @@ def _checked(source: str, url: str, kind: Format | None, place: Place, create: b
     except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     if isinstance(storage, InMemoryStorage):
-        raise refusal("a queue in memory is one process's alone: name a file or a store", as_json=as_json)
+        raise refusal(
+            "an in-memory queue is visible only to its own process: give the URL of a file or a store", as_json=as_json
+        )
     if place.is_here and is_missing(source):
         raise refusal(f"there is no file or folder {printable(source)}", as_json=as_json)
     found = kind or format_of(source)
     if found is None:
         raise refusal(
-            f"it cannot be told what {printable(source)} is: say --format parquet, csv or json", as_json=as_json
+            f"the format of {printable(source)} is unknown: add --format parquet, csv or json", as_json=as_json
         )
     return describe(storage), str(found)
 
@@ -149,8 +156,9 @@ def _told(receipt: dict[str, Any], name: str, seconds: float, transaction: tuple
         app_id, version = transaction
         if receipt["left_out"]:
             rows = counted(receipt["left_out"], "row was", "rows were")
-            last = f"the queue has version {receipt['version']} of {printable(str(app_id))}"
-            return f"nothing added: {rows} not written, as {last}, which is later than {version}"
-        return f"nothing added: version {version} of {printable(str(app_id))} was written before"
+            last = f"the queue already has version {receipt['version']} of {printable(str(app_id))}"
+            return f"nothing added: {rows} not written, as {last}, later than {version}"
+        return f"nothing added: version {version} of {printable(str(app_id))} was already written"
     said = f"{jobs(receipt['added'])} added to {name} in {seconds:.1f} s"
-    return f"{said}; {receipt['taken']:,} left out, as their unique keys are taken" if receipt["taken"] else said
+    taken = counted(receipt["taken"], "row was", "rows were")
+    return f"{said}; {taken} left out: unique key already taken" if receipt["taken"] else said

@@ -82,7 +82,7 @@ def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[st
     reader = session.read.format(kind).options(**settled)
     guessed = reader.option("mode", "PERMISSIVE").option("inferSchema", "true").load(source)
     if not set(guessed.columns) - {CORRUPT}:
-        why = f"what is there cannot be read as {kind}" if guessed.columns else "there are no rows, and so no columns"
+        why = f"SOURCE cannot be read as {kind}" if guessed.columns else "SOURCE has no rows"
         raise InvalidJobError(f"nothing to enqueue: {why}")
     frame = session.read.format(kind).options(**settled).schema(_meant(guessed, kind)).load(source)
     return _headers_as_map(frame) if kind == "csv" else frame

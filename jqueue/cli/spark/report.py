@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 def report(
     urls: Annotated[
         list[str],
-        typer.Argument(metavar="URL…", help="Queues, or patterns such as 'q/*.json'.", show_default=False),
+        typer.Argument(
+            metavar="URL…", help="URLs or paths of queues, or patterns such as 'q/*.json'.", show_default=False
+        ),
     ],
     html: Annotated[
         Path | None,
-        typer.Option(metavar="PAGE.html", help="Write a page with plots, too.", show_default=False, dir_okay=False),
+        typer.Option(metavar="PAGE.html", help="HTML page with plots to write.", show_default=False, dir_okay=False),
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
     spark_log: Log = SparkLog.OFF,
     as_json: AsJSON = False,
 ) -> None:
-    """Report on a queue or a fleet: depth, ages, attempts, failures, times.
+    """Report on one or more queues: depth, ages, attempts, failures, times.
 
-    It only reads, and reads each queue once. It shows no payloads, no results and no texts of errors.
+    This command only reads, each queue once. It shows no payloads, no results and no texts of errors.
     """
     if html is not None and not html.absolute().parent.is_dir():
-        raise refusal(f"there is no folder {printable(str(html.absolute().parent))}", as_json=as_json)
+        raise refusal(f"there is no folder {printable(str(html.absolute().parent))}: create it first", as_json=as_json)
     with spark_session(Place(master, tuple(conf or ()), spark_log, as_json)) as session:
         from jqueue.spark import report as reporting
 
@@ -49,7 +51,7 @@ def report(
         if html is not None:
             found.to_html(html)
             if not as_json:
-                typer.echo(f"\nthe page is {printable(str(html.absolute()))}")
+                typer.echo(f"\npage written to {printable(str(html.absolute()))}")
 
 
 def _as_values(found: Report, html: Path | None) -> dict[str, Any]:

@@ -30,40 +30,44 @@ CAME_TO = ("done", "retried", "dead", "snoozed")
 def run(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app:worker.", show_default=False),
+        typer.Argument(
+            metavar="MODULE:WORKER", help="Module and name of the worker, such as app:worker.", show_default=False
+        ),
     ],
     url: URL,
     entrypoint: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Only jobs of this entrypoint; may be repeated. All handlers if none.",
+            help="Only jobs of this entrypoint; may be repeated. By default all with a handler.",
             show_default=False,
         ),
     ] = None,
-    max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs in a batch, at the most.")] = 10_000,
-    drain: Annotated[bool, typer.Option("--drain", help="Batch after batch, until no job is ready.")] = False,
+    max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Largest number of jobs in a batch.")] = 10_000,
+    drain: Annotated[bool, typer.Option("--drain", help="Run batches until no job is ready.")] = False,
     partitions: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Tasks that a batch is cut into.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Number of Spark tasks for a batch.", show_default=False)
     ] = None,
     claim_timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=1, help="When the jobs go to others if this program dies.", show_default=False
+            metavar="SECONDS", min=1, help="Seconds until others get the jobs if this program dies.", show_default=False
         ),
     ] = None,
     py_files: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Python to send to executors: a .py, .zip, .whl.", show_default=False),
+        typer.Option(
+            metavar="PATH", help="Python code for the executors (.py, .zip, .whl); may be repeated.", show_default=False
+        ),
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,
     spark_log: Log = SparkLog.OFF,
     as_json: AsJSON = False,
 ) -> None:
-    """Run a worker's handlers on Spark: one batch of jobs, or all that are ready.
+    """Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs.
 
-    Jobs are claimed, done on executors, and ended in one commit for the batch.
+    Jobs are claimed, run on executors, and ended in one commit for the batch.
     Exits with 0 even if jobs failed, and with 2 if the batch could not be run.
     """  # fmt: skip
     log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0])

@@ -41,14 +41,12 @@ class SparkLog(StrEnum):
     INFO = "INFO"
 
 
-Master = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://…")
-]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark master: local[4], spark://host:7077, yarn, k8s://…")]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be given many times.", show_default=False),
+    typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.", show_default=False),
 ]
-Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="What Spark itself logs, to the standard error.")]
+Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="Lowest level of Spark's own log on stderr.")]
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def spark_session(place: Place) -> Iterator[SparkSession]:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        typer.echo("jqueue: stopped before its end", err=True)
+        typer.echo("jqueue: interrupted before the work was done", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if not _is_for_users(error):
@@ -141,7 +139,7 @@ def _settings(place: Place) -> dict[str, str]:
         found = _SETTING.fullmatch(text)
         if found is None:
             raise refusal(
-                "--conf takes a setting of Spark's as KEY=VALUE: --conf spark.driver.memory=4g", as_json=place.as_json
+                "--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g", as_json=place.as_json
             )
         settings[found[1]] = found[2]
     extra = "spark.driver.extraJavaOptions"

@@ -30,7 +30,9 @@ LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
 FleetURL = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="The queue's; or several with commas between, or a pattern: 'q/*.json'.", show_default=False
+        metavar="URL",
+        help="URL or path of the queue, several with commas between, or a pattern: 'q/*.json'.",
+        show_default=False,
     ),
 ]
 
@@ -47,7 +49,7 @@ def snapshot(
     url: FleetURL,
     out: Annotated[
         str | None,
-        typer.Argument(metavar="OUT", help="What to write: jobs.parquet, .csv or .json.", show_default=False),
+        typer.Argument(metavar="OUT", help="Folder to write: jobs.parquet, .csv or .json.", show_default=False),
     ] = None,
     status: Annotated[
         list[JobStatus] | None, typer.Option(help="Only jobs of this status; may be repeated.", show_default=False)
@@ -56,14 +58,16 @@ def snapshot(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only jobs of this entrypoint; may be repeated.", show_default=False),
     ] = None,
-    rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="How many jobs to list without OUT.")] = 20,
-    mode: Annotated[Mode, typer.Option(help="What to do if OUT is there.")] = Mode.ERROR,
+    rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Number of jobs to list without OUT.")] = 20,
+    mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = Mode.ERROR,
     master: Master = "local[*]",
     conf: Conf = None,
     spark_log: Log = SparkLog.OFF,
     as_json: AsJSON = False,
 ) -> None:
-    """Write the jobs of one moment into a table; or count and list them, without their payloads.
+    """Write the jobs of a queue to OUT, or without OUT count and list them.
+
+    The jobs of each queue are those of one version. The list shows no payloads.
 
     OUT is a folder of files, as Spark writes it. Parquet keeps all columns as they are.
     In CSV and JSON, payloads are base64; in CSV, headers are JSON.
@@ -73,7 +77,7 @@ def snapshot(
         raise refusal("OUT must end with .parquet, .csv or .json", as_json=as_json)
     place = Place(master, tuple(conf or ()), spark_log, as_json)
     if out is not None and mode is Mode.ERROR and place.is_here and os.path.exists(out):
-        raise refusal(f"{printable(out)} is there already: add --mode append or overwrite", as_json=as_json)
+        raise refusal(f"{printable(out)} already exists: add --mode append or overwrite", as_json=as_json)
     options = {
         name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
     }
@@ -150,7 +154,7 @@ def _show(counts: Counts, listed: Sequence[dict[str, Any]]) -> None:
         show("", _listed(listed))
     more = sum(counts.values()) - len(listed)
     if listed and more:
-        show(f"\nand {more:,} more: --show N lists more, an OUT takes all")
+        show(f"\nand {more:,} more: --show N lists more, and OUT writes all")
 
 
 def _counted(counts: Counts) -> Table:
@@ -169,7 +173,7 @@ def _listed(listed: Sequence[dict[str, Any]]) -> Table:
     now = SystemClock().now()
     fleet = "queue" in listed[0]
     made = table(
-        "id, and its queue" if fleet else "id", "entrypoint", "status", "attempt", "age", numbers=("attempt", "age")
+        "id and queue" if fleet else "id", "entrypoint", "status", "attempt", "age", numbers=("attempt", "age")
     )
     for job in listed:
         about = Text(printable(job["id"]))

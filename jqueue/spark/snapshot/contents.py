@@ -51,10 +51,12 @@ async def read_all(addresses: Sequence[str]) -> list[tuple[str, bytes]]:
 
 async def _read(member: Member) -> bytes:
     if isinstance(member.storage, InMemoryStorage):
-        raise InvalidURLError("a queue in memory can be seen only by the process that has it: name a file or a store")
+        raise InvalidURLError(
+            "an in-memory queue is visible only to its own process: give the URL of a file or a store"
+        )
     data, etag = await _patiently(member)
     if etag is None:
-        raise BlobMissingError(f"there is no queue at {member.name}: it is made with the first job")
+        raise BlobMissingError(f"there is no queue at {member.name}: check the URL; the first enqueue creates a queue")
     return data
 
 

@@ -58,7 +58,9 @@ def open_queue(options: SourceOptions) -> DirectQueue:
     limits = Limits(batch_size=2 * MOST_JOBS + 2)
     queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout)
     if isinstance(queue.storage, InMemoryStorage):
-        raise InvalidURLError("a queue in memory can be seen only by the process that has it: name a file or a store")
+        raise InvalidURLError(
+            "an in-memory queue is visible only to its own process: give the URL of a file or a store"
+        )
     return queue
 
 

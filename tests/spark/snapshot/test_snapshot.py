@@ -147,7 +147,9 @@ def test_lines_that_cannot_be_read_are_no_rows_and_are_counted_in_the_log(tmp_pa
 @pytest.mark.parametrize("url", ["file"], indirect=True)
 def test_a_queue_that_is_not_there_is_an_error_that_names_it(url):
     queue = url.format("queue.json")
-    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: it is made with the first job"):
+    with pytest.raises(
+        BlobMissingError, match=r"there is no queue at .*/queue.json: check the URL; the first enqueue creates a queue"
+    ):
         reader_of(queue).partitions()
     fill(url.format("other.json"))
     with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: it"):
@@ -165,7 +167,7 @@ def test_an_unreadable_queue_of_a_fleet_is_an_error_that_names_it(tmp_path, cont
 
 
 def test_a_queue_in_memory_is_refused():
-    with pytest.raises(InvalidURLError, match="only by the process that has it"):
+    with pytest.raises(InvalidURLError, match="only to its own process"):
         reader_of("memory://name/queue").partitions()
 
 

@@ -92,7 +92,7 @@ def test_columns_can_be_chosen_where_the_table_is_loaded(spark, tmp_path):
 @pytest.mark.parametrize(
     ("options", "path", "words"),
     [
-        ({}, "none.json", "there is no queue at {}/none.json: it is made with the first job"),
+        ({}, "none.json", "there is no queue at {}/none.json: check the URL; the first enqueue creates a queue"),
         ({}, "none/*.json", "there is no queue whose name fits the wildcards of the URL"),
         ({"statsu": "dead"}, "none.json", "there is no option 'statsu': there are entrypoint, numPartitions, status"),
         ({}, "s3:/bucket/queue.json", "the s3:// URL has no // behind its scheme: it should look like s3://bucket"),

@@ -280,7 +280,7 @@ def test_a_column_that_no_job_has_is_told_in_one_line(world):
         ({"path": "q.json", "numPartitions": "0"}, "option numPartitions takes a whole number from 1 to 1000"),
         ({"path": "q.json", "entrypoint": "a,,b"}, "option entrypoint takes names"),
         ({"path": "s3:/bucket"}, "the s3:// URL has no //"),
-        ({"path": "memory://queue"}, "a queue in memory can be seen only by the process that has it"),
+        ({"path": "memory://queue"}, "an in-memory queue is visible only to its own process"),
     ],
 )
 @pytest.mark.parametrize("call", ["prepareForTriggerAvailableNow", "initialOffset"])
