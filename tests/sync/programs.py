@@ -1,4 +1,4 @@
-"""Programs that run in a process of their own, where a test can see how they end, and queues that tell what they do."""
+"""Programs in separate processes whose end is tested; queues and storages that signal their calls to other threads."""
 
 import asyncio
 import subprocess
@@ -12,15 +12,15 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.testing.faults import FaultyStorage
 
 PATIENCE = 60
-"""Seconds after which something has hung."""
+"""Seconds to wait for a thread, a program or an event before it counts as hanging."""
 
-# Warnings of what was left open are errors, and errors nobody can catch are printed. Python 3.12 warns of every fork
-# that finds a thread, which is what these tests are about.
+# Warnings of unclosed resources are errors, and errors that cannot be caught are printed. The deprecation warning of
+# Python 3.12 for forks of a process with threads is ignored, because these tests fork such processes on purpose.
 FLAGS = ["-W", "error", "-W", "ignore::DeprecationWarning"]
 
 
 def run_program(folder, source, *arguments):
-    """Run a program that is a file in this folder; returns the finished process."""
+    """Write a program to a file in the folder and run it. Returns the finished process."""
     file = folder / "program.py"
     file.write_text(textwrap.dedent(source), encoding="utf-8")
     return subprocess.run(
@@ -33,17 +33,17 @@ def run_program(folder, source, *arguments):
 
 
 def assert_ended_well(done):
-    """It ended by itself, and had nothing to complain of."""
+    """Assert that the program exited with 0 and printed no errors or warnings."""
     assert (0, "") == (done.returncode, done.stderr)
 
 
 def entrypoints(path):
-    """The entrypoints of the jobs in a file, in order."""
+    """The sorted entrypoints of the jobs in a file."""
     return sorted(job.entrypoint for job in codec.decode(path.read_bytes()).jobs)
 
 
 def run_in_threads(count, work):
-    """Run a function in so many threads at once, and raise what one of them raised."""
+    """Run a function in `count` threads at once, and raise the first exception of any of them."""
     errors = []
 
     def run(number):
@@ -62,13 +62,13 @@ def run_in_threads(count, work):
         raise errors[0]
 
 
-class TellingQueue(BrokerQueue):
-    """A broker that tells other threads about its calls.
+class SignallingQueue(BrokerQueue):
+    """A broker queue that signals its calls to other threads.
 
     Attributes:
         entered: released whenever an enqueue or a dequeue begins.
-        beaten: released whenever a heartbeat was answered.
-        stopped: set when it is left.
+        beaten: released whenever a heartbeat has been answered.
+        stopped: set when the queue has stopped.
     """
 
     def __init__(self, *args, **options):
@@ -96,11 +96,11 @@ class TellingQueue(BrokerQueue):
 
 
 class HeldStorage(FaultyStorage):
-    """A storage in memory whose writes wait while it is held, and which says when it is released.
+    """A storage in memory whose writes wait while it is held, and which counts calls of its `release`.
 
     Attributes:
         arrived: released whenever a write begins.
-        released: how many times it was released.
+        released: number of calls of `release`.
     """
 
     def __init__(self, **options):

@@ -1,4 +1,4 @@
-"""How a process ends that has used a `SyncQueue`: calls under way are finished, nothing is lost, nobody complains."""
+"""The exit of a process that has used a `SyncQueue`: calls under way finish, no job is lost, no error is printed."""
 
 import pytest
 
@@ -26,7 +26,7 @@ assert [threading.main_thread()] == threading.enumerate()
 
 
 @pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
-def test_what_daemon_threads_enqueued_is_there_when_the_program_has_ended(tmp_path, kind):
+def test_jobs_enqueued_by_daemon_threads_survive_the_end_of_the_program(tmp_path, kind):
     source = """
 queue = SyncQueue(globals()[sys.argv[2]](LocalFileSystemStorage(sys.argv[1])))
 acknowledged = threading.Semaphore(0)
@@ -48,7 +48,7 @@ for _ in range(40):
     assert [] == [job_id for job_id in acknowledged if f'"{job_id}"' not in content]
 
 
-def test_a_call_of_a_daemon_thread_that_is_under_way_at_the_end_is_finished(tmp_path):
+def test_a_call_under_way_in_a_daemon_thread_is_finished_at_exit(tmp_path):
     source = """
 arrived = threading.Event()
 
@@ -70,12 +70,12 @@ arrived.wait()
     assert ["work"] == entrypoints(tmp_path / "queue.json")
 
 
-def test_threads_that_outlive_the_main_one_go_on_calling(tmp_path):
+def test_threads_that_outlive_the_main_thread_can_still_call(tmp_path):
     source = """
 from concurrent.futures import ThreadPoolExecutor
 
 queue = SyncQueue(sys.argv[1])
-queue.enqueue("before", b"")  # until Python 3.12.2, no thread starts any more while the others go on
+queue.enqueue("before", b"")  # before Python 3.12.2, no thread can start after the main thread has ended
 
 def late():
     threading.main_thread().join()
@@ -92,7 +92,7 @@ for _ in range(10):
     assert ["before"] + ["late"] * 20 + ["pool"] * 10 == entrypoints(tmp_path / "queue.json")
 
 
-def test_a_handler_of_the_exit_may_still_enqueue(tmp_path):
+def test_an_atexit_handler_can_still_enqueue(tmp_path):
     source = """
 queue = SyncQueue(sys.argv[1])
 atexit.register(queue.enqueue, "goodbye", b"")
@@ -102,7 +102,7 @@ queue.enqueue("hello", b"")
     assert ["goodbye", "hello"] == entrypoints(tmp_path / "queue.json")
 
 
-def test_after_the_end_a_call_is_refused(tmp_path):
+def test_a_call_after_the_end_is_refused(tmp_path):
     source = """
 import jqueue.sync.background
 from jqueue import QueueClosedError
@@ -120,16 +120,16 @@ for call in (queue.stats, SyncQueue("other.json").stats, lambda: queue.keep_aliv
 
 
 @pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
-def test_those_who_wait_for_jobs_delay_no_exit(tmp_path, kind):
+def test_a_waiting_dequeue_does_not_delay_the_exit(tmp_path, kind):
     source = """
 entered = threading.Event()
 
-class Telling(globals()[sys.argv[2]]):
+class Signalling(globals()[sys.argv[2]]):
     async def dequeue(self, *args, **options):
         entered.set()
         return await super().dequeue(*args, **options)
 
-queue = SyncQueue(Telling(LocalFileSystemStorage(sys.argv[1])))
+queue = SyncQueue(Signalling(LocalFileSystemStorage(sys.argv[1])))
 
 def work():
     while True:
@@ -141,16 +141,16 @@ entered.wait()
     run(tmp_path, source, kind)
 
 
-def test_those_who_wait_for_a_result_delay_no_exit(tmp_path):
+def test_a_waiting_result_call_does_not_delay_the_exit(tmp_path):
     source = """
 entered = threading.Event()
 
-class Telling(BrokerQueue):
+class Signalling(BrokerQueue):
     async def result(self, *args, **options):
         entered.set()
         return await super().result(*args, **options)
 
-queue = SyncQueue(Telling(LocalFileSystemStorage(sys.argv[1])))
+queue = SyncQueue(Signalling(LocalFileSystemStorage(sys.argv[1])))
 job = queue.enqueue("work", b"", keep_result=60)
 threading.Thread(target=queue.result, args=(job,), daemon=True).start()
 entered.wait()
@@ -158,7 +158,7 @@ entered.wait()
     run(tmp_path, source)
 
 
-def test_a_block_that_is_kept_alive_by_a_daemon_thread_ends_in_peace(tmp_path):
+def test_a_keep_alive_block_in_a_daemon_thread_ends_without_an_error(tmp_path):
     source = """
 queue = SyncQueue(sys.argv[1])
 queue.enqueue("work", b"")
@@ -176,7 +176,7 @@ inside.wait()
     run(tmp_path, source)
 
 
-def test_a_store_that_never_answers_holds_up_the_exit_until_the_deadline_only(tmp_path):
+def test_a_silent_store_delays_the_exit_only_until_the_deadline(tmp_path):
     source = """
 arrived = threading.Event()
 
@@ -199,7 +199,7 @@ arrived.wait()
     assert run(tmp_path, source) in ([], ["DeadlineExceededError"], ["UnknownOutcomeError"])
 
 
-def test_ctrl_c_ends_a_call_that_waits_and_leaves_no_claim_behind(tmp_path):
+def test_ctrl_c_ends_a_waiting_call_and_leaves_no_claim(tmp_path):
     source = """
 interrupting = True
 
@@ -214,7 +214,7 @@ queue = SyncQueue(Interrupting(LocalFileSystemStorage(sys.argv[1])))
 def be_interrupted(**options):
     try:
         queue.dequeue("work", **options)
-        threading.Event().wait()  # the answer was faster
+        threading.Event().wait()  # the dequeue returned before the interrupt
     except KeyboardInterrupt:
         print("interrupted")
 

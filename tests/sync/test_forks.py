@@ -1,4 +1,4 @@
-"""A `SyncQueue` made before a fork works after it, in parent and children; one that was pickled works too."""
+"""A `SyncQueue` made before a fork works in the parent and in its children; a pickled one works in other processes."""
 
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ for number in range(6):
     children.append(child)
 codes = [os.waitpid(child, 0)[1] for child in children]
 before = queue.read_state().version
-queue.enqueue("after", b"")  # the children have not taken the parent's wake-up call away
+queue.enqueue("after", b"")  # the children have not consumed the wake-up call of the parent's event loop
 stop.set()
 for thread in threads:
     thread.join()
@@ -70,7 +70,7 @@ def test_children_forked_while_calls_are_under_way_use_the_same_object(tmp_path)
 
 
 @needs_fork
-def test_a_queue_in_memory_is_each_childs_own(tmp_path):
+def test_each_forked_child_has_its_own_copy_of_a_queue_in_memory(tmp_path):
     source = """
 import os, sys
 from jqueue import InMemoryStorage
@@ -89,7 +89,7 @@ assert 0 == os.waitpid(child, 0)[1]
 
 
 @needs_fork
-def test_a_child_that_was_forked_in_a_block_leaves_the_heartbeats_to_its_parent(tmp_path):
+def test_a_child_forked_in_a_keep_alive_block_leaves_the_heartbeats_to_its_parent(tmp_path):
     source = """
 import os, sys
 from jqueue.sync import SyncQueue
@@ -111,7 +111,7 @@ queue.ack(job)
 
 
 @needs_fork
-def test_a_child_that_was_forked_while_another_thread_began_is_not_locked_out(tmp_path):
+def test_a_child_forked_while_another_thread_starts_the_loop_is_not_locked_out(tmp_path):
     source = """
 import os, sys, threading
 from jqueue.sync import SyncQueue, background
@@ -139,7 +139,7 @@ assert 0 == os.waitpid(child, 0)[1]
 
 
 @needs_fork
-def test_a_child_knows_nothing_of_the_claims_of_its_parent(tmp_path):
+def test_a_forked_child_does_not_have_the_claims_of_its_parent(tmp_path):
     source = """
 import os, sys
 from jqueue import JobNotFoundError
@@ -161,7 +161,7 @@ queue.ack(job.id)
 
 
 @needs_fork
-def test_a_grandchild_works_too(tmp_path):
+def test_a_queue_works_in_forked_grandchildren(tmp_path):
     source = """
 import os, sys
 from jqueue.sync import SyncQueue
@@ -206,7 +206,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_it_can_be_given_to_other_processes(tmp_path, method):
+def test_a_queue_can_be_passed_to_other_processes(tmp_path, method):
     path = tmp_path / "queue.json"
     done = run_program(tmp_path, PROCESSES, path, method)
     assert_ended_well(done)

@@ -1,4 +1,4 @@
-"""Heartbeats while blocking code works, and what a lost claim looks like to it."""
+"""Heartbeats while blocking code works, and the errors that it gets if a claim is lost."""
 
 import asyncio
 import threading
@@ -9,12 +9,12 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobCancelledError
 from jqueue.sync import SyncQueue
 from jqueue.sync.background import background
-from tests.sync.programs import PATIENCE, TellingQueue
+from tests.sync.programs import PATIENCE, SignallingQueue
 
 
 @pytest.fixture
 def broker():
-    return TellingQueue(InMemoryStorage())
+    return SignallingQueue(InMemoryStorage())
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def until(condition):
         if condition():
             return
         threading.Event().wait(0.001)
-    raise AssertionError("it never came true")
+    raise AssertionError("the condition never became true")
 
 
 def test_claims_are_kept_while_the_block_runs(queue, broker):
@@ -55,7 +55,7 @@ def test_leaving_the_block_ends_the_heartbeats(queue, broker):
     assert set() == queue._open_queue.beats
 
 
-def test_a_lost_claim_is_told_in_the_block_and_raised_at_its_end(queue):
+def test_a_lost_claim_shows_in_the_block_and_is_raised_at_its_end(queue):
     [job] = claim(queue)
     with pytest.raises(ClaimLostError) as caught, queue.keep_alive(job, 0.01) as claims:
         queue.requeue_stale(0)
@@ -63,7 +63,7 @@ def test_a_lost_claim_is_told_in_the_block_and_raised_at_its_end(queue):
     assert (job.id, claims.error) == (caught.value.job_id, caught.value)
 
 
-def test_a_job_that_is_cancelled_is_told_too_and_can_be_nacked(queue):
+def test_a_cancelled_job_shows_in_the_block_and_can_be_nacked(queue):
     [job] = claim(queue)
     with pytest.raises(JobCancelledError), queue.keep_alive(job, 0.01) as claims:
         queue.cancel(job.id, running=True)
@@ -72,7 +72,7 @@ def test_a_job_that_is_cancelled_is_told_too_and_can_be_nacked(queue):
     assert () == queue.read_state().jobs
 
 
-def test_an_error_of_the_block_goes_before_a_lost_claim(queue):
+def test_an_error_of_the_block_takes_precedence_over_a_lost_claim(queue):
     [job] = claim(queue)
     with pytest.raises(ZeroDivisionError), queue.keep_alive(job, 0.01) as claims:
         queue.requeue_stale(0)
@@ -89,13 +89,13 @@ def test_a_job_acked_in_the_block_is_not_lost(queue, broker):
         assert broker.beaten.acquire(timeout=PATIENCE)
 
 
-def test_a_wrong_interval_is_refused_before_the_block(queue):
+def test_an_invalid_interval_is_refused_before_the_block(queue):
     [job] = claim(queue)
     with pytest.raises(InvalidJobError, match="interval"), queue.keep_alive(job, -1):
         raise AssertionError("the block was entered")
 
 
-def test_closing_the_queue_in_the_block_ends_the_heartbeats_in_peace(queue, caplog):
+def test_closing_the_queue_in_the_block_ends_the_heartbeats_without_a_warning(queue, caplog):
     [job] = claim(queue)
     with queue.keep_alive(job, 0.01):
         queue.close()

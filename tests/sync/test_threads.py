@@ -1,4 +1,4 @@
-"""One queue, many threads: they share commits, and no thread's trouble is another's."""
+"""Many threads use one queue: they share commits, and an error in one thread affects no other."""
 
 import asyncio
 import gc
@@ -20,12 +20,12 @@ from jqueue.sync.background import background
 from jqueue.sync.calls import Call
 from jqueue.sync.queue import _claimed_among
 from jqueue.testing.faults import FaultyStorage
-from tests.sync.programs import PATIENCE, HeldStorage, TellingQueue, run_in_threads
+from tests.sync.programs import PATIENCE, HeldStorage, SignallingQueue, run_in_threads
 
 
 def test_calls_of_many_threads_share_a_commit():
     storage = HeldStorage()
-    broker = TellingQueue(storage)
+    broker = SignallingQueue(storage)
     with SyncQueue(broker) as queue:
         storage.hold()
         first = threading.Thread(target=queue.enqueue, args=("work", b"first"))
@@ -57,7 +57,7 @@ def test_all_queues_share_one_thread():
         assert 1 == sum(thread.name == "jqueue-sync" for thread in threading.enumerate())
 
 
-def test_many_threads_may_begin_at_once():
+def test_many_threads_can_make_their_first_call_at_once():
     barrier = threading.Barrier(8)
     with SyncQueue(InMemoryStorage()) as queue:
 
@@ -71,7 +71,7 @@ def test_many_threads_may_begin_at_once():
 
 def test_closing_finishes_the_calls_of_other_threads():
     storage = HeldStorage()
-    broker = TellingQueue(storage)
+    broker = SignallingQueue(storage)
     queue = SyncQueue(broker)
     storage.hold()
     results: list[Any] = []
@@ -93,10 +93,10 @@ def test_closing_finishes_the_calls_of_other_threads():
     assert 1 == storage.released
 
 
-def test_a_call_that_does_not_end_is_ended_by_the_deadline_of_closing():
+def test_the_deadline_of_close_ends_a_call_that_never_returns():
     entered = threading.Event()
 
-    class Endless(TellingQueue):
+    class Endless(SignallingQueue):
         async def stats(self, **options):
             entered.set()
             await asyncio.Event().wait()
@@ -118,8 +118,8 @@ def test_a_call_that_does_not_end_is_ended_by_the_deadline_of_closing():
     assert 1 == len(errors)
 
 
-def test_a_queue_that_nobody_holds_any_more_is_left():
-    broker = TellingQueue(InMemoryStorage())
+def test_a_garbage_collected_queue_is_stopped():
+    broker = SignallingQueue(InMemoryStorage())
     queue = SyncQueue(broker)
     queue.enqueue("work", b"")
     resources = len(background().resources)
@@ -131,11 +131,11 @@ def test_a_queue_that_nobody_holds_any_more_is_left():
     assert resources > len(background().resources)
 
 
-# Callers who leave
+# Abandoned calls
 
 
 @pytest.mark.parametrize("operations", [False, True])
-def test_claims_that_come_when_their_caller_has_gone_go_back_unharmed(operations):
+def test_claims_of_an_abandoned_call_are_handed_back_uncharged(operations):
     with SyncQueue(InMemoryStorage()) as queue:
         enqueued = queue.enqueue("work", b"")
         call: Call[Any]
@@ -152,10 +152,10 @@ def test_claims_that_come_when_their_caller_has_gone_go_back_unharmed(operations
         assert (enqueued.id, 2, 1) == (job.id, job.attempt, job.failures)
 
 
-def test_a_call_that_its_caller_has_left_is_cancelled():
+def test_an_abandoned_call_is_cancelled():
     begun, cancelled = threading.Event(), threading.Event()
 
-    class Endless(TellingQueue):
+    class Endless(SignallingQueue):
         async def stats(self, **options):
             begun.set()
             try:
@@ -176,7 +176,7 @@ def test_a_call_that_its_caller_has_left_is_cancelled():
 # Event loops
 
 
-async def test_in_a_running_loop_it_says_what_to_use_instead():
+async def test_a_call_in_a_running_loop_raises_an_error_that_names_the_async_queue():
     queue = SyncQueue(InMemoryStorage())
     with pytest.raises(JQueueError, match="BrokerQueue"):
         queue.enqueue("work", b"")
@@ -187,7 +187,7 @@ async def test_in_a_running_loop_it_says_what_to_use_instead():
     await asyncio.to_thread(queue.close)
 
 
-async def test_the_cells_of_a_notebook_may_block_their_loop(monkeypatch):
+async def test_notebook_cells_may_call_in_their_running_loop(monkeypatch):
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     with SyncQueue(InMemoryStorage()) as queue:

@@ -62,12 +62,12 @@ def test_each_verb_has_the_arguments_and_the_documentation_of_the_async_one(verb
     assert (f"SyncQueue.{verb}", False) == (ours.__qualname__, inspect.iscoroutinefunction(ours))
 
 
-def test_each_verb_of_the_protocol_is_there():
+def test_sync_queue_has_every_verb_of_the_protocol():
     protocol = {name for name, _ in inspect.getmembers(JobQueue, inspect.isfunction) if not name.startswith("_")}
     assert set() == protocol - set(dir(SyncQueue))
 
 
-def test_each_verb_is_tried_below():
+def test_this_file_calls_every_verb():
     source = Path(__file__).read_text(encoding="utf-8")
     assert [] == [verb for verb in VERBS if f"queue.{verb}(" not in source]
 
@@ -85,7 +85,7 @@ def test_many_jobs_are_enqueued_in_one_commit(queue):
     assert 1 == queue.read_state().version
 
 
-def test_what_makes_the_jobs_runs_in_the_callers_thread(queue):
+def test_a_generator_of_jobs_runs_in_the_thread_of_the_caller(queue):
     threads = []
 
     def jobs():
@@ -109,7 +109,7 @@ def test_a_bare_id_stands_for_the_claim_that_was_handed_out(queue):
     assert () == queue.read_state().jobs
 
 
-def test_many_jobs_are_acked_each_for_itself(queue):
+def test_many_jobs_are_acked_independently(queue):
     lost = claimed(queue)
     queue.requeue_stale(0)
     queue.cancel(lost.id)
@@ -136,12 +136,12 @@ def test_heartbeats_are_sent(queue):
     assert queue.read_state().jobs[0].heartbeat_at > job.heartbeat_at
 
 
-def test_several_things_are_done_in_one_commit(queue):
+def test_apply_does_several_operations_in_one_commit(queue):
     _, [job] = queue.apply(Enqueue("next", b""), Dequeue("next"))
     assert None is queue.apply(Ack(job))[0]
 
 
-def test_several_things_are_done_each_for_itself(queue):
+def test_apply_each_does_several_operations_independently(queue):
     lost = claimed(queue)
     queue.requeue_stale(0)
     job, error = queue.apply_each(Enqueue("next", b""), Ack(lost))
@@ -186,15 +186,15 @@ def test_a_result_is_waited_for(queue):
         assert {"answer": 42} == waiting.result(60)
 
 
-def test_a_result_that_is_waited_for_when_the_queue_is_closed_is_not_a_timeout():
+def test_closing_the_queue_ends_a_waiting_result_call_with_queue_closed_error():
     entered = threading.Event()
 
-    class Telling(BrokerQueue):
+    class Signalling(BrokerQueue):
         async def result(self, *args, **options):
             entered.set()
             return await super().result(*args, **options)
 
-    queue = SyncQueue(Telling(InMemoryStorage()))
+    queue = SyncQueue(Signalling(InMemoryStorage()))
     job = queue.enqueue("work", b"", keep_result=60)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(queue.result, job)
@@ -223,13 +223,13 @@ def test_claims_are_revoked(queue):
     assert 1 == queue.requeue_stale(0)
 
 
-def test_the_queue_is_looked_at(queue):
+def test_the_queue_can_be_inspected(queue):
     queue.enqueue("work", b"")
     assert (1, 1) == (queue.stats().depth, len(queue.read_state().jobs))
     assert queue.capabilities.transactions
 
 
-def test_jobs_are_looked_at_before_they_are_claimed(queue):
+def test_jobs_can_be_inspected_before_they_are_claimed(queue):
     assert not queue.until_ready(wait=0.01)
     job = queue.enqueue("work", b"")
     assert [job] == queue.peek(batch_size=9)
@@ -258,7 +258,7 @@ def test_errors_are_those_of_the_async_queue(queue):
         SyncQueue(FaultyStorage(InMemoryStorage(), latency=60)).enqueue("work", b"", deadline=0.01)
 
 
-def test_a_traceback_shows_the_caller_and_one_line_of_ours(queue):
+def test_a_traceback_shows_the_caller_and_one_line_of_jqueue(queue):
     def view():
         queue.ack("nobody")
 
@@ -267,7 +267,7 @@ def test_a_traceback_shows_the_caller_and_one_line_of_ours(queue):
     assert ["view", "call"] == [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
 
 
-def test_an_error_that_is_not_ours_keeps_the_way_that_it_came(queue):
+def test_an_error_from_outside_jqueue_keeps_its_traceback(queue):
     class Broken(BrokerQueue):
         async def enqueue(self, *args, **options):
             return 1 / 0
@@ -277,7 +277,7 @@ def test_an_error_that_is_not_ours_keeps_the_way_that_it_came(queue):
     assert "enqueue" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
-def test_an_unknown_outcome_can_be_asked_for():
+def test_an_unknown_outcome_can_be_resolved():
     storage = FaultyStorage(InMemoryStorage())
     with SyncQueue(storage, call_timeout=0.2) as queue:
         storage.on_write(Fault.HANGS_AFTER)
@@ -288,17 +288,17 @@ def test_an_unknown_outcome_can_be_asked_for():
         assert [job.id] == [found.id for found in queue.dequeue()]
 
 
-def test_the_store_may_fail():
+def test_an_error_of_the_store_is_raised():
     storage = FaultyStorage(InMemoryStorage())
     storage.on_read(*[Fault.LOST_REQUEST] * 1000)
     with SyncQueue(storage) as queue, pytest.raises(StorageError):
         queue.read_state(deadline=0.05)
 
 
-# What it is made of
+# Construction
 
 
-def test_it_is_made_of_a_path_or_a_url(tmp_path):
+def test_a_sync_queue_is_made_of_a_path_a_url_or_a_storage(tmp_path):
     file = tmp_path / "queue.json"
     for target in (str(file), file, file.as_uri(), LocalFileSystemStorage(file)):
         with SyncQueue(target, stale_timeout=7) as queue:
@@ -307,12 +307,12 @@ def test_it_is_made_of_a_path_or_a_url(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-def test_it_is_made_of_an_async_queue(kind):
+def test_a_sync_queue_is_made_of_an_async_queue(kind):
     with SyncQueue(kind(InMemoryStorage())) as queue:
         assert queue.enqueue("work", b"").id == queue.dequeue()[0].id
 
 
-def test_what_it_cannot_be_made_of_is_refused(queue):
+def test_an_invalid_target_or_option_of_a_sync_queue_is_refused(queue):
     target: Any
     for target in (7, object(), queue):
         with pytest.raises(InvalidJobError, match="made of"):
@@ -325,11 +325,11 @@ def test_what_it_cannot_be_made_of_is_refused(queue):
         SyncQueue(InMemoryStorage(), unheard_of=7)
 
 
-def test_its_repr_names_its_storage(tmp_path):
+def test_the_repr_of_a_sync_queue_names_its_storage(tmp_path):
     assert "queue.json" in repr(SyncQueue(tmp_path / "queue.json"))
 
 
-# Its life
+# Closing
 
 
 def test_a_closed_queue_takes_no_calls_until_it_is_entered_again():
