@@ -1,4 +1,4 @@
-"""What tests of dirq's stores do with them, without a queue around: one step at a time, at a time that they choose."""
+"""Steps of tests with the stores of dirq, without a queue: one change at a time, at a given time."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ def now() -> datetime:
 
 
 class Steps:
-    """Changes, carried out by a store."""
+    """Single changes that a store carries out; a lost race is raised."""
 
     def __init__(self, store: DirqStore) -> None:
         self.store = store

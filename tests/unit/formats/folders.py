@@ -1,4 +1,4 @@
-"""Folders of vsqs for tests: their files made by hand, and queues on them whose clock is moved by hand."""
+"""Folders of vsqs for tests: files made by hand, and queues whose clock is moved by hand."""
 
 import os
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.fake_clock import FakeClock
 
 NOW = 1_767_225_600_000_000
-"""What a new FakeClock shows, in microseconds since 1970."""
+"""Time of a new FakeClock, in microseconds since 1970."""
 
 
 def filled(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """A folder with files."""
+    """Write these files into a folder, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -22,11 +22,11 @@ def filled(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def queue_on(folder: Path, clock: FakeClock | None = None, deadline: float = 30, **options: Any) -> StoreQueue:
-    """A queue on a folder."""
+    """Return a queue on a folder."""
     store = VsqsFolder(folder, fsync=False, **options)
     return StoreQueue(store, deadline=deadline) if clock is None else StoreQueue(store, clock=clock, deadline=deadline)
 
 
 def names(folder: Path) -> list[str]:
-    """The names of what is in a folder, besides what is hidden."""
+    """Return the names in a folder that do not begin with a dot."""
     return sorted(name for name in os.listdir(folder) if not name.startswith("."))

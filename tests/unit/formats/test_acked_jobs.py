@@ -1,4 +1,4 @@
-"""The list of acked jobs: whatever their ids are, and however many processes shorten it at once."""
+"""The list of acked jobs takes any ids, and several processes may shorten it at once."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,9 @@ from jqueue.formats.vsqs.store import VsqsFolder
 
 
 @pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple])
-async def test_a_job_whose_note_has_an_odd_id_can_be_acked(kind: type[VsqsFolder | DirqSimple], tmp_path: Path) -> None:
+async def test_a_job_whose_note_has_an_invalid_id_can_be_acked(
+    kind: type[VsqsFolder | DirqSimple], tmp_path: Path
+) -> None:
     queue = StoreQueue(kind(tmp_path / "queue", fsync=False))
     job = await queue.enqueue("work", b"1")
     path = next(path for path in (tmp_path / "queue").rglob("*") if path.is_file() and path.read_bytes() == b"1")
@@ -25,7 +27,7 @@ async def test_a_job_whose_note_has_an_odd_id_can_be_acked(kind: type[VsqsFolder
     assert [] == list((await later.read_state()).jobs)
 
 
-def test_who_shortens_the_list_does_not_write_into_that_of_another(
+def test_shortening_the_list_does_not_touch_the_temporary_file_of_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "ACKED_BYTES", 10)

@@ -1,4 +1,4 @@
-"""Queues on the formats of older queues that are closed: nobody is kept waiting, and nothing stays open."""
+"""Closing a queue on the format of an older program: no call is kept waiting, and no file stays open."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from tests.unit.formats.text_files import queue_on
 
 
-async def test_who_waits_for_room_hears_at_once_that_the_queue_is_closed(tmp_path: Path) -> None:
+async def test_closing_a_queue_ends_enqueues_that_wait_for_space_at_once(tmp_path: Path) -> None:
     queue = StoreQueue(VsqsFolder(tmp_path, capacity=1, when_full="wait", fsync=False))
     await queue.enqueue("work", b"1")
     waiting = asyncio.create_task(queue.enqueue("work", b"2"))
@@ -26,7 +26,7 @@ async def test_who_waits_for_room_hears_at_once_that_the_queue_is_closed(tmp_pat
         assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
 
 
-async def test_who_asks_for_room_in_the_moment_of_the_close_hears_of_it_too(tmp_path: Path) -> None:
+async def test_closing_a_queue_ends_enqueues_made_at_the_same_moment(tmp_path: Path) -> None:
     queue = StoreQueue(VsqsFolder(tmp_path, capacity=1, when_full="wait", fsync=False))
     await queue.enqueue("work", b"1")
     waiting = asyncio.create_task(queue.enqueue("work", b"2"))
@@ -38,7 +38,7 @@ async def test_who_asks_for_room_in_the_moment_of_the_close_hears_of_it_too(tmp_
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not show what is open")
-async def test_no_file_stays_open_behind_the_close(tmp_path: Path) -> None:
+async def test_closing_a_queue_leaves_no_file_open(tmp_path: Path) -> None:
     def still_open() -> list[str]:
         links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
         return [os.readlink(link) for link in links if os.path.lexists(link) and str(tmp_path) in os.readlink(link)]

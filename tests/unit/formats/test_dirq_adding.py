@@ -1,4 +1,4 @@
-"""Elements that are added together get to the disk together, before anybody can find one of them."""
+"""Elements that are added together are flushed together, before any of them becomes visible."""
 
 import asyncio
 import os
@@ -21,11 +21,11 @@ def store(request, tmp_path):
 
 
 def _visible(root):
-    """The elements that any program of dirq finds."""
+    """Return the elements that any program of dirq finds."""
     return [path for path in root.glob("[0-9a-f]*/[0-9a-f]*") if path.suffix == ""]
 
 
-async def test_nothing_is_to_be_found_that_is_not_on_the_disk(store, tmp_path, monkeypatch):
+async def test_every_visible_element_is_on_the_disk(store, tmp_path, monkeypatch):
     sync, synced, seen = os.fsync, set(), []
 
     def noted(descriptor):
@@ -42,7 +42,7 @@ async def test_nothing_is_to_be_found_that_is_not_on_the_disk(store, tmp_path, m
     assert [b"%d" % number for number in range(JOBS)] == [job.payload for job in (await queue.read_state()).jobs]
 
 
-async def test_where_the_disk_fails_none_of_them_is_there_and_no_part_of_one(store, tmp_path, monkeypatch):
+async def test_a_failed_flush_leaves_no_element_and_no_part_of_one(store, tmp_path, monkeypatch):
     queue = StoreQueue(store)
     await queue.enqueue("work", b"before")
 
@@ -56,8 +56,8 @@ async def test_where_the_disk_fails_none_of_them_is_there_and_no_part_of_one(sto
     assert [] == [*(tmp_path / "queue").glob("*/*.tmp"), *(tmp_path / "queue").glob("temporary/*")]
 
 
-async def test_no_part_is_left_if_the_disk_fails_for_one_whose_name_was_taken(tmp_path, monkeypatch):
-    """It was on the disk once, and is written anew."""
+async def test_a_failed_flush_after_a_taken_name_leaves_no_part(tmp_path, monkeypatch):
+    """The element was flushed under the taken name, and is written again under another."""
     queue = StoreQueue(DirqSimple(tmp_path / "queue"))
     await queue.enqueue("work", b"before")
 
@@ -75,7 +75,7 @@ async def test_no_part_is_left_if_the_disk_fails_for_one_whose_name_was_taken(tm
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
-async def test_who_adds_leaves_no_file_open(store, tmp_path):
+async def test_adding_elements_leaves_no_file_open(store, tmp_path):
     queue = StoreQueue(store)
     await asyncio.gather(*(queue.enqueue("work", b"%d" % number) for number in range(JOBS)))
     assert [] == [name for name in os.listdir("/proc/self/fd") if _is_of(name, tmp_path)]

@@ -1,4 +1,4 @@
-"""What is on the disk of a queue of dirq, step by step: both kinds."""
+"""The files of a queue of dirq after each step, for both kinds."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ def make(tmp_path):
 
 
 def tree(folder):
-    """What is in a folder: the content of each file, None for a folder."""
+    """Return the content of each file in a folder, and None for each folder in it."""
     return {
         str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))
@@ -36,7 +36,7 @@ def tree(folder):
 
 
 def lock(kind, folder, name, when=None):
-    """What programs of dirq do to lock an element."""
+    """Lock an element as programs of dirq do."""
     if kind == "simple":
         os.link(folder / name, folder / f"{name}.lck")
         os.utime(folder / name, when)
@@ -62,7 +62,7 @@ def test_a_simple_job_is_a_file_with_nothing_but_its_payload(make, tmp_path):
     assert START == kept.job.created_at
 
 
-def test_the_other_kind_has_a_folder_for_each_job(make, tmp_path):
+def test_a_queue_of_kind_queue_has_a_folder_for_each_job(make, tmp_path):
     kept = make("queue").add(b"\0\xff", headers={"a": "1\n"})
     name = f"00000000/{int(START.timestamp()):08x}"
     assert kept.place.startswith(name)
@@ -73,7 +73,7 @@ def test_the_other_kind_has_a_folder_for_each_job(make, tmp_path):
 
 
 @pytest.mark.parametrize("granularity", [1, 60, 3600])
-def test_a_simple_folder_is_for_so_many_seconds(make, tmp_path, granularity):
+def test_a_simple_folder_holds_the_jobs_of_one_granularity_period(make, tmp_path, granularity):
     steps = make("simple", granularity=granularity)
     names = [steps.add(moment=after(seconds)).place[:8] for seconds in (0, granularity, 2.5 * granularity)]
     seconds = int(START.timestamp()) // granularity * granularity
@@ -81,7 +81,7 @@ def test_a_simple_folder_is_for_so_many_seconds(make, tmp_path, granularity):
     assert 0 == int(names[2], 16) % granularity
 
 
-def test_a_counted_folder_is_for_so_many_elements(make):
+def test_a_folder_of_elements_holds_at_most_maxelts(make):
     steps = make("queue", maxelts=3)
     moments = [after(number) for number in range(8)]
     assert ["00000000"] * 3 + ["00000001"] * 3 + ["00000002"] * 2 == [
@@ -92,7 +92,7 @@ def test_a_counted_folder_is_for_so_many_elements(make):
 
 
 @of_both_kinds
-def test_names_go_on_where_the_last_one_was_however_the_clock_goes(kind, make):
+def test_element_names_increase_even_if_the_clock_goes_back(kind, make):
     steps = make(kind)
     places = [steps.add(moment=after(seconds)).place[-14:] for seconds in (0, 0, -5, -5, 60)]
     assert sorted(places) == places
@@ -112,7 +112,7 @@ def test_a_name_of_the_far_future_is_not_followed(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_what_is_made_has_the_modes_of_the_umask(kind, make, tmp_path):
+def test_new_files_and_folders_have_the_modes_of_the_umask(kind, make, tmp_path):
     kept = make(kind, umask=0o027).add(headers={"a": "b"})
     modes = (
         {stat.S_IMODE(os.stat(path).st_mode) for path in (tmp_path / "queue").rglob("*") if path.is_file()},
@@ -124,7 +124,7 @@ def test_what_is_made_has_the_modes_of_the_umask(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_a_lock_of_ours_is_that_of_dirq_and_nothing_more(kind, make, tmp_path):
+def test_a_claim_makes_the_lock_of_dirq_and_nothing_else(kind, make, tmp_path):
     steps = make(kind)
     kept = steps.add()
     before = tree(tmp_path / "queue")
@@ -139,7 +139,7 @@ def test_a_lock_of_ours_is_that_of_dirq_and_nothing_more(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_a_finished_job_leaves_nothing(kind, make, tmp_path):
+def test_a_finished_job_leaves_no_files(kind, make, tmp_path):
     steps = make(kind)
     before = set(tree(tmp_path / "queue")) if (tmp_path / "queue").exists() else set()
     for headers in ({}, {"a": "b" * 3000}):
@@ -151,7 +151,7 @@ def test_a_finished_job_leaves_nothing(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_the_lock_of_another_program_is_heeded_and_shown(kind, make, tmp_path):
+def test_the_lock_of_another_program_is_respected_and_shown(kind, make, tmp_path):
     steps = make(kind, maxlock=120)
     kept = steps.add()
     lock(kind, tmp_path / "queue", kept.place, (10, 10))
@@ -175,7 +175,7 @@ def test_the_lock_of_another_program_is_heeded_and_shown(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_a_claim_whose_lock_another_program_has_now_ends_nothing(kind, make, tmp_path):
+def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, make, tmp_path):
     steps = make(kind)
     kept = steps.add()
     held = steps.claim(kept)
@@ -191,7 +191,7 @@ def test_a_claim_whose_lock_another_program_has_now_ends_nothing(kind, make, tmp
 
 
 @of_both_kinds
-def test_a_claim_seen_before_its_heartbeat_is_not_taken_for_stale(kind, make):
+def test_a_claim_read_before_its_heartbeat_is_not_taken_for_stale(kind, make):
     steps, other = make(kind), make(kind)
     held = steps.claim(steps.add())
     seen = other.only()
@@ -203,7 +203,7 @@ def test_a_claim_seen_before_its_heartbeat_is_not_taken_for_stale(kind, make):
 
 
 @of_both_kinds
-def test_a_job_keeps_what_dirq_has_no_place_for_wherever_it_goes(kind, make):
+def test_a_job_keeps_fields_that_dirq_lacks_through_every_move(kind, make):
     steps = make(kind)
     kept = steps.add(entrypoint="other", headers={"a": "b"}, max_attempts=7)
     for moment in range(3):
@@ -248,12 +248,12 @@ def test_names_that_are_not_dirqs_are_left_alone(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_nothing_has_moved_until_somebody_moves_it(kind, make, tmp_path):
+def test_has_moved_tells_each_change_once(kind, make, tmp_path):
     steps, other = make(kind), make(kind)
     kept = steps.add()
 
     def settle():
-        for seconds in (100, 101, 102):  # by then, no change can hide in the tick of another one
+        for seconds in (100, 101, 102):  # later than any change that shares a clock tick with another one
             other.store.scan(now().__class__.fromtimestamp(now().timestamp() + seconds, tz=START.tzinfo))
 
     settle()
@@ -275,8 +275,8 @@ def test_nothing_has_moved_until_somebody_moves_it(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_what_moved_a_moment_ago_may_have_moved_again(kind, tmp_path):
-    """File systems count time in ticks: two changes in one of them look like one."""
+def test_folders_changed_a_moment_ago_are_read_again(kind, tmp_path):
+    """File systems count time in ticks: two changes within one tick look like one."""
 
     store = KINDS[kind](tmp_path / "queue", fsync=False)
     steps, kept, looks = Steps(store), store._kept, []
@@ -303,7 +303,7 @@ def test_what_moved_a_moment_ago_may_have_moved_again(kind, tmp_path):
 
 
 @of_both_kinds
-def test_a_folder_that_is_gone_is_no_empty_queue(kind, make, tmp_path):
+def test_a_missing_folder_is_an_error_and_not_an_empty_queue(kind, make, tmp_path):
     steps = make(kind)
     assert [] == steps.store.scan(START)
     steps.add()
@@ -327,7 +327,7 @@ def test_a_queue_of_the_other_kind_is_refused(kind, make, tmp_path):
 
 
 @of_both_kinds
-def test_a_file_is_no_queue(kind, make, tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_refused(kind, make, tmp_path):
     (tmp_path / "queue").write_bytes(b"mine")
     with pytest.raises(StorageFatalError, match="no folder"):
         make(kind).store.scan(START)
@@ -353,7 +353,7 @@ def test_the_folders_that_change_with_a_new_job_can_be_watched(kind, make, tmp_p
 
 
 @of_both_kinds
-def test_where_notes_are_files_there_is_one_for_each_element_wherever_it_goes(kind, make, tmp_path):
+def test_an_element_keeps_its_note_file_when_it_moves(kind, make, tmp_path):
     options = {"maxelts": 1} if kind == "queue" else {"granularity": 1}
     steps = make(kind, attributes=False, **options)
     kept = steps.claim(steps.add(entrypoint="other"))
@@ -364,7 +364,7 @@ def test_where_notes_are_files_there_is_one_for_each_element_wherever_it_goes(ki
     assert ["acked"] == os.listdir(tmp_path / "queue" / ".jqueue")
 
 
-def test_a_folder_that_is_full_is_followed_by_one_more(make):
+def test_a_full_folder_is_followed_by_a_new_one(make):
     steps = make("queue", maxelts=1)
     folders = [steps.add(moment=after(number)).place[:8] for number in range(4)]
     assert ["00000000", "00000001", "00000002", "00000003"] == folders

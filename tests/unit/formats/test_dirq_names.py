@@ -27,7 +27,7 @@ def test_names_sort_as_their_times():
     assert numbers == [number_of(name) for name in names]
 
 
-def test_a_time_that_names_have_no_room_for_is_the_last_one():
+def test_a_time_beyond_the_range_of_names_becomes_the_last_name():
     assert "ffffffff" == element_name(10**16, 0)[:8]
     assert 14 == len(element_name(10**20, 15))
 
@@ -41,7 +41,7 @@ def test_a_time_that_names_have_no_room_for_is_the_last_one():
         Place(hidden("dead-", "5fb8a3c0/5fb8a3c91e2403")),
     ],
 )
-def test_a_place_is_a_text_and_back(place):
+def test_a_place_survives_the_round_trip_through_text(place):
     assert place == Place.parse(str(place))
     assert "5fb8a3c0/5fb8a3c91e2403" == place.element
 
@@ -68,7 +68,7 @@ def test_a_table_written_by_others_is_read_as_dirq_does():
 
 
 @pytest.mark.parametrize("content", [b"no tab\n", b"a\tb\tc\n", b"a\tb\n\nc\td\n", b"a\t\xff\n"])
-def test_what_is_no_table_is_refused_and_not_shown(content):
+def test_an_invalid_table_is_refused_without_showing_it(content):
     with pytest.raises(ValueError, match="the table of an element") as raised:
         decode_table(content)
     assert not any(part in str(raised.value) for part in ("no tab", "c\td", "\xff"))
@@ -82,7 +82,7 @@ def test_a_surrogate_cannot_be_written():
         schema.files(Job(id="1", entrypoint="work", payload=b"", headers={"text": "\ud800"}))
 
 
-def test_a_schema_says_what_is_payload_and_what_is_header():
+def test_a_schema_names_the_payload_and_the_headers():
     assert Schema("body", False, "header", True) == Schema.parse("body:binary,header:table?", "body", None)
     assert Schema("b", True, "h", False) == Schema.parse("b:string,h:table", "b", "h")
     assert Schema("body", False, None, True) == Schema.parse("body:binary", "body", None)
@@ -104,6 +104,6 @@ def test_a_schema_says_what_is_payload_and_what_is_header():
         ("body:binary,more:binary", "body", None),
     ],
 )
-def test_a_schema_that_jobs_do_not_fit_into_is_refused(schema, payload, headers):
+def test_a_schema_that_cannot_hold_jobs_is_refused(schema, payload, headers):
     with pytest.raises(ValueError, match="schema"):
         Schema.parse(schema, payload, headers)

@@ -1,4 +1,4 @@
-"""What two programs do to one element of dirq at the same time, and what one leaves that ends in the middle."""
+"""Races of two programs for one element of dirq, and the leftovers of a program that ends in the middle."""
 
 import os
 import shutil
@@ -15,11 +15,11 @@ from tests.unit.formats.test_dirq_folders import KINDS, lock, of_both_kinds, tre
 
 
 class Interrupted(Exception):
-    """This process ends here."""
+    """An exception in place of the end of the process."""
 
 
 class RacedSimple(DirqSimple):
-    """Something happens right after a lock was found to be the one that was seen."""
+    """Call `then` right after the check that a lock is still the one that was read."""
 
     then = staticmethod(lambda: None)
 
@@ -30,7 +30,7 @@ class RacedSimple(DirqSimple):
 
 
 class RacedElements(DirqElements):
-    """The same, at the first look, before the element has another name."""
+    """Call `then` right after the first check, before the element is renamed."""
 
     then = staticmethod(lambda: None)
 
@@ -53,7 +53,7 @@ def make(tmp_path):
 
 @of_both_kinds
 @pytest.mark.parametrize("end", ["bury", "to_the_back", "remove"])
-def test_who_has_the_lock_by_now_keeps_job_and_lock(kind, end, make, tmp_path):
+def test_the_new_holder_of_a_lock_keeps_job_and_lock(kind, end, make, tmp_path):
     if (kind, end) == ("simple", "remove"):
         pytest.skip("a file is removed at once: the claim ended in the moment in which it was looked at")
     steps = make(kind)
@@ -76,7 +76,7 @@ def test_who_has_the_lock_by_now_keeps_job_and_lock(kind, end, make, tmp_path):
 @of_both_kinds
 @pytest.mark.parametrize("end", ["bury", "to_the_back", "remove"])
 @pytest.mark.parametrize("other_end", ["bury", "to_the_back", "remove"])
-def test_of_two_that_end_one_claim_one_wins(kind, end, other_end, make):
+def test_only_one_of_two_concurrent_ends_of_a_claim_wins(kind, end, other_end, make):
     steps, other = make(kind), make(kind)
     held = steps.claim(steps.add())
     seen = other.only()
@@ -102,7 +102,7 @@ def test_a_cancel_and_a_claim_do_not_both_win(kind, make):
 
 
 @of_both_kinds
-def test_a_job_that_was_claimed_and_handed_back_meanwhile_is_not_claimed_with_the_same_attempt(kind, make):
+def test_a_claim_gets_a_higher_attempt_if_the_job_was_claimed_and_handed_back_meanwhile(kind, make):
     steps, other = make(kind), make(kind)
     kept = steps.add()
     other.release(other.claim(kept))
@@ -111,7 +111,7 @@ def test_a_job_that_was_claimed_and_handed_back_meanwhile_is_not_claimed_with_th
 
 
 @of_both_kinds
-def test_of_two_redrives_one_wins(kind, make):
+def test_only_one_of_two_redrives_wins(kind, make):
     steps, other = make(kind), make(kind)
     dead = steps.bury(steps.claim(steps.add()))
     steps.revive(dead)
@@ -141,7 +141,7 @@ def test_a_simple_lock_taken_for_an_old_one_is_not_held(make, tmp_path):
 
 
 def test_a_simple_lock_that_has_no_time_yet_is_not_the_claim_before(make, tmp_path):
-    """Who locks makes the link first, and sets the time then: in between, the time is that of the lock before."""
+    """A program makes the link of a lock first and then sets its time; in between, it has the time of the last lock."""
     steps = make("simple", KINDS)
     held = steps.claim(steps.add())
     for end in (steps.release, steps.to_the_back):
@@ -158,7 +158,7 @@ def test_a_simple_lock_that_has_no_time_yet_is_not_the_claim_before(make, tmp_pa
         held = steps.claim(steps.only())
 
 
-def test_a_simple_lock_that_another_program_has_taken_meanwhile_is_not_held(tmp_path):
+def test_a_simple_lock_that_another_program_took_meanwhile_is_not_held(tmp_path):
     class Purged(DirqSimple):
         def _lock(self, path):
             super()._lock(path)
@@ -198,8 +198,8 @@ def _claim_of(kept):
 
 
 @of_both_kinds
-def test_a_name_that_somebody_has_taken_is_not_taken_again(kind, tmp_path):
-    """Two that add in the same microsecond, with the same digit."""
+def test_two_programs_never_take_the_same_element_name(kind, tmp_path):
+    """Two programs add an element in the same microsecond, with the same digit."""
     first, second = (Steps(KINDS[kind](tmp_path / "queue", fsync=False)) for _ in range(2))
     kept = [first.add(b"1"), second.add(b"2")]
     assert kept[0].place != kept[1].place
@@ -210,11 +210,11 @@ def test_a_name_that_somebody_has_taken_is_not_taken_again(kind, tmp_path):
     assert 2 == len(first.store.scan(after(10)))
 
 
-# What is left behind
+# Leftovers
 
 
 class EndsSimple(DirqSimple):
-    """Ends where an element has been taken out of its folder, or has its new name as well."""
+    """Ends after an element was taken out of its folder, or when it also has its new name."""
 
     when = ""
 
@@ -231,7 +231,7 @@ class EndsSimple(DirqSimple):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("way", ["to_the_back", "revive"])
-def test_a_move_that_somebody_left_is_brought_to_its_end(when, way, make, tmp_path):
+def test_an_interrupted_move_is_finished_by_another_program(when, way, make, tmp_path):
     store = EndsSimple(tmp_path / "queue", fsync=False)
     steps = Steps(store)
     kept = steps.claim(steps.add(entrypoint="other"), now())
@@ -245,7 +245,7 @@ def test_a_move_that_somebody_left_is_brought_to_its_end(when, way, make, tmp_pa
     assert (kept.job.id, JobStatus.QUEUED, "other") == (seen.job.id, seen.job.status, seen.job.entrypoint)
     if when == "before":
         with pytest.raises(Lost):
-            other.claim(seen, now())  # it may still go on
+            other.claim(seen, now())  # its first program may still go on
         held = other.claim(seen, _later(60))
     else:
         held = other.claim(seen, now())
@@ -260,7 +260,7 @@ def _later(seconds):
     return now() + timedelta(seconds=seconds)
 
 
-def test_a_move_is_brought_to_its_end_by_whoever_tidies_up(make, tmp_path):
+def test_a_purge_finishes_an_interrupted_move(make, tmp_path):
     store = EndsSimple(tmp_path / "queue", fsync=False)
     steps = Steps(store)
     kept = steps.claim(steps.add(), now())
@@ -274,7 +274,7 @@ def test_a_move_is_brought_to_its_end_by_whoever_tidies_up(make, tmp_path):
     assert ".jqueue" not in other.only(_later(60)).place
 
 
-def test_what_is_left_of_a_simple_queue_is_removed_when_it_is_old(make, tmp_path):
+def test_old_leftovers_of_a_simple_queue_are_removed(make, tmp_path):
     steps = make("simple", KINDS, maxtemp=300, maxlock=600)
     folder = tmp_path / "queue" / steps.add(moment=now()).place[:8]
     for name, age in (("1.tmp", 200), ("2.tmp", 400), ("3.lck", 400), ("4.lck", 700)):
@@ -291,11 +291,13 @@ def test_what_is_left_of_a_simple_queue_is_removed_when_it_is_old(make, tmp_path
     assert (folder / "00000000000001.tmp").exists()
 
 
-def test_what_is_left_of_a_queue_of_folders_is_removed_or_put_back(make, tmp_path):
+def test_leftovers_of_a_queue_of_folders_are_removed_or_put_back(make, tmp_path):
     steps = make("queue", KINDS)
     held = [steps.claim(steps.add(b"%d" % number, now()), now()) for number in range(2)]
     names = [kept.place.partition("*")[0] for kept in held]
-    for name in names:  # their holder ended where it had renamed them, one of them after it looked at the lock
+    for (
+        name
+    ) in names:  # their holder ended after it had renamed them, and for one of them after it had checked the lock
         (tmp_path / "queue" / name).rename(tmp_path / "queue" / "obsolete" / f"{name.replace('/', '-')}.jq")
     (tmp_path / "queue" / "obsolete" / f"{names[1].replace('/', '-')}.jq" / "body").unlink()
     for name in ("6b000000000000.jq", "6b000000000001", "notes"):
@@ -312,7 +314,7 @@ def test_what_is_left_of_a_queue_of_folders_is_removed_or_put_back(make, tmp_pat
 
 
 @of_both_kinds
-def test_empty_folders_go_when_asked_or_when_there_are_many_but_never_the_last_two(kind, make, tmp_path):
+def test_empty_folders_are_removed_by_purge_or_when_many_but_never_the_last_two(kind, make, tmp_path):
     steps = make(kind, KINDS)
     steps.add(moment=now())
     for number in range(90):
@@ -334,7 +336,7 @@ def test_empty_folders_go_when_asked_or_when_there_are_many_but_never_the_last_t
 
 
 @pytest.mark.parametrize("harm", ["no body", "no table"])
-def test_an_element_that_cannot_be_read_is_set_aside_until_it_is_mended(harm, make, tmp_path):
+def test_an_unreadable_element_is_set_aside_until_it_is_repaired(harm, make, tmp_path):
     steps = make("queue", KINDS)
     bad, good = steps.add(b"bad"), steps.add(b"good")
     path = tmp_path / "queue" / bad.place
@@ -354,8 +356,8 @@ def test_an_element_that_cannot_be_read_is_set_aside_until_it_is_mended(harm, ma
 
 
 @of_both_kinds
-def test_a_lock_that_goes_while_its_element_is_looked_at_is_seen_to_be_gone(kind, make):
-    """Linux counts a link out before its name is gone: the stamp may say free while the lock is still found."""
+def test_the_removal_of_a_lock_during_a_scan_is_noticed(kind, make):
+    """Linux lowers the link count before the name is gone: the count may say unlocked while the lock is still found."""
     steps, other = make(kind, KINDS), make(kind, KINDS)
     held = steps.claim(steps.add())
     store = other.store

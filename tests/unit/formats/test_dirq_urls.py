@@ -1,4 +1,4 @@
-"""`dirq:///folder?...`: which kind, and what is said of it."""
+"""URLs `dirq:///folder?...`: the kind of the queue and its options."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def store_of(url):
     return connect(url).store
 
 
-def test_a_folder_that_is_not_there_is_of_the_simple_kind_unless_the_url_says_more(tmp_path):
+def test_a_missing_folder_is_of_the_simple_kind_unless_the_url_sets_options(tmp_path):
     assert isinstance(store_of(f"dirq://{tmp_path}/a"), DirqSimple)
     assert isinstance(store_of(f"dirq://{tmp_path}/a?kind=queue"), DirqElements)
     assert isinstance(store_of(f"dirq://{tmp_path}/a?schema=body:binary"), DirqElements)
@@ -22,7 +22,7 @@ def test_a_folder_that_is_not_there_is_of_the_simple_kind_unless_the_url_says_mo
 
 
 @pytest.mark.parametrize("folder", ["temporary", "obsolete"])
-def test_a_folder_is_of_the_kind_that_is_in_it(tmp_path, folder):
+def test_the_content_of_a_folder_tells_its_kind(tmp_path, folder):
     (tmp_path / folder).mkdir()
     assert isinstance(store_of(f"dirq://{tmp_path}"), DirqElements)
 
@@ -62,13 +62,13 @@ def test_options_become_settings(tmp_path):
         ("colour=red", "unknown"),
     ],
 )
-def test_a_wrong_option_is_refused_with_a_right_url(tmp_path, options, wrong):
+def test_a_wrong_option_is_refused_with_a_valid_example_url(tmp_path, options, wrong):
     with pytest.raises(InvalidURLError, match=wrong) as raised:
         connect(f"dirq://{tmp_path}?{options}")
     assert "dirq:///var/spool/app/messages" in str(raised.value)
 
 
-async def test_a_payload_that_is_no_text_is_refused_where_it_must_be_one(tmp_path):
+async def test_a_payload_that_is_no_text_is_refused_by_a_text_schema(tmp_path):
     async with connect(f"dirq://{tmp_path}/a?schema=body:string&fsync=false") as queue:
         with pytest.raises(InvalidJobError, match="UTF-8"):
             await queue.enqueue("work", b"\xff")
@@ -76,7 +76,7 @@ async def test_a_payload_that_is_no_text_is_refused_where_it_must_be_one(tmp_pat
         assert [job.id] == [found.id for found in (await queue.read_state()).jobs]
 
 
-async def test_without_a_table_there_are_no_headers(tmp_path):
+async def test_a_schema_without_a_table_allows_no_headers(tmp_path):
     async with connect(f"dirq://{tmp_path}/a?schema=body:binary&fsync=false") as queue:
         assert not queue.capabilities.headers
         with pytest.raises(InvalidJobError, match="headers"):

@@ -1,4 +1,4 @@
-"""What comes of a change whose folder cannot be brought to the disk: it is not done twice."""
+"""A change whose folder cannot be flushed to the disk is not made twice."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> JobStorePort:
 
 
 class Disk:
-    """Brings files to itself, but fails so often at folders that others see."""
+    """A disk that flushes files, and fails the next `failures` flushes of folders that other programs see."""
 
     def __init__(self, queue: Path) -> None:
         self.failures = 0
@@ -57,7 +57,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     return disk
 
 
-async def test_a_job_is_added_once_whose_folder_is_on_the_disk_at_the_second_try(
+async def test_a_job_is_added_once_if_its_folder_is_flushed_at_the_second_attempt(
     store: JobStorePort, disk: Disk
 ) -> None:
     queue = StoreQueue(store)
@@ -68,7 +68,7 @@ async def test_a_job_is_added_once_whose_folder_is_on_the_disk_at_the_second_try
     assert job.id in {found.id for found in (await queue.read_state()).jobs}
 
 
-async def test_a_job_whose_folder_never_gets_to_the_disk_is_not_there(store: JobStorePort, disk: Disk) -> None:
+async def test_a_job_whose_folder_is_never_flushed_is_not_added(store: JobStorePort, disk: Disk) -> None:
     queue = StoreQueue(store)
     await queue.enqueue("work", b"1")
     disk.failures = -1
@@ -77,7 +77,7 @@ async def test_a_job_whose_folder_never_gets_to_the_disk_is_not_there(store: Job
     assert [b"1"] == [found.payload for found in (await queue.read_state()).jobs]
 
 
-async def test_a_job_that_somebody_has_taken_meanwhile_is_not_added_again(
+async def test_a_job_that_another_program_took_meanwhile_is_not_added_again(
     store: JobStorePort, disk: Disk, tmp_path: Path
 ) -> None:
     queue = StoreQueue(store)
@@ -97,7 +97,7 @@ async def test_a_job_that_somebody_has_taken_meanwhile_is_not_added_again(
 
 
 def take_away(path: Path) -> None:
-    """A program of the format finishes a job."""
+    """Finish a job as a program of the format does."""
     if path.is_dir():
         path.rename(path.parent.parent / "obsolete" / path.name)
     else:
@@ -126,7 +126,7 @@ async def test_a_message_is_not_confirmed_before_it_is_on_the_disk(
         await queue.enqueue("work", b"3", deadline=0.5)
 
 
-async def test_a_message_cannot_be_claimed_on_a_full_disk_and_nothing_was_done(
+async def test_a_claim_on_a_full_disk_fails_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = StoreQueue(TextQueueFile(tmp_path / "queue.tq"))

@@ -1,4 +1,4 @@
-"""Who waits for jobs is woken by events of the file system and at the next due time, and looks at nothing between."""
+"""File events and due times wake a waiting dequeue, which reads nothing in between."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ HOUR = timedelta(hours=1)
 
 
 class Counted(VsqsFolder):
-    """Counts how often the folder is listed, and how often it is asked whether it has moved.
+    """A store that counts its scans and the questions if it has moved.
 
-    And how often it is asked for the folders to watch, as whoever watches does when it is done with some events.
+    It also counts the questions for the folders to watch, which the watch asks after it has handled some events.
     """
 
     scans = 0
@@ -40,15 +40,15 @@ class Counted(VsqsFolder):
         return super().watched()
 
 
-async def _until(is_so):
+async def _until(condition):
     async with asyncio.timeout(20):
-        while not is_so():
+        while not condition():
             await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
-    """The watches that have said that they have begun."""
+    """Return the list of watches that have reported events; a watch reports its own start, too."""
     heard = []
     notice = FileWatch._notice
 
@@ -62,7 +62,7 @@ def heard(monkeypatch):
 
 @pytest.fixture
 async def queue(tmp_path):
-    """A queue that would look only every hour of its own accord."""
+    """Return a queue that polls only every hour without events."""
     assert FileEvents.are_there(), "install the extra `formats`"
     async with StoreQueue(Counted(tmp_path / "a" / "queue", fsync=False), poll_interval=HOUR) as queue:
         yield queue
@@ -74,7 +74,7 @@ def _threads():
 
 
 def _is_idle(queue):
-    """Whether all that was noticed has been looked at."""
+    """Return True if the writer rests and has read after every noticed event."""
     return queue._writer._files.active and not queue._writer._files.noticed and queue._writer._resting
 
 
@@ -88,7 +88,7 @@ async def _waits(queue, heard):
     return waiting
 
 
-async def test_who_waits_looks_at_nothing_while_nothing_happens(queue, heard, tmp_path, monkeypatch):
+async def test_a_waiting_dequeue_reads_nothing_while_nothing_changes(queue, heard, tmp_path, monkeypatch):
     rests, rest = [], queue._writer._rest
 
     def note(seconds):
@@ -97,19 +97,19 @@ async def test_who_waits_looks_at_nothing_while_nothing_happens(queue, heard, tm
 
     monkeypatch.setattr(queue._writer, "_rest", note)
     waiting = await _waits(queue, heard)
-    assert HOUR.total_seconds() - 60 < rests[-1], "it would look of its own accord"
+    assert HOUR.total_seconds() - 60 < rests[-1], "it would poll without an event"
     looks, watches = (queue.store.scans, queue.store.asked), queue.store.watches
     (tmp_path / "beside").mkdir()  # in the folder that is watched because that of the queue is not there yet
     await _until(lambda: queue.store.watches > watches)
-    await asyncio.sleep(0)  # what was told before that is noticed
+    await asyncio.sleep(0)  # events reported before that are noticed
     await _until(lambda: _is_idle(queue))
     assert looks == (queue.store.scans, queue.store.asked)
     filled(tmp_path / "a" / "queue", {"5": b"payload"})
     async with asyncio.timeout(20):
-        assert b"payload" == (await waiting)[0].payload, "it does look when there is something"
+        assert b"payload" == (await waiting)[0].payload, "it does read when there is a message"
 
 
-async def test_a_message_of_another_program_wakes_who_waits_even_in_a_new_folder(queue, heard, tmp_path):
+async def test_a_message_of_another_program_wakes_a_waiting_dequeue_even_in_a_new_folder(queue, heard, tmp_path):
     waiting = await _waits(queue, heard)
     filled(tmp_path / "a" / "queue", {"5.new": b"payload"})
     os.rename(tmp_path / "a" / "queue" / "5.new", tmp_path / "a" / "queue" / "5")
@@ -118,21 +118,21 @@ async def test_a_message_of_another_program_wakes_who_waits_even_in_a_new_folder
     assert b"payload" == job.payload
 
 
-async def test_a_folder_that_is_removed_and_made_again_is_watched_again(queue, heard, tmp_path):
+async def test_a_recreated_folder_is_watched_again(queue, heard, tmp_path):
     folder = filled(tmp_path / "a" / "queue", {})
     for number in range(3):
         waiting = await _waits(queue, heard)
-        told = len(heard)
+        count = len(heard)
         shutil.rmtree(folder)
         filled(folder, {})
-        await _until(lambda told=told: len(heard) > told and _is_idle(queue))
+        await _until(lambda count=count: len(heard) > count and _is_idle(queue))
         filled(folder, {str(number): b"payload"})
         async with asyncio.timeout(20):
             [job] = await waiting
         await queue.ack(job)
 
 
-async def test_a_waiting_call_is_told_when_the_folder_is_gone(queue, heard, tmp_path):
+async def test_a_waiting_dequeue_fails_when_the_folder_is_removed(queue, heard, tmp_path):
     from jqueue.domain.errors import BlobMissingError
 
     folder = filled(tmp_path / "a" / "queue", {})
@@ -143,7 +143,7 @@ async def test_a_waiting_call_is_told_when_the_folder_is_gone(queue, heard, tmp_
             await waiting
 
 
-async def test_the_end_of_a_claim_wakes_who_waits(queue, heard, tmp_path):
+async def test_the_end_of_a_claim_wakes_a_waiting_dequeue(queue, heard, tmp_path):
     other = StoreQueue(VsqsFolder(tmp_path / "a" / "queue", fsync=False))
     await other.enqueue("work", b"payload")
     await other.dequeue(claim_timeout=0.4)
@@ -153,14 +153,14 @@ async def test_the_end_of_a_claim_wakes_who_waits(queue, heard, tmp_path):
     assert 2 == job.attempt
 
 
-async def test_a_job_that_is_due_wakes_who_waits(queue, heard):
+async def test_a_job_that_is_due_wakes_a_waiting_dequeue(queue, heard):
     await queue.enqueue("work", b"payload", delay=0.4)
     waiting = await _waits(queue, heard)
     async with asyncio.timeout(20):
         assert b"payload" == (await waiting)[0].payload
 
 
-async def test_room_wakes_who_waits_for_it(heard, tmp_path):
+async def test_free_space_wakes_a_waiting_enqueue(heard, tmp_path):
     store = Counted(tmp_path, fsync=False, capacity=1, when_full="wait")
     async with StoreQueue(store, poll_interval=HOUR) as queue:
         await queue.enqueue("work", b"1")
@@ -174,14 +174,14 @@ async def test_room_wakes_who_waits_for_it(heard, tmp_path):
     assert not _threads()
 
 
-async def test_no_thread_is_left_when_nobody_waits(queue, heard):
+async def test_the_watch_thread_ends_with_the_last_waiting_call(queue, heard):
     waiting = await _waits(queue, heard)
     assert 1 == len(_threads())
     waiting.cancel()
     await _until(lambda: not _threads())
 
 
-async def test_without_the_extra_it_is_looked_now_and_then(tmp_path, monkeypatch):
+async def test_the_folder_is_polled_without_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(FileEvents, "are_there", lambda: False)
     store = Counted(tmp_path, fsync=False)
     async with StoreQueue(store, poll_interval=0.05) as queue:
@@ -193,7 +193,7 @@ async def test_without_the_extra_it_is_looked_now_and_then(tmp_path, monkeypatch
             assert b"payload" == (await waiting)[0].payload
 
 
-async def test_where_the_system_has_no_watches_it_is_looked_now_and_then(tmp_path, monkeypatch, caplog):
+async def test_the_folder_is_polled_if_the_system_refuses_watches(tmp_path, monkeypatch, caplog):
     def none_left(self: FileEvents) -> None:
         raise OSError(24, "too many")
 

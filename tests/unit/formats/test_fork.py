@@ -1,4 +1,4 @@
-"""A folder of vsqs in a child that was forked in the middle of a look."""
+"""A folder of vsqs in a child process that was forked during a scan."""
 
 import os
 import threading
@@ -16,9 +16,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_that_was_forked_in_the_middle_of_a_look_sees_every_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_forked_during_a_scan_sees_every_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".jqueue-dead").mkdir()
     (tmp_path / ".jqueue-dead" / "5").write_bytes(b"")
     store = VsqsFolder(tmp_path, fsync=False)

@@ -1,4 +1,4 @@
-"""A note stays with its file, as an attribute or as a file beside; a rename that replaces nothing."""
+"""Notes stay with their file, as an attribute or as another file; a rename replaces nothing."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ def beside(tmp_path):
 
 @pytest.mark.parametrize("attributes", [True, False])
 @pytest.mark.parametrize("size", [0, LARGEST])
-def test_a_note_is_read_as_it_was_written_and_the_file_is_as_before(file, beside, attributes, size):
+def test_a_note_is_read_as_written_and_leaves_the_file_unchanged(file, beside, attributes, size):
     note = {**NOTE, "error": "x" * size, "nothing": None}
     write_note(file, note, beside, attributes=attributes)
     assert {**NOTE, "error": "x" * size} == read_note(file, beside, attributes=attributes)
@@ -46,7 +46,7 @@ def test_a_small_note_is_an_attribute_and_follows_its_file(file, beside, tmp_pat
 
 
 @with_attributes
-def test_a_large_note_is_found_by_its_attribute_too_and_goes_when_a_small_one_follows(file, beside):
+def test_a_large_note_is_found_by_its_attribute_and_removed_by_a_smaller_note(file, beside):
     large = {**NOTE, "error": "x" * LARGEST}
     write_note(file, large, beside)
     assert large == read_note(file)
@@ -63,7 +63,7 @@ def test_the_note_of_a_claim_fits_in_the_inode():
 
 
 @with_attributes
-def test_a_note_with_whole_names_is_read_too(file):
+def test_a_note_with_unabbreviated_names_is_read(file):
     os.setxattr(file, ATTRIBUTE, b'{"attempt":3,"e":"mail"}')
     assert {"attempt": 3, "entrypoint": "mail"} == read_note(file)
 
@@ -74,10 +74,10 @@ def test_a_note_with_whole_names_is_read_too(file):
     [
         (errno.EOPNOTSUPP, errno.EOPNOTSUPP),
         (errno.EACCES, errno.EACCES),
-        (errno.EDQUOT, errno.ENODATA),  # they are there, but the user has no room
+        (errno.EDQUOT, errno.ENODATA),  # attributes exist, but the quota of the user is used up
     ],
 )
-def test_where_attributes_are_refused_a_note_is_a_file(file, beside, monkeypatch, writing, reading):
+def test_a_note_is_a_file_if_attributes_are_refused(file, beside, monkeypatch, writing, reading):
     def refuse(*arguments: object) -> None:
         raise OSError(writing, "not here")
 
@@ -92,7 +92,7 @@ def test_where_attributes_are_refused_a_note_is_a_file(file, beside, monkeypatch
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_a_file_that_is_gone_has_no_note(tmp_path, beside, attributes):
+def test_a_missing_file_has_no_note(tmp_path, beside, attributes):
     with pytest.raises(FileNotFoundError):
         read_note(str(tmp_path / "gone"), beside, attributes=attributes)
     with pytest.raises(FileNotFoundError):
@@ -100,7 +100,7 @@ def test_a_file_that_is_gone_has_no_note(tmp_path, beside, attributes):
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_whoever_knows_a_file_by_an_old_name_leaves_its_note_alone(file, beside, tmp_path, attributes):
+def test_a_note_of_a_renamed_file_cannot_be_written_by_its_old_name(file, beside, tmp_path, attributes):
     large = {**NOTE, "error": "x" * LARGEST}
     write_note(file, large, beside, attributes=attributes)
     os.rename(file, tmp_path / "5.6")
@@ -110,7 +110,7 @@ def test_whoever_knows_a_file_by_an_old_name_leaves_its_note_alone(file, beside,
     assert ["5"] == os.listdir(os.path.dirname(beside))
 
 
-def test_a_disk_that_is_full_leaves_the_note_as_it_was(file, beside, monkeypatch):
+def test_a_full_disk_leaves_the_note_unchanged(file, beside, monkeypatch):
     large = {**NOTE, "error": "x" * LARGEST}
     write_note(file, large, beside)
 

@@ -1,4 +1,4 @@
-"""What does not fit, or cannot be read, is nobody else's trouble."""
+"""An element that is invalid or cannot be read does not affect the others."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 
 
-async def test_an_element_that_is_a_link_to_somewhere_else_is_none(tmp_path: Path) -> None:
+async def test_a_symbolic_link_is_not_taken_for_an_element(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "body").write_bytes(b"mine")
@@ -26,8 +26,8 @@ async def test_an_element_that_is_a_link_to_somewhere_else_is_none(tmp_path: Pat
     assert ["body"] == os.listdir(outside)
 
 
-class OfOthers(VsqsFolder):
-    """Messages of others, which cannot be read by this user as long as only their owner may."""
+class UnreadableMessages(VsqsFolder):
+    """A folder in which messages with a private mode cannot be read, as if another user owned them."""
 
     def _read(self, place: str) -> bytes:
         if os.stat(self.path / place).st_mode & 0o077 == 0:
@@ -35,11 +35,11 @@ class OfOthers(VsqsFolder):
         return super()._read(place)
 
 
-async def test_a_message_that_may_not_be_read_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+async def test_a_message_that_may_not_be_read_does_not_block_the_others(tmp_path: Path) -> None:
     for name in ("5", "6"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "5").chmod(0o600)
-    queue = StoreQueue(OfOthers(tmp_path, fsync=False), deadline=20)
+    queue = StoreQueue(UnreadableMessages(tmp_path, fsync=False), deadline=20)
     assert [b"6"] == [job.payload for job in (await queue.read_state()).jobs]
     assert [b"6"] == [job.payload for job in await queue.dequeue()]
     assert [] == await queue.dequeue()
@@ -51,7 +51,7 @@ async def test_a_message_that_may_not_be_read_keeps_nobody_from_the_others(tmp_p
 
 @pytest.mark.parametrize("kind", [DirqSimple, DirqElements])
 @pytest.mark.parametrize("refused", ["os.link os.mkdir", "os.utime", "read"])
-async def test_an_element_that_may_not_be_claimed_keeps_nobody_from_the_others(
+async def test_an_element_that_may_not_be_claimed_does_not_block_the_others(
     kind: type[DirqSimple | DirqElements], refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = StoreQueue(kind(tmp_path / "queue", fsync=False))
@@ -84,7 +84,7 @@ async def test_an_element_that_may_not_be_claimed_keeps_nobody_from_the_others(
 
 
 class Counting(DirqElements):
-    """Counts how often it has locked an element."""
+    """A store that counts its locks of elements."""
 
     locks = 0
 
@@ -93,7 +93,7 @@ class Counting(DirqElements):
         super()._lock(name)
 
 
-async def test_an_element_that_cannot_be_read_is_tried_once_by_each_until_it_is_mended(tmp_path: Path) -> None:
+async def test_each_queue_tries_an_unreadable_element_once_until_it_is_repaired(tmp_path: Path) -> None:
     stores = [Counting(tmp_path / "queue", fsync=False) for _ in range(3)]
     queues = [StoreQueue(store) for store in stores]
     job = await queues[0].enqueue("work", b"1", headers={"a": "b"})

@@ -1,4 +1,4 @@
-"""A queue in a folder or a file stays there, wherever the process goes."""
+"""A queue with a relative path stays at that folder or file when the process changes its folder."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from jqueue.formats.vsqs.store import VsqsFolder
 
 
 @pytest.mark.parametrize("kind", [VsqsFolder, DirqSimple, DirqElements, TextQueueFile])
-async def test_a_queue_stays_where_it_is_when_the_process_goes_elsewhere(
+async def test_a_queue_stays_at_its_path_when_the_process_changes_its_folder(
     kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()

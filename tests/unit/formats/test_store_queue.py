@@ -1,4 +1,7 @@
-"""A queue on a folder where others are quicker, or whose disk is full; tests/unit/test_store_queue.py has the rules."""
+"""A queue on a folder where another program is quicker, or the disk is full.
+
+tests/unit/test_store_queue.py tests the rules on a store in memory.
+"""
 
 import asyncio
 import os
@@ -15,7 +18,7 @@ from tests.unit.until_deadline import run_until_deadline
 
 
 class Robbed(VsqsFolder):
-    """Another program claims messages just before we do, so many times."""
+    """A folder in which another program claims a message just before the next `times` claims."""
 
     times = 1
 
@@ -28,8 +31,8 @@ class Robbed(VsqsFolder):
 
 
 @asynccontextmanager
-async def somebody_waits(queue):
-    """Somebody waits for a job, and gets none."""
+async def waiting_dequeue(queue):
+    """Let a dequeue wait during the block; it must get no job."""
     waiting = asyncio.create_task(queue.dequeue(wait=60))
     async with asyncio.timeout(20):
         while not queue._writer.calls.waiting:
@@ -40,24 +43,24 @@ async def somebody_waits(queue):
     waiting.cancel()
 
 
-async def test_a_job_that_another_program_takes_before_who_waits_for_it_is_enqueued_once(tmp_path):
+async def test_a_job_that_another_program_takes_before_the_waiting_dequeue_is_enqueued_once(tmp_path):
     async with StoreQueue(Robbed(tmp_path, fsync=False)) as queue:
-        async with somebody_waits(queue):
+        async with waiting_dequeue(queue):
             await queue.enqueue("work", b"payload")
         assert 1 == len(names(tmp_path))
 
 
-async def test_a_job_given_back_and_taken_by_another_program_was_given_back(tmp_path):
+async def test_a_nack_succeeds_if_another_program_then_takes_the_job(tmp_path):
     store = Robbed(filled(tmp_path, {"5": b""}), fsync=False)
     async with StoreQueue(store) as queue:
         store.times = 0
         [job] = await queue.dequeue()
-        async with somebody_waits(queue):
+        async with waiting_dequeue(queue):
             store.times = 1
             await queue.nack(job)
 
 
-async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
+async def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
     queue = StoreQueue(VsqsFolder(tmp_path, fsync=False))
     write = os.write
 
@@ -72,7 +75,7 @@ async def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch)
     assert [] == names(tmp_path)
 
 
-async def test_a_job_that_has_its_old_name_again_is_seen_as_it_is_now(tmp_path):
+async def test_a_job_that_has_its_old_name_again_is_read_anew(tmp_path):
     one, other = StoreQueue(VsqsFolder(filled(tmp_path, {"5": b""}))), StoreQueue(VsqsFolder(tmp_path))
     [job] = await other.dequeue()
     await one.nack(job, charge=False)

@@ -1,4 +1,4 @@
-"""`textq:///file.tq`: what stands in such a URL."""
+"""URLs `textq:///file.tq` and their options."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from jqueue.domain.errors import InvalidURLError
 from jqueue.formats.queue import StoreQueue
 
 
-async def test_a_url_names_a_file_and_says_how_to_use_it(tmp_path):
+async def test_a_url_names_a_file_and_its_options(tmp_path):
     path = tmp_path / "list of mails.tq"
     path.write_bytes(b"-a\n-b\n\n")
     url = f"textq://{tmp_path}/list%20of%20mails.tq?entrypoint=send&fsync=false&hide=true&lines=single&settle=0.5"
@@ -37,6 +37,6 @@ async def test_a_url_names_a_file_and_says_how_to_use_it(tmp_path):
         "textq:///file.tq?colour=red",
     ],
 )
-def test_a_url_that_is_wrong_shows_a_right_one(url):
+def test_the_error_for_a_wrong_url_shows_a_valid_one(url):
     with pytest.raises(InvalidURLError, match=r"textq:///var/lib/app/queue\.tq"):
         connect(url)

@@ -1,4 +1,4 @@
-"""Messages that people edit in the file while a queue object knows them: they are served as they stand by then."""
+"""Messages that people edit in the file while a queue object knows them are served in their edited form."""
 
 import errno
 from pathlib import Path
@@ -27,7 +27,7 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(content.replace(old, new))
 
 
-async def test_the_text_is_that_of_the_moment_of_the_claim(path: Path, queue: StoreQueue) -> None:
+async def test_a_claim_gets_the_text_that_the_file_has_at_that_moment(path: Path, queue: StoreQueue) -> None:
     await queue.enqueue("work", b"one")
     edit(path, b"-one", b"-two")
     [job] = await queue.dequeue("work")
@@ -39,7 +39,7 @@ async def test_the_text_is_that_of_the_moment_of_the_claim(path: Path, queue: St
     assert b"three\nand more" == job.payload
 
 
-async def test_the_note_is_that_of_the_moment_of_the_claim(path: Path, queue: StoreQueue) -> None:
+async def test_a_claim_gets_the_note_that_the_file_has_at_that_moment(path: Path, queue: StoreQueue) -> None:
     await queue.enqueue("work", b"one", headers={"to": "Ada"}, max_attempts=3)
     edit(path, b"Ada", b"Bob")
     edit(path, b'"max":3', b'"max":9')
@@ -48,7 +48,9 @@ async def test_the_note_is_that_of_the_moment_of_the_claim(path: Path, queue: St
 
 
 @pytest.mark.parametrize("looked", [True, False])
-async def test_a_message_that_was_given_to_others_is_theirs(path: Path, queue: StoreQueue, looked: bool) -> None:
+async def test_a_message_edited_to_another_entrypoint_belongs_to_it(
+    path: Path, queue: StoreQueue, looked: bool
+) -> None:
     job = await queue.enqueue("work", b"one")
     if looked:
         assert [] == await queue.dequeue("other")
@@ -60,7 +62,7 @@ async def test_a_message_that_was_given_to_others_is_theirs(path: Path, queue: S
 
 @pytest.fixture(params=["ours", "theirs"])
 async def claimed(request: pytest.FixtureRequest, path: Path, queue: StoreQueue) -> Job:
-    """A claimed message, which we wrote or another program."""
+    """Return a claimed message that we or another program wrote."""
     if request.param == "ours":
         await queue.enqueue("work", b"one")
     else:
@@ -110,7 +112,7 @@ async def test_a_hidden_message_that_failed_by_hand_is_no_longer_claimed(path: P
     assert (job.id, 2) == (again.id, again.attempt)
 
 
-async def test_the_end_of_a_claim_that_cannot_be_written_down_is_known_all_the_same(
+async def test_the_end_of_a_claim_is_known_although_the_journal_cannot_be_written(
     path: Path, queue: StoreQueue, claimed: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(path, b"-one", b"!one")

@@ -1,4 +1,4 @@
-"""A TextQueue as a queue: what is written where, and what is left alone."""
+"""A TextQueue as a queue: the bytes that are written, and the bytes that are left alone."""
 
 import asyncio
 import multiprocessing
@@ -13,7 +13,7 @@ from jqueue import Job, JobNotFoundError, JobStatus, StorageError
 from jqueue.domain.errors import BlobMissingError, ClaimLostError, StorageFatalError
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
-from tests.unit.formats.text_files import LATER, on, queue_on
+from tests.unit.formats.text_files import LATER, queue_on, with_queue
 
 PERSONS = b"# my list\n\n-one\n two\n\\state=new\n!old\n?what\n  lost\n=done\r\n-three"
 
@@ -27,7 +27,7 @@ def journal_of(path):
     return path.with_name(f".{path.name}.jq")
 
 
-async def test_a_message_is_appended_whole_behind_what_is_there(path):
+async def test_a_message_is_appended_whole_behind_the_existing_content(path):
     path.write_bytes(PERSONS)
     os.utime(path, (0, 0))
     async with queue_on(path) as queue:
@@ -39,7 +39,7 @@ async def test_a_message_is_appended_whole_behind_what_is_there(path):
 
 
 @pytest.mark.parametrize("payload", [b"", b"\n", b" a", b"-", b"#jq {", b"\x00", "grüß\u2028".encode(), b"a\n\n b\n"])
-async def test_what_is_text_is_written_as_it_is(path, payload):
+async def test_a_text_payload_is_written_unchanged(path, payload):
     async with queue_on(path) as queue:
         await queue.enqueue("work", payload)
         [job] = await queue.dequeue()
@@ -48,7 +48,7 @@ async def test_what_is_text_is_written_as_it_is(path, payload):
 
 
 @pytest.mark.parametrize("payload", [b"\r", b"a\r\nb", b"\xff", b"\xed\xa0\x80", bytes(range(256))])
-async def test_what_is_no_text_is_written_in_base64(path, payload):
+async def test_a_binary_payload_is_written_in_base64(path, payload):
     async with queue_on(path) as queue:
         await queue.enqueue("work", payload)
         [job] = await queue.dequeue()
@@ -59,7 +59,7 @@ async def test_what_is_no_text_is_written_in_base64(path, payload):
     assert b"\r" not in content
 
 
-async def test_lines_may_be_kept_single_for_older_readers(path):
+async def test_payloads_can_be_written_in_single_lines_for_older_readers(path):
     async with queue_on(path, single_lines=True) as queue:
         await queue.enqueue("work", b"one\ntwo")
         await queue.enqueue("work", b"three")
@@ -67,7 +67,7 @@ async def test_lines_may_be_kept_single_for_older_readers(path):
     assert b"\n " not in path.read_bytes()
 
 
-async def test_one_byte_says_what_became_of_a_message(path):
+async def test_one_byte_marks_the_state_of_a_message(path):
     path.write_bytes(b"-a\n-b\n-c\n-d\n-e\n")
     async with queue_on(path) as queue:
         a, b, c, d = await queue.dequeue(batch_size=4)
@@ -85,7 +85,7 @@ async def test_one_byte_says_what_became_of_a_message(path):
         assert path.read_bytes() == b"=a\n-b\n-c\n-d\n#e\n"
 
 
-async def test_a_message_that_would_become_a_note_is_not_cancelled_into_one(path):
+async def test_cancelling_a_message_does_not_turn_it_into_a_note(path):
     path.write_bytes(b'-jq {"id":"x"}\n-b\n')
     async with queue_on(path) as queue:
         first, second = (await queue.read_state()).jobs
@@ -111,7 +111,7 @@ async def test_a_claimed_message_may_be_hidden_from_older_readers(path):
             assert path.read_bytes() == b"-a\n!b\n=c\n", "the other one does not hide"
 
 
-async def test_what_an_older_reader_has_finished_is_finished(path):
+async def test_a_message_that_an_older_reader_finished_is_finished(path):
     path.write_bytes(b"-a\n-b\n-c\n")
     async with queue_on(path) as queue, queue_on(path) as other:
         a, b, c = await queue.dequeue(batch_size=3)
@@ -125,7 +125,7 @@ async def test_what_an_older_reader_has_finished_is_finished(path):
         assert [JobStatus.DEAD] == [job.status for job in (await other.read_state()).jobs]
 
 
-async def test_what_somebody_queues_again_by_hand_is_done_again_by_a_new_attempt(path):
+async def test_a_message_queued_again_by_hand_is_claimed_by_a_new_attempt(path):
     path.write_bytes(b"-a\n-b\n")
     async with queue_on(path) as queue:
         a, b = await queue.dequeue(batch_size=2)
@@ -139,7 +139,7 @@ async def test_what_somebody_queues_again_by_hand_is_done_again_by_a_new_attempt
             await queue.nack(a)
 
 
-async def test_an_editor_may_put_another_file_in_its_place(path):
+async def test_an_editor_may_replace_the_file(path):
     path.write_bytes(b"-a\n-b\n")
     async with queue_on(path) as queue:
         [a] = await queue.dequeue()
@@ -152,7 +152,7 @@ async def test_an_editor_may_put_another_file_in_its_place(path):
         assert [b"new", b"b", b"c"] == [job.payload for job in await queue.dequeue(batch_size=9)]
 
 
-async def test_a_message_that_was_edited_while_it_was_claimed_is_another(path):
+async def test_a_message_edited_under_its_claim_is_another_job(path):
     path.write_bytes(b"-a\n-b\n")
     async with queue_on(path) as queue:
         [a] = await queue.dequeue()
@@ -162,7 +162,7 @@ async def test_a_message_that_was_edited_while_it_was_claimed_is_another(path):
         assert path.read_bytes() == b"-A\n-b\n"
 
 
-async def test_a_file_that_is_gone_is_an_error_until_it_is_back(path):
+async def test_a_missing_file_is_an_error_until_it_is_back(path):
     async with queue_on(path) as queue:
         assert await queue.dequeue() == []
         assert not path.exists(), "looking makes nothing"
@@ -177,7 +177,7 @@ async def test_a_file_that_is_gone_is_an_error_until_it_is_back(path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-async def test_what_is_no_file_is_refused(path, kind):
+async def test_a_path_that_is_no_file_is_refused(path, kind):
     {
         "folder": lambda: path.mkdir(),
         "link": lambda: path.symlink_to("elsewhere"),
@@ -189,7 +189,7 @@ async def test_what_is_no_file_is_refused(path, kind):
                 await call()
 
 
-async def test_the_file_has_the_mode_that_whoever_appends_would_give_it(path):
+async def test_a_new_file_has_the_mode_of_the_umask(path):
     before = os.umask(0o022)
     try:
         async with queue_on(path) as queue:
@@ -200,7 +200,7 @@ async def test_the_file_has_the_mode_that_whoever_appends_would_give_it(path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works on the files of others")
-async def test_root_leaves_a_user_the_files_beside(path):
+async def test_root_gives_the_files_beside_to_the_owner_of_the_queue(path):
     path.write_bytes(b"-a\n")
     os.chown(path, 12345, 12345)
     async with queue_on(path) as queue:
@@ -209,7 +209,7 @@ async def test_root_leaves_a_user_the_files_beside(path):
     assert len(list(path.parent.iterdir())) == 3
 
 
-def test_a_store_is_pickled_without_what_it_has_read(path):
+def test_a_store_is_pickled_without_its_content(path):
     path.write_bytes(b"-a\n")
     store = TextQueueFile(path, entrypoint="work", settle=0.5)
     store.scan(LATER)
@@ -221,7 +221,7 @@ def test_a_store_is_pickled_without_what_it_has_read(path):
             one.scan(LATER)
 
 
-async def test_what_was_cancelled_can_be_enqueued_again_by_its_id(path):
+async def test_a_cancelled_job_can_be_enqueued_again_by_its_id(path):
     async with queue_on(path) as queue, queue_on(path) as other:
         await queue.enqueue("work", b"first", job_id="the-id")
         await queue.cancel("the-id")
@@ -242,12 +242,12 @@ def test_two_processes_see_the_same_job(path):
         [job] = (await queue.read_state()).jobs
         return job
 
-    assert on(path, add) == on(path, look)
+    assert with_queue(path, add) == with_queue(path, look)
 
 
 @pytest.mark.parametrize("verb", ["look", "heartbeat", "claim of another"])
-async def test_what_is_read_on_the_way_is_not_forgotten(path, verb):
-    """A file that changed long ago is read for another call: a dequeue finds what was in it all the same."""
+async def test_messages_read_for_another_call_are_not_forgotten(path, verb):
+    """Another call reads a file that changed long ago: a later dequeue still finds its messages."""
     path.write_bytes(b"-a\n\n")
     async with queue_on(path) as queue, queue_on(path) as other:
         [a] = await queue.dequeue()
@@ -266,13 +266,13 @@ async def test_what_is_read_on_the_way_is_not_forgotten(path, verb):
 
 
 async def test_one_thread_at_a_time_works_on_a_file(path):
-    """Also when somebody looks while something is carried out, or a call was left."""
+    """Calls overlap here: one reads the state while another one carries out a change."""
     began, inside = threading.Event(), threading.Lock()
 
     class Watched(TextQueueFile):
         def scan(self, now):
             with alone():
-                began.wait(0.2)  # if anybody can begin meanwhile, somebody will
+                began.wait(0.2)  # gives a change the time to begin, if it can
                 return super().scan(now)
 
         def carry_out(self, changes, now):

@@ -1,4 +1,4 @@
-"""The journal beside a TextQueue: cut, lost, spoilt or long, it never costs a message."""
+"""The journal beside a TextQueue: truncated, lost, damaged or long, it never loses a message."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def journal(path):
 
 
 async def finished_by(path, job) -> bool:
-    """Whether a fresh process knows that this very claim has finished the job."""
+    """Return True if a new queue object knows that this very claim has finished the job."""
     async with queue_on(path) as fresh:
         await fresh.ack(job)
         return True
@@ -43,7 +43,7 @@ EVERYTHING = {
 }
 
 
-def test_what_is_said_is_read_back(journal):
+def test_the_journal_reads_back_every_state(journal):
     writer, reader = Journal(str(journal)), Journal(str(journal))
     writer.write(EVERYTHING, durable=True)
     reader.refresh()
@@ -57,7 +57,7 @@ def test_what_is_said_is_read_back(journal):
     assert list(reader.told)[-2:] == ["a", "b"]
 
 
-def test_a_line_cut_anywhere_is_passed_over_and_does_not_spoil_the_next(journal):
+def test_a_truncated_line_is_skipped_and_does_not_damage_the_next(journal):
     first, second, third = {"a": Told(attempt=1)}, {"b": Told(attempt=2)}, {"c": Told(attempt=3)}
     writer = Journal(str(journal))
     writer.write(first, durable=False)
@@ -105,14 +105,14 @@ SPOILT = [
 
 
 @pytest.mark.parametrize("line", SPOILT, ids=range(len(SPOILT)))
-def test_a_line_that_says_nothing_is_passed_over(journal, line):
+def test_an_invalid_line_is_skipped(journal, line):
     journal.write_bytes(b'{"i":"a","a":7}\n' + line + b'\n{"i":"b","a":8}\n')
     reader = Journal(str(journal))
     reader.refresh()
     assert reader.told == {"a": Told(attempt=7), "b": Told(attempt=8)}
 
 
-def test_a_journal_that_was_replaced_or_cut_by_somebody_is_read_anew(journal):
+def test_a_replaced_or_truncated_journal_is_read_anew(journal):
     reader = Journal(str(journal))
     journal.write_bytes(b'{"i":"a","a":1}\n{"i":"b","a":2}\n')
     reader.refresh()
@@ -127,7 +127,7 @@ def test_a_journal_that_was_replaced_or_cut_by_somebody_is_read_anew(journal):
     assert reader.told == {"c": Told(attempt=3), "d": Told(attempt=4)}
 
 
-async def test_without_its_journal_every_message_is_there_and_nobody_has_it(path, journal):
+async def test_every_message_is_there_and_unclaimed_without_the_journal(path, journal):
     path.write_bytes(b"-a\n=b\n!c\n")
     async with queue_on(path) as queue:
         [a] = await queue.dequeue()
@@ -137,14 +137,14 @@ async def test_without_its_journal_every_message_is_there_and_nobody_has_it(path
                 job.payload: job.status for job in (await fresh.read_state()).jobs
             }
         await queue.heartbeat(a)
-        assert journal.exists(), "whoever still knows what was in it writes it again"
+        assert journal.exists(), "a queue object that knows its content writes it again"
         async with queue_on(path) as fresh:
             assert await fresh.dequeue() == []
         await queue.ack(a)
     assert path.read_bytes() == b"=a\n=b\n!c\n"
 
 
-async def test_a_process_that_died_after_its_line_and_before_its_byte_has_hidden_nothing_for_good(path, journal):
+async def test_a_crash_between_the_journal_line_and_the_mark_hides_no_message_for_good(path, journal):
     path.write_bytes(b"-a\n-b\n")
     async with queue_on(path, hide=True) as queue:
         a, b = await queue.dequeue(batch_size=2)
@@ -157,7 +157,7 @@ async def test_a_process_that_died_after_its_line_and_before_its_byte_has_hidden
         assert path.read_bytes() == b"-a\n-b\n"
 
 
-async def test_what_is_in_the_journal_is_what_every_process_sees(path):
+async def test_every_queue_object_sees_the_states_in_the_journal(path):
     path.write_bytes(b"-a\n-b\n-c\n")
     async with queue_on(path) as queue, queue_on(path) as other:
         [a] = await queue.dequeue()
@@ -176,8 +176,8 @@ async def test_what_is_in_the_journal_is_what_every_process_sees(path):
         await other.ack(again)
 
 
-def test_a_claim_that_was_prolonged_meanwhile_is_not_revoked(path):
-    """By a process that has not seen the heartbeat yet."""
+def test_a_claim_extended_by_an_unseen_heartbeat_is_not_revoked(path):
+    """The second process has not read the heartbeat yet."""
     path.write_bytes(b"-a\n")
     one, other = TextQueueFile(path), TextQueueFile(path)
 
@@ -197,7 +197,7 @@ def test_a_claim_that_was_prolonged_meanwhile_is_not_revoked(path):
     assert not isinstance(carried_out(other, seen.job, **back), Lost)
 
 
-async def test_what_a_dead_process_had_claimed_is_handed_out_again(path):
+async def test_the_claims_of_a_dead_process_are_handed_out_again(path):
     path.write_bytes(b"-a\n\n")
     async with queue_on(path) as dead, queue_on(path) as queue:
         [lost] = await dead.dequeue(claim_timeout=0.2)
@@ -208,8 +208,8 @@ async def test_what_a_dead_process_had_claimed_is_handed_out_again(path):
         await queue.ack(job)
 
 
-async def test_a_claim_of_an_hour_ago_is_revoked_by_a_process_that_has_just_begun(path, journal):
-    """The machine's clock is that of all who use the file."""
+async def test_a_new_process_revokes_a_claim_of_an_hour_ago(path, journal):
+    """All processes on the file use the clock of one machine."""
     path.write_bytes(b"-a\n\n")
     [seen] = TextQueueFile(path).scan(LATER)
     ago = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1e6)
@@ -219,7 +219,7 @@ async def test_a_claim_of_an_hour_ago_is_revoked_by_a_process_that_has_just_begu
         assert job.attempt == 2
 
 
-async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journal, monkeypatch):
+async def test_a_long_journal_is_rewritten_with_the_states_that_still_count(path, journal, monkeypatch):
     monkeypatch.setattr(journal_module, "_COMPACT_BYTES", 2000)
     monkeypatch.setattr(journal_module, "KEPT_FINISHED", 5)
     monkeypatch.setattr("jqueue.formats.textqueue.changes.KEPT_FINISHED", 5)
@@ -232,7 +232,7 @@ async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journ
             await queue.enqueue("work", b"%d" % number)
             [job] = await other.dequeue()
             await queue.ack(job)
-            if journal.stat().st_ino not in inodes:  # it has just been written anew
+            if journal.stat().st_ino not in inodes:  # the journal has just been rewritten
                 await other.ack(job)
                 assert await finished_by(path, job)
             inodes.add(journal.stat().st_ino)
@@ -252,7 +252,7 @@ async def test_a_long_journal_is_written_anew_with_what_still_counts(path, journ
         json.loads(line)
 
 
-async def test_a_leftover_of_a_journal_that_was_not_finished_is_no_hindrance(path, journal):
+async def test_a_leftover_of_an_unfinished_journal_does_no_harm(path, journal):
     path.write_bytes(b"-a\n")
     journal.with_name(f"{journal.name}.part").write_bytes(b"half a li")
     async with queue_on(path) as queue:
@@ -260,7 +260,7 @@ async def test_a_leftover_of_a_journal_that_was_not_finished_is_no_hindrance(pat
     assert messages(path) == []
 
 
-async def test_claims_and_acks_of_many_processes_at_once_are_each_done_once(path):
+async def test_concurrent_claims_and_acks_of_many_queue_objects_are_each_done_once(path):
     queues = [queue_on(path) for _ in range(4)]
     done: list[bytes] = []
 

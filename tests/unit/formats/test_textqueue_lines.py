@@ -1,4 +1,4 @@
-r"""What the lines of a TextQueue mean: the examples are what textqueue 1.1 makes of the same bytes."""
+r"""The meaning of the lines of a TextQueue; the expected messages are those of textqueue 1.1 for the same bytes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.formats.text_files import LATER, MESSAGES, messages
 
 
 @pytest.mark.parametrize("content", MESSAGES, ids=repr)
-def test_the_messages_of_a_file_are_those_that_the_original_finds(tmp_path, content):
+def test_a_file_has_the_messages_that_the_original_program_finds(tmp_path, content):
     path = tmp_path / "queue.tq"
     path.write_bytes(content)
     assert MESSAGES[content] == [payload for _, payload in messages(path)]
@@ -17,7 +17,7 @@ def test_the_messages_of_a_file_are_those_that_the_original_finds(tmp_path, cont
 
 
 @pytest.mark.parametrize("content", MESSAGES, ids=repr)
-def test_a_file_read_piece_by_piece_has_the_same_messages(content):
+def test_a_file_read_in_pieces_has_the_same_messages(content):
     whole, pieces = Records(), Records()
     whole.update(bytearray(content), 0)
     for end in range(len(content) + 1):
@@ -37,7 +37,7 @@ def test_a_message_that_failed_is_dead(tmp_path):
     assert job.dead_at is not None
 
 
-def test_the_entrypoint_of_a_message_that_says_none_is_the_name_of_the_file_or_the_option(tmp_path):
+def test_the_default_entrypoint_is_the_name_of_the_file_or_the_option(tmp_path):
     path = tmp_path / "mails.tq"
     path.write_bytes(b"-a\n")
     [kept] = TextQueueFile(path).scan(LATER)
@@ -55,7 +55,7 @@ def test_variables_are_shown_and_are_no_part_of_the_payload(tmp_path):
     assert second.model_extra == {}
 
 
-def test_a_message_keeps_its_id_when_lines_are_added_moved_and_ended_otherwise(tmp_path):
+def test_a_message_keeps_its_id_when_lines_are_added_moved_or_get_other_endings(tmp_path):
     path = tmp_path / "queue.tq"
     path.write_bytes(b"-a\n b\n-a\n-c\n-a")
     before = {job.id: payload for job, payload in messages(path)}
@@ -65,7 +65,7 @@ def test_a_message_keeps_its_id_when_lines_are_added_moved_and_ended_otherwise(t
     assert before.items() > after.items(), "all but the one that is marked as processed"
 
 
-def test_equal_messages_are_told_apart_by_their_order_whatever_became_of_those_before(tmp_path):
+def test_equal_messages_are_told_apart_by_their_order_in_any_state(tmp_path):
     path = tmp_path / "queue.tq"
     path.write_bytes(b"-a\n-a\n-a\n-a\n")
     ids = [job.id for job, _ in messages(path)]
@@ -78,7 +78,7 @@ def test_equal_messages_are_told_apart_by_their_order_whatever_became_of_those_b
 NOTE = b'#jq {"id":"the-id","ep":"mail","t":1795313466137003,"n":1,"h":{"k":"v"},"max":3}\n'
 
 
-def test_a_note_directly_before_a_message_says_what_the_format_cannot(tmp_path):
+def test_a_note_directly_before_a_message_adds_fields_that_the_format_lacks(tmp_path):
     path = tmp_path / "queue.tq"
     path.write_bytes(NOTE + b"-a\n\n-b\n")
     [(job, payload), (other, _)] = messages(path)
@@ -88,7 +88,7 @@ def test_a_note_directly_before_a_message_says_what_the_format_cannot(tmp_path):
 
 
 @pytest.mark.parametrize("between", [b"\n", b"# other\n", b"\\v\n", b" more\n", b"x\n"], ids=repr)
-def test_a_note_that_is_not_directly_before_a_message_says_nothing_about_it(tmp_path, between):
+def test_a_note_that_is_not_directly_before_a_message_is_ignored(tmp_path, between):
     path = tmp_path / "queue.tq"
     path.write_bytes(NOTE + between + b"-a\n")
     [(job, _)] = messages(path)
@@ -117,7 +117,7 @@ WRONG_NOTES = [
 
 
 @pytest.mark.parametrize("note", WRONG_NOTES, ids=range(len(WRONG_NOTES)))
-def test_a_note_that_somebody_has_spoilt_harms_nobody(tmp_path, note):
+def test_an_invalid_note_is_ignored(tmp_path, note):
     path = tmp_path / "queue.tq"
     path.write_bytes(b"#jq " + note + b"\n-not base64!\n-b\n")
     [(job, payload), (_, other)] = messages(path)

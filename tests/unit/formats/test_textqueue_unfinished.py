@@ -1,4 +1,4 @@
-"""What others are still writing in a TextQueue, and what a crash has cut: neither is taken for a message."""
+"""Lines that another program is still writing, and lines that a crash has truncated, are not taken for messages."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ def path(tmp_path):
 
 
 async def seen(path, age: float, **options) -> list[bytes]:
-    """The payloads that are handed out when the file was last changed so many seconds ago."""
+    """Return the payloads that are ready when the file was last changed `age` seconds ago."""
     now = LATER.timestamp()
     os.utime(path, (now - age, now - age))
     store = TextQueueFile(path, **options)
@@ -40,19 +40,19 @@ async def seen(path, age: float, **options) -> list[bytes]:
         (b"-a\n-b\n", -1e9, [b"a"]),
     ],
 )
-async def test_the_last_message_of_others_waits_until_it_is_whole(path, content, age, expected):
+async def test_the_last_message_of_another_program_waits_until_it_is_whole(path, content, age, expected):
     path.write_bytes(content)
     assert expected == await seen(path, age)
 
 
-async def test_a_queue_finds_the_last_message_when_it_has_settled_though_nothing_changes(path):
+async def test_a_queue_finds_the_last_message_when_the_file_has_settled(path):
     async with queue_on(path, settle=0.05) as queue:
         path.write_bytes(b"-a\n")
         [job] = await queue.dequeue(wait=20)
         assert job.payload == b"a"
 
 
-async def test_marks_of_others_do_not_keep_the_last_message_waiting(path):
+async def test_marks_of_other_programs_do_not_delay_the_last_message(path):
     path.write_bytes(b"-a\n-b\n")
     now = LATER.timestamp()
     os.utime(path, (now - 10, now - 10))
@@ -81,7 +81,7 @@ TORN = b'#jq {"id":"torn","ep":"work","t":1,"n":9}\n-123456789\n\n'
 
 
 @pytest.mark.parametrize("length", range(len(TORN) + 1))
-async def test_a_message_of_ours_that_was_cut_anywhere_is_none(path, length):
+async def test_a_truncated_message_of_ours_is_not_taken_for_a_message(path, length):
     path.write_bytes(b"-a\n" + TORN[:length])
     os.utime(path, (0, 0))
     whole = length >= len(TORN) - 2
@@ -98,14 +98,14 @@ async def test_a_message_of_ours_that_was_cut_anywhere_is_none(path, length):
     assert {b"a", b"123456789", b"ours", b"theirs\nmore"} == {payload for _, payload in messages(path)}
 
 
-async def test_a_line_of_others_behind_a_note_without_its_message_is_not_taken_for_it(path):
+async def test_a_note_without_its_message_is_not_applied_to_the_next_line(path):
     path.write_bytes(TORN[: TORN.index(b"-")])
     async with queue_on(path) as queue:
         await queue.enqueue("work", b"ours", job_id="ours")
     assert b"\n\n#jq" in path.read_bytes()
 
 
-async def test_a_file_from_the_future_is_whole_in_a_moment(path):
+async def test_a_file_with_a_future_time_settles_like_any_other(path):
     path.write_bytes(b"-a\n")
     os.utime(path, (4e9, 4e9))
     async with queue_on(path, settle=0.05) as queue:

@@ -1,4 +1,4 @@
-"""What a change of a TextQueue looks at before it writes, and how few writes and flushes there are."""
+"""Checks before a change of a TextQueue, and the number of its writes and flushes."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ def path(tmp_path):
     return tmp_path / "queue.tq"
 
 
-async def test_a_file_that_is_replaced_while_it_is_changed_is_changed_again(path, monkeypatch):
-    """By an editor that puts a new file in the place of the old one between our look and our write."""
+async def test_a_change_is_repeated_if_the_file_was_replaced_meanwhile(path, monkeypatch):
+    """An editor replaces the file between our read and our write."""
     path.write_bytes(b"-a\n-b\n")
     real_pwrite = os.pwrite
 
@@ -39,7 +39,7 @@ async def test_a_file_that_is_replaced_while_it_is_changed_is_changed_again(path
 
 
 def edit_before_the_change(monkeypatch, path, content: bytes) -> None:
-    """Have somebody edit the file in place after we have read it for a change, and before we make it."""
+    """Edit the file in place between the read for the next change and its write."""
     real_read = TextView.read
 
     def read_and_edit(view, now, *, locked=False):
@@ -51,7 +51,7 @@ def edit_before_the_change(monkeypatch, path, content: bytes) -> None:
     monkeypatch.setattr(TextView, "read", read_and_edit)
 
 
-async def test_a_message_that_has_moved_in_this_very_moment_is_found_where_it_is(path, monkeypatch):
+async def test_a_message_that_an_edit_moved_just_before_the_change_is_found(path, monkeypatch):
     path.write_bytes(b"-one\n-two\n-three\n")
     async with queue_on(path) as queue:
         one, two = await queue.dequeue(batch_size=2)
@@ -67,7 +67,7 @@ async def test_a_message_that_has_moved_in_this_very_moment_is_found_where_it_is
         assert path.read_bytes() == b"-TWO\n-three\n=one\n"
 
 
-async def test_a_message_that_somebody_finishes_in_this_very_moment_is_not_handed_out(path, monkeypatch):
+async def test_a_message_that_an_edit_finished_just_before_the_claim_is_not_handed_out(path, monkeypatch):
     path.write_bytes(b"-one\n-two\n")
     async with queue_on(path) as queue:
         edit_before_the_change(monkeypatch, path, b"=one\n-two\n")
@@ -76,7 +76,7 @@ async def test_a_message_that_somebody_finishes_in_this_very_moment_is_not_hande
 
 @pytest.fixture
 def calls(monkeypatch) -> Counter[str]:
-    """How often files were written to and flushed."""
+    """Return the numbers of writes and flushes of each file."""
     counted: Counter[str] = Counter()
     for name in ("write", "pwrite", "fsync"):
 
@@ -90,7 +90,7 @@ def calls(monkeypatch) -> Counter[str]:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="only Linux tells which file is written to")
-async def test_what_is_done_together_is_written_together(path, calls):
+async def test_concurrent_calls_share_writes_and_flushes(path, calls):
     path.write_bytes(b"-before\n")
     async with queue_on(path, fsync=True) as queue:
         await queue.ack((await queue.dequeue())[0])

@@ -1,4 +1,4 @@
-"""A folder of vsqs as a queue: what is a message, what becomes of its name, and what is never touched."""
+"""A folder of vsqs as a queue: its messages, their names, and the files that are never touched."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def test_the_name_is_the_time_and_the_content_the_payload(tmp_path):
     assert [] == names(tmp_path / "a" / "b")
 
 
-async def test_milliseconds_are_written_if_asked_for(tmp_path):
+async def test_names_are_in_milliseconds_if_the_unit_is_set(tmp_path):
     queue = queue_on(tmp_path, FakeClock(), unit="ms")
     await queue.enqueue("work", b"1")
     await queue.enqueue("work", b"2", delay=60)
@@ -48,7 +48,7 @@ async def test_milliseconds_are_written_if_asked_for(tmp_path):
     await queue.ack(job)
 
 
-async def test_messages_are_served_by_their_numbers_whatever_their_unit(tmp_path):
+async def test_messages_are_served_by_their_times_in_any_unit(tmp_path):
     plain = {str(NOW - 5): b"3", "1415776871123": b"2", "99": b"1", str(NOW - 4): b"4"}
     folder = filled(tmp_path / "mixed", plain)
     queue = queue_on(folder, FakeClock())
@@ -66,7 +66,7 @@ async def test_the_entrypoint_of_foreign_messages_can_be_given(tmp_path):
     assert ("resize", b"", 1) == (job.entrypoint, job.payload, job.attempt)
 
 
-async def test_what_is_no_message_is_neither_served_nor_touched(tmp_path):
+async def test_files_that_are_no_messages_are_neither_served_nor_touched(tmp_path):
     folder = filled(tmp_path, dict.fromkeys(ODD, b"odd"))
     (folder / "6").mkdir()
     (folder / "6" / "7").write_bytes(b"in a folder")
@@ -85,7 +85,7 @@ async def test_what_is_no_message_is_neither_served_nor_touched(tmp_path):
             sorted(os.walk(folder))] == before  # fmt: skip
 
 
-async def test_expired_claims_of_others_are_ready_again_before_younger_messages(tmp_path):
+async def test_expired_claims_of_other_programs_are_served_before_younger_messages(tmp_path):
     files = {f"5.{NOW - 1}": b"oldest", f"6.{NOW - 1}.0": b"float", "7": b"young", f"8.{NOW + 5_000_000}": b"held"}
     clock = FakeClock()
     queue = queue_on(filled(tmp_path, files), clock)
@@ -98,7 +98,7 @@ async def test_expired_claims_of_others_are_ready_again_before_younger_messages(
     assert [b"oldest", b"float", b"young", b"held"] == [job.payload for job in await queue.dequeue(batch_size=9)]
 
 
-async def test_a_claim_that_is_over_keeps_its_place_and_one_given_back_does_not(tmp_path):
+async def test_an_expired_claim_keeps_its_place_and_a_nacked_job_does_not(tmp_path):
     clock = FakeClock()
     queue = queue_on(filled(tmp_path, {"5": b"1", "6": b"2"}), clock)
     [first] = await queue.dequeue(claim_timeout=5)
@@ -109,7 +109,7 @@ async def test_a_claim_that_is_over_keeps_its_place_and_one_given_back_does_not(
     assert [b"2", b"1"] == [job.payload for job in await queue.dequeue(batch_size=2)]
 
 
-async def test_a_message_is_not_put_over_another_of_its_number(tmp_path):
+async def test_a_message_does_not_replace_another_with_the_same_number(tmp_path):
     clock = FakeClock()
     queue = queue_on(filled(tmp_path, {"300": b"ready", f"300.{NOW - 1}": b"expired"}), clock)
     jobs = await queue.dequeue(batch_size=9, claim_timeout=5)
@@ -123,7 +123,7 @@ async def test_a_message_is_not_put_over_another_of_its_number(tmp_path):
     assert {b"ready", b"expired"} == {job.payload for job in await queue.dequeue(batch_size=9)}
 
 
-async def test_two_dead_ones_of_one_number_are_both_kept(tmp_path):
+async def test_two_dead_messages_with_one_number_are_both_kept(tmp_path):
     queue = queue_on(filled(tmp_path, {"300": b"ready", f"300.{NOW - 1}": b"expired"}), FakeClock())
     jobs = await queue.dequeue(batch_size=9)
     for job in jobs:
@@ -141,14 +141,14 @@ async def test_a_number_that_is_taken_is_not_used_again(tmp_path, name):
     assert {b"first", b"second"} == {(tmp_path / name).read_bytes() for name in names(tmp_path)}
 
 
-async def test_new_messages_are_behind_all_others_but_not_behind_what_is_no_time(tmp_path):
+async def test_new_messages_come_behind_all_others_except_numbers_that_are_no_time(tmp_path):
     queue = queue_on(filled(tmp_path, {str(NOW + 1000): b"", "9" * 20: b""}), FakeClock())
     await queue.enqueue("work", b"")
     assert [str(NOW + 1000), str(NOW + 1001), "9" * 20] == names(tmp_path)
     assert 3 == len(await queue.dequeue(batch_size=9))
 
 
-async def test_only_what_was_being_written_an_hour_ago_is_removed(tmp_path):
+async def test_only_unfinished_files_older_than_an_hour_are_removed(tmp_path):
     clock = FakeClock()
     filled(tmp_path, {"1.new": b"old", "2.new": b"young"})
     os.utime(tmp_path / "1.new", (NOW / 1e6 - 3601,) * 2)
@@ -161,7 +161,7 @@ async def test_only_what_was_being_written_an_hour_ago_is_removed(tmp_path):
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-async def test_the_mode_of_a_file_is_that_of_any_new_file(tmp_path, mask, mode):
+async def test_a_message_file_has_the_mode_of_the_umask(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
         await queue_on(tmp_path / "queue").enqueue("work", b"")
@@ -174,7 +174,7 @@ async def test_the_mode_of_a_file_is_that_of_any_new_file(tmp_path, mask, mode):
 # Capacity
 
 
-async def test_a_full_queue_refuses_and_counts_what_is_hidden(tmp_path):
+async def test_a_full_queue_refuses_jobs_and_counts_hidden_ones(tmp_path):
     queue = queue_on(tmp_path, capacity=3)
     await queue.enqueue("work", b"1")
     await queue.enqueue("work", b"2", delay=60)
@@ -187,7 +187,7 @@ async def test_a_full_queue_refuses_and_counts_what_is_hidden(tmp_path):
     await queue.enqueue("work", b"4")
 
 
-async def test_who_comes_first_gets_the_room(tmp_path):
+async def test_the_first_enqueues_get_the_free_space(tmp_path):
     queue = queue_on(tmp_path, capacity=3)
     answers = await asyncio.gather(*(queue.enqueue("work", b"%d" % n) for n in range(5)), return_exceptions=True)
     assert [b"0", b"1", b"2"] == [answer.payload for answer in answers[:3] if not isinstance(answer, BaseException)]
@@ -197,7 +197,7 @@ async def test_who_comes_first_gets_the_room(tmp_path):
     assert 3 == len(names(tmp_path))
 
 
-async def test_enqueue_waits_for_room_if_that_is_asked_for(tmp_path):
+async def test_an_enqueue_waits_for_free_space_if_when_full_is_wait(tmp_path):
     queue = queue_on(tmp_path, capacity=1, when_full="wait")
     await queue.enqueue("work", b"1")
     with pytest.raises(QueueFullError, match="no room"):
@@ -209,8 +209,8 @@ async def test_enqueue_waits_for_room_if_that_is_asked_for(tmp_path):
     assert 1 == len(names(tmp_path))
 
 
-async def test_who_finds_no_room_changes_nothing_in_the_folder(tmp_path):
-    """Or those who wait for room would wake themselves, and each other, all the time."""
+async def test_an_enqueue_on_a_full_queue_changes_nothing_in_the_folder(tmp_path):
+    """Otherwise enqueues that wait for space would wake themselves and each other all the time."""
     queue = queue_on(tmp_path, capacity=1)
     await queue.enqueue("work", b"1")
     os.utime(tmp_path, (0, 0))
@@ -219,7 +219,7 @@ async def test_who_finds_no_room_changes_nothing_in_the_folder(tmp_path):
     assert 0 == tmp_path.stat().st_mtime
 
 
-async def test_abandoned_messages_do_not_take_a_place_and_those_being_written_do(tmp_path):
+async def test_unfinished_files_count_against_the_capacity_until_they_are_old(tmp_path):
     filled(tmp_path, {"1.new": b"old", "2.new": b"young"})
     os.utime(tmp_path / "1.new", (NOW / 1e6 - 3601,) * 2)
     os.utime(tmp_path / "2.new", (NOW / 1e6 - 1,) * 2)
@@ -229,7 +229,7 @@ async def test_abandoned_messages_do_not_take_a_place_and_those_being_written_do
         await queue.enqueue("work", b"")
 
 
-def test_of_two_that_reserve_the_last_place_at_once_one_gets_it(tmp_path):
+def test_only_one_of_two_concurrent_reservations_gets_the_last_space(tmp_path):
     now = FakeClock().now()
     one, other = (Numbers(str(tmp_path), Unit.MICROSECONDS, 1) for _ in range(2))
     first = one.reserve(1, now)
@@ -238,7 +238,7 @@ def test_of_two_that_reserve_the_last_place_at_once_one_gets_it(tmp_path):
     assert first.numbers < second.numbers
 
 
-def test_who_sees_a_larger_number_takes_a_larger_one_where_places_are_few(tmp_path):
+def test_a_reservation_under_a_capacity_takes_a_larger_number_than_it_sees(tmp_path):
     now = FakeClock().now()
     filled(tmp_path, {f"{NOW + 5}.new": b""})
     os.utime(tmp_path / f"{NOW + 5}.new", (NOW / 1e6,) * 2)
@@ -252,7 +252,7 @@ def test_wrong_options_are_refused(tmp_path, wrong):
         VsqsFolder(tmp_path, **wrong)
 
 
-# A folder that goes
+# Missing folders
 
 
 async def test_a_folder_that_vanished_is_not_an_empty_queue(tmp_path):
@@ -272,7 +272,7 @@ async def test_a_folder_that_vanished_is_not_an_empty_queue(tmp_path):
         await queue.ack(job)
 
 
-async def test_a_file_is_no_folder(tmp_path):
+async def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "queue").write_bytes(b"")
     queue = queue_on(tmp_path / "queue", deadline=1)
     for call in (queue.dequeue, lambda: queue.enqueue("work", b"")):
@@ -280,10 +280,10 @@ async def test_a_file_is_no_folder(tmp_path):
             await call()
 
 
-# Fencing, and what is seen
+# Fencing, and changes by other programs
 
 
-async def test_a_claim_that_another_program_has_now_cannot_be_ended(tmp_path):
+async def test_a_claim_that_another_program_took_over_cannot_be_ended(tmp_path):
     queue = queue_on(filled(tmp_path, {"5": b""}))
     [job] = await queue.dequeue()
     [name] = names(tmp_path)
@@ -309,7 +309,7 @@ async def test_no_two_claims_of_a_message_have_the_same_name(tmp_path):
     await other.ack(again)
 
 
-async def test_a_change_by_others_is_seen_at_the_next_look_however_quick(tmp_path):
+async def test_a_change_by_another_program_is_always_seen_at_the_next_call(tmp_path):
     one, other = queue_on(tmp_path), queue_on(tmp_path)
     for number in range(50):
         job = await one.enqueue("work", b"%d" % number)
@@ -322,7 +322,7 @@ async def test_a_change_by_others_is_seen_at_the_next_look_however_quick(tmp_pat
         assert () == (await other.read_state()).jobs
 
 
-async def test_a_note_that_is_none_of_ours_is_as_good_as_none(tmp_path):
+async def test_an_invalid_note_attribute_is_ignored(tmp_path):
     filled(tmp_path, {"5": b"a", "6": b"b", "7": b"c"})
     if HAS_ATTRIBUTES:
         os.setxattr(tmp_path / "5", "user.jqueue", b"not JSON")

@@ -1,4 +1,4 @@
-"""Every name that can lie in a folder of vsqs, and the numbers in them."""
+"""Names of files in a folder of vsqs, and the numbers in them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -54,7 +54,7 @@ def test_other_names_are_left_alone(name):
     assert parse(name) is None
 
 
-def test_what_is_being_written_is_known_by_its_number_and_nothing_else_is():
+def test_only_a_number_with_the_suffix_new_is_an_unfinished_file():
     assert 17 == parse_written("17.new")
     assert [None] * 5 == [parse_written(name) for name in ("17", "17.new.new", "017.new", "17.18.new", ".new")]
 
@@ -64,7 +64,7 @@ def test_a_name_is_written_as_vsqs_writes_it():
     assert "1795313466137003.1795313467140262" == str(Name(1795313466137003, 1795313467140262))
 
 
-def test_a_number_says_its_unit_by_its_size():
+def test_the_size_of_a_number_tells_its_unit():
     assert NOON == moment(Unit.MICROSECONDS.number(NOON))
     assert NOON.replace(microsecond=124000) == moment(Unit.MILLISECONDS.number(NOON))
     assert 16 == len(str(Unit.MICROSECONDS.number(NOON)))
@@ -78,6 +78,6 @@ def test_a_claim_in_milliseconds_does_not_end_before_its_time():
     assert whole == moment(Unit.MILLISECONDS.number(whole))
 
 
-def test_a_number_that_is_no_time_of_any_calendar_is_the_last_moment():
+def test_a_number_beyond_the_calendar_becomes_the_last_moment():
     assert datetime.max.replace(tzinfo=UTC) == moment(10**30)
     assert microseconds(datetime.max.replace(tzinfo=UTC)) < 10**18

@@ -1,4 +1,4 @@
-"""In which order a step does what it does: what is told is on the disk, and a note is never that of somebody else."""
+"""The order of the parts of a step: answers come after the flush, and no step writes the note of another holder."""
 
 import os
 from datetime import timedelta
@@ -17,7 +17,7 @@ from tests.unit.formats.folders import filled, names
 
 @pytest.fixture
 def done(monkeypatch):
-    """What is brought to the disk and renamed, in order."""
+    """Return the list of flushes and renames, in order."""
     done: list[tuple[str, str]] = []
     sync = os.fsync
 
@@ -35,7 +35,7 @@ def done(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 3, 250])
-async def test_a_job_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_told(tmp_path, done, count):
+async def test_a_job_is_flushed_before_its_rename_and_the_rename_before_the_answer(tmp_path, done, count):
     queue = StoreQueue(VsqsFolder(tmp_path / "queue"))
     await queue.apply_each(*[Enqueue("work", b"payload")] * count)
     renamed = [name for what, name in done if what == "rename"]
@@ -46,13 +46,13 @@ async def test_a_job_is_on_the_disk_before_it_has_its_name_and_its_name_before_i
     assert ("fsync", tmp_path.name) == done[0], "the name of the folder, too"
 
 
-async def test_nothing_is_waited_for_if_that_is_not_wanted(tmp_path, done):
+async def test_nothing_is_flushed_without_fsync(tmp_path, done):
     await StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False)).enqueue("work", b"payload")
     assert ["rename"] == [what for what, _ in done]
 
 
 class Snatched(VsqsFolder):
-    """As soon as a message is ready again, another program claims it."""
+    """A folder in which another program claims each message as soon as it is ready again."""
 
     def _rename(self, old, new):
         super()._rename(old, new)
@@ -70,7 +70,7 @@ class Snatched(VsqsFolder):
 
 @pytest.mark.parametrize("charge", [True, False])
 @pytest.mark.parametrize("attributes", [True, False])
-async def test_a_job_given_back_and_claimed_at_once_is_that_of_its_new_holder(tmp_path, charge, attributes):
+async def test_a_job_handed_back_and_claimed_at_once_belongs_to_its_new_holder(tmp_path, charge, attributes):
     def queue(kind: type[VsqsFolder]) -> StoreQueue:
         return StoreQueue(kind(tmp_path, fsync=False, attributes=attributes), clock=FakeClock())
 
@@ -84,7 +84,7 @@ async def test_a_job_given_back_and_claimed_at_once_is_that_of_its_new_holder(tm
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_a_heartbeat_that_comes_too_late_leaves_the_note_of_the_next_holder_alone(tmp_path, attributes):
+def test_a_late_heartbeat_does_not_change_the_note_of_the_next_holder(tmp_path, attributes):
     now = FakeClock().now()
     late, other = (VsqsFolder(tmp_path, fsync=False, attributes=attributes) for _ in range(2))
 

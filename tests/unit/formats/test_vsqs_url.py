@@ -30,7 +30,7 @@ async def test_the_options_of_a_url_are_those_of_the_folder(tmp_path):
         "x=1",
     ],
 )
-def test_a_wrong_option_is_refused_with_what_it_takes(wrong):
+def test_a_wrong_option_is_refused_with_an_example_url(wrong):
     with pytest.raises(InvalidURLError, match="vsqs:///var/spool/app/queue"):
         connect(f"vsqs:///tmp/queue?{wrong}")
 

@@ -11,7 +11,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 
 LATER = datetime.now(UTC) + timedelta(days=1)
-"""When all that a test has written is settled."""
+"""A time at which every write of a test has settled."""
 
 
 MESSAGES = {
@@ -42,15 +42,15 @@ MESSAGES = {
 
 
 def messages(path: Path, **options: Any) -> list[tuple[Job, bytes]]:
-    """Each message of a file as a fresh process sees it, in order, with its payload."""
+    """Return each message of a file as a new process reads it, in order, with its payload."""
     store = TextQueueFile(path, **options)
     kept = sorted(store.scan(LATER), key=lambda kept: kept.job.sequence)
     jobs = store.payloads(kept)
     return [(job, job.payload) for job in jobs]
 
 
-def on(path: Path, work: Callable[[StoreQueue], Awaitable[Any]], **options: Any) -> Any:
-    """What somebody does with a queue of his own on a file."""
+def with_queue(path: Path, work: Callable[[StoreQueue], Awaitable[Any]], **options: Any) -> Any:
+    """Run `work` with a new queue on a file, on an event loop of its own, and return its result."""
 
     async def run() -> Any:
         async with StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options})) as queue:
@@ -60,5 +60,5 @@ def on(path: Path, work: Callable[[StoreQueue], Awaitable[Any]], **options: Any)
 
 
 def queue_on(path: Path, **options: Any) -> StoreQueue:
-    """A queue on a file, which waits for nobody."""
+    """Return a queue on a file without flushes and without a settling time."""
     return StoreQueue(TextQueueFile(path, **{"fsync": False, "settle": 0.0, **options}))
