@@ -1,4 +1,4 @@
-"""Runs the doctor on a store of the test's, in virtual time."""
+"""A fixture that runs the doctor on a store of the test in virtual time."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from jqueue.testing import virtual_time
 
 @pytest.fixture
 def doctor(monkeypatch):
-    """`doctor(storage, *options)`: what became of `jqueue doctor URL`, in a terminal of 80 columns."""
+    """`doctor(storage, *options)`: the result of `jqueue doctor URL` in a terminal of 80 columns."""
 
     def run(storage, *options, real_time=False):
         monkeypatch.setattr(module, "connect_storage", lambda url: storage)

@@ -1,4 +1,4 @@
-"""Stores for the doctor: an honest one with a network in between, and those that do what no queue survives."""
+"""Stores for the doctor: a correct one with network latency, and others with faults that break a queue."""
 
 import asyncio
 import copy
@@ -8,11 +8,11 @@ from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalErr
 from jqueue.testing.virtual_time import VirtualClock
 
 WAY = 0.01
-"""Seconds to the store, and as many back."""
+"""Latency in each direction, in seconds."""
 
 
 class Honest:
-    """One of many objects of one store. What the others override is a way to fail."""
+    """One object of a correct store. Each subclass overrides a method with a fault."""
 
     def __init__(self):
         self.name = "queue.json"
@@ -27,7 +27,7 @@ class Honest:
         return f"a store's {self.name}"
 
     def beside(self, suffix):
-        other = copy.copy(self)  # the same lists and the same dict: the same store
+        other = copy.copy(self)  # shares the lists and the dict, so it is in the same store
         other.name += suffix
         return other
 
@@ -158,7 +158,7 @@ class ChangesBytes(Honest):
 
 
 class ChangesEtags(Honest):
-    """As a proxy does that compresses; its etags are as good as the others."""
+    """Changes etags like a compressing proxy, but accepts the changed ones in conditions."""
 
     async def read(self):
         content, etag = await super().read()
@@ -197,7 +197,7 @@ class Unquoted(Honest):
 
 
 class Throttles(Honest):
-    """One write a second to each object, as some stores keep it."""
+    """Allows one write a second to each object, as some stores do."""
 
     every = 1.0
 
@@ -218,7 +218,7 @@ class NeverStopsThrottling(Throttles):
 
 
 class Refuses(Honest):
-    """Reads are allowed, writes are not."""
+    """Allows reads and refuses writes."""
 
     def check(self, if_match):
         raise StorageFatalError("access to the bucket 'jobs' was refused: to write, s3:PutObject is needed")
@@ -231,7 +231,7 @@ class RefusesAll(Honest):
 
 
 class MostlyConflicts(Honest):
-    """Of the writes that many racing ones would win, most are refused, as if somebody else had been quicker."""
+    """Refuses most of the racing writes that would succeed, as if another writer had been faster."""
 
     def __init__(self):
         super().__init__()
@@ -252,7 +252,7 @@ class RefusesAfterAWhile(Honest):
 
 
 class FailsNowAndThen(Honest):
-    """Every ninth call fails; of the writes among them, some have landed."""
+    """Fails every ninth call; some of these writes have landed."""
 
     async def write(self, content, if_match=None):
         etag = await super().write(content, if_match)
@@ -280,7 +280,7 @@ class NeverAnswers(Honest):
 
 
 class AnswersLate(Honest):
-    """Its first write lands long after everybody has stopped waiting for it."""
+    """Lands its first write long after the caller has stopped waiting for it."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +298,7 @@ class AnswersLate(Honest):
 
 
 class SendsAgain(Honest):
-    """As a client that sends a write again whose answer was lost, and reports what the second one was told."""
+    """Reports a conflict after every fifth write, like a client that re-sends a write whose answer was lost."""
 
     async def write(self, content, if_match=None):
         etag = await super().write(content, if_match)
@@ -314,7 +314,7 @@ class KeepsAll(Honest):
 
 
 class NoScratch:
-    """The two methods that a queue needs, and no more."""
+    """A storage with only the two required methods, neither of which may be called."""
 
     async def read(self):
         raise AssertionError("the queue's own object was read")
@@ -324,7 +324,7 @@ class NoScratch:
 
 
 class DoesAtCall(Honest):
-    """At its n-th call, something happens."""
+    """Calls a function at its n-th call."""
 
     def __init__(self, number, happen):
         super().__init__()

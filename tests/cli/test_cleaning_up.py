@@ -1,4 +1,4 @@
-"""Whatever happens to the doctor, nothing of it stays in the store; and if it must, it says what."""
+"""The doctor leaves no objects in the store, and names any objects that it cannot remove."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.cli import stores
 from tests.cli.test_verdicts import nothing_is_left
 
 CALLS = [*range(1, 45, 3), 60, 110, 230]
-"""At which calls something happens: in each check, and among racing writers."""
+"""Numbers of the calls that are disturbed: at least one in each check, and some of racing writers."""
 
 
 def _press_ctrl_c():
@@ -59,7 +59,7 @@ def test_sigterm_leaves_nothing(doctor):
     assert nothing_is_left(storage)
 
 
-def test_a_second_ctrl_c_ends_it_at_once_and_it_says_what_it_left(doctor):
+def test_a_second_ctrl_c_ends_the_doctor_at_once_with_a_list_of_left_objects(doctor):
     class Interrupted(stores.DoesAtCall):
         async def remove(self):
             _press_ctrl_c()
@@ -74,7 +74,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_it_says_what_it_left(doctor):
 
 
 @pytest.mark.parametrize("kind", [stores.KeepsAll], ids=["KeepsAll"])
-def test_what_cannot_be_removed_is_named_and_the_verdict_stands(doctor, kind):
+def test_objects_that_cannot_be_removed_are_named_and_the_verdict_stands(doctor, kind):
     storage = kind()
     result = doctor(storage)
     assert 0 == result.exit_code
@@ -88,7 +88,7 @@ def test_what_cannot_be_removed_is_named_and_the_verdict_stands(doctor, kind):
     assert "s3:DeleteObject" in as_json["left"][0]["reason"]
 
 
-def test_a_removal_that_fails_is_tried_again(doctor):
+def test_a_failed_removal_is_retried(doctor):
     class FailsToRemove(stores.Honest):
         async def remove(self):
             await super().remove()
@@ -101,7 +101,7 @@ def test_a_removal_that_fails_is_tried_again(doctor):
     assert nothing_is_left(storage)
 
 
-def test_an_object_that_is_not_there_was_not_left_behind(doctor):
+def test_an_absent_object_is_not_reported_as_left_behind(doctor):
     class MayNotRemove(stores.KeepsAll, stores.Refuses):
         pass
 
@@ -110,7 +110,7 @@ def test_an_object_that_is_not_there_was_not_left_behind(doctor):
     assert "left behind" not in result.stderr
 
 
-def test_names_carry_an_id_of_their_own(doctor):
+def test_each_run_names_its_scratch_objects_by_its_own_id(doctor):
     names = set()
     for _ in range(2):
         storage = stores.Honest()
@@ -120,7 +120,7 @@ def test_names_carry_an_id_of_their_own(doctor):
     assert all(name.startswith("queue.json.doctor-") for name in names)
 
 
-def test_what_a_store_says_does_nothing_to_the_terminal(doctor):
+def test_messages_of_a_store_are_escaped_for_the_terminal(doctor):
     class Loud(stores.Honest):
         def check(self, if_match):
             raise StorageFatalError("refused\x1b[2J[bold]\r\nSafe.")
@@ -130,7 +130,7 @@ def test_what_a_store_says_does_nothing_to_the_terminal(doctor):
     assert "\x1b" not in result.output
 
 
-def test_the_clean_up_is_not_reached_without_an_object(doctor, monkeypatch):
+def test_the_clean_up_does_not_run_without_a_scratch_object(doctor, monkeypatch):
     """A storage whose `beside` fails has nothing to remove."""
 
     class Odd(stores.Honest):
@@ -144,7 +144,7 @@ def test_the_clean_up_is_not_reached_without_an_object(doctor, monkeypatch):
     assert storage.released
 
 
-def test_the_loop_ends_with_no_task(doctor, monkeypatch):
+def test_the_event_loop_ends_without_other_tasks(doctor, monkeypatch):
     loops = []
     run = module._examine
 
@@ -159,8 +159,8 @@ def test_the_loop_ends_with_no_task(doctor, monkeypatch):
     assert [1] == loops
 
 
-def test_an_object_that_was_never_made_is_not_to_be_removed(doctor):
-    """Each write was refused, and nothing could be removed or looked at either."""
+def test_an_object_that_was_never_written_is_not_listed_for_removal(doctor):
+    """The store refuses every write, read and removal."""
     result = doctor(stores.RefusesAll())
     assert 2 == result.exit_code
     assert "was refused" in result.stderr

@@ -1,4 +1,4 @@
-"""`jqueue` as a user starts it: as a process, with a terminal of 80 columns."""
+"""`jqueue` as users start it: in its own process, with a terminal of 80 columns."""
 
 import json
 import os
@@ -44,20 +44,20 @@ def test_json_is_one_object(tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_terminal_shows_what_is_being_tried():
+def test_the_doctor_shows_its_progress_in_a_terminal():
     result = start("doctor", "memory://", FORCE_COLOR="1")
     assert 0 == result.returncode
     assert "/11" in result.stderr
 
 
-def test_without_typer_one_line_says_what_to_install():
+def test_a_missing_typer_gives_one_line_with_the_install_command():
     code = "import sys; sys.modules['typer'] = None; from jqueue.cli import main; main()"
     result = start(code=code)
     assert 2 == result.returncode
     assert "jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'\n" == result.stderr
 
 
-def test_without_pytest_the_contracts_say_what_to_install():
+def test_a_missing_pytest_gives_an_error_with_the_install_command():
     code = "import sys; sys.modules['pytest'] = None; from jqueue.testing import StorageContract"
     result = start(code=code)
     assert 1 == result.returncode
@@ -65,14 +65,14 @@ def test_without_pytest_the_contracts_say_what_to_install():
     assert 'ImportError: StorageContract of jqueue.testing needs pytest: pip install "jqueue[testing]"' == last
 
 
-def test_a_module_of_ours_that_is_missing_is_not_taken_for_typer():
+def test_a_missing_module_of_jqueue_is_not_mistaken_for_typer():
     code = "import sys; sys.modules['jqueue.cli.load'] = None; from jqueue.cli import main; main()"
     result = start(code=code)
     assert 1 == result.returncode
     assert "jqueue.cli.load" in result.stderr
 
 
-def test_the_script_that_is_installed_is_the_same():
+def test_the_installed_script_calls_the_same_main():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert '[project.scripts]\njqueue = "jqueue.cli:main"\n' in text
 
@@ -81,11 +81,11 @@ def invoke(*arguments):
     return CliRunner(env={"COLUMNS": "80"}).invoke(app, list(arguments), catch_exceptions=False)
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     assert (0, f"jqueue {jqueue.__version__}\n") == ((result := invoke("--version")).exit_code, result.stdout)
 
 
-def test_help_tells_how_to_use_it():
+def test_help_lists_the_commands_and_describes_the_doctor():
     commands = invoke("--help").stdout
     for command in ("doctor", "worker", "stats", "dead", "redrive", "purge", "cancel", "pause", "resume"):
         assert f" {command} " in commands
@@ -108,7 +108,7 @@ def test_help_tells_how_to_use_it():
     ],
 )
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
-def test_a_wrong_url_is_told_in_one_line_without_its_secrets(url, said, option):
+def test_a_wrong_url_gives_a_one_line_error_without_its_secrets(url, said, option):
     result = invoke("doctor", url, *option)
     assert 2 == result.exit_code
     assert "hunter2" not in result.output
@@ -131,13 +131,13 @@ def test_a_wrong_url_is_told_in_one_line_without_its_secrets(url, said, option):
         ["doctor", "--json=s3://key:hunter2@bucket/queue.json"],
     ],
 )
-def test_wrong_arguments_are_told_without_secrets(arguments):
+def test_errors_about_wrong_arguments_contain_no_secrets(arguments):
     result = invoke(*arguments)
     assert 2 == result.exit_code
     assert "hunter2" not in result.output
 
 
-def test_a_store_that_nobody_answers_for_cannot_be_used():
+def test_an_unreachable_store_cannot_be_used():
     url = "s3://key:hunter2@bucket/queue.json?endpoint_url=http://127.0.0.1:1&region_name=us-east-1"
     result = invoke("doctor", url)
     assert 2 == result.exit_code
@@ -146,7 +146,7 @@ def test_a_store_that_nobody_answers_for_cannot_be_used():
     assert "hunter2" not in result.output
 
 
-def test_a_folder_that_is_none_is_told(tmp_path):
+def test_a_path_below_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     result = invoke("doctor", str(tmp_path / "file" / "queue.json"))
     assert 2 == result.exit_code

@@ -1,4 +1,4 @@
-"""The commands on a queue in the format of an older one: they show and change it, or say what it cannot do."""
+"""Commands on queues in the formats of older programs: they work, or fail with an error that names what is missing."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def text(*arguments):
 
 
 def prepare(url):
-    """A queue with a job that waits, and one that died."""
+    """Fill a queue with a dead job and a waiting job, and return their ids."""
 
     async def fill():
         async with jqueue.connect(url) as queue:
@@ -45,13 +45,13 @@ def prepare(url):
     return asyncio.run(fill())
 
 
-def test_one_that_is_not_there_is_said_to_be_missing(url):
+def test_a_missing_queue_of_a_format_is_an_error(url):
     result = run("stats", url)
     assert 2 == result.exit_code
     assert "there is no queue at" in result.stderr
 
 
-def test_an_empty_one_is_there(url, tmp_path):
+def test_an_empty_queue_of_a_format_exists(url, tmp_path):
     prepare(url)
     text("purge", url, "--yes")
     assert "mail 1" in text("stats", url)
@@ -67,21 +67,21 @@ def test_stats_shows_no_version_and_no_limit(url):
     assert (1, 1, None, None) == (found["ready"], found["dead"], found["version"], found["size_limit"])
 
 
-def test_dead_jobs_are_shown_and_queued_again(url):
+def test_dead_jobs_are_shown_and_redriven(url):
     dead, _ = prepare(url)
     assert "no such address" in text("dead", url)
     assert "1" in text("redrive", url, dead)
     assert "mail 2" in text("stats", url)
 
 
-def test_a_job_that_waits_is_cancelled(url):
+def test_a_waiting_job_is_cancelled(url):
     _, waiting = prepare(url)
     text("cancel", url, waiting)
     assert 0 == json.loads(text("stats", url, "--json"))["ready"]
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_what_its_format_cannot_keep_is_one_line(url, command):
+def test_a_command_unsupported_by_a_format_gives_a_one_line_error(url, command):
     prepare(url)
     result = run(command, url, "mail")
     assert 2 == result.exit_code
@@ -90,7 +90,7 @@ def test_what_its_format_cannot_keep_is_one_line(url, command):
 
 
 @pytest.mark.parametrize("arguments", [("doctor",)])
-def test_what_needs_an_object_of_a_store_says_so(url, arguments):
+def test_a_command_that_needs_an_object_store_refuses_a_format(url, arguments):
     result = run(*arguments, url)
     assert 2 == result.exit_code
     assert "a queue in a format of its own" in result.stdout + result.stderr

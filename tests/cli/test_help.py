@@ -1,4 +1,4 @@
-"""`--help` reads well on any terminal, and names only commands that there are."""
+"""`--help` reads well on any terminal, and every command named in a text exists."""
 
 import itertools
 import re
@@ -34,7 +34,7 @@ def help_of(path):
 
 @pytest.mark.parametrize("width", [80, 140])
 @pytest.mark.parametrize("path", [(), *COMMANDS], ids=lambda path: " ".join(path) if isinstance(path, tuple) else path)
-def test_help_is_folded_by_the_terminal_alone_and_flags_have_no_type(path, width, monkeypatch):
+def test_help_is_wrapped_only_at_the_terminal_width_and_flags_have_no_type(path, width, monkeypatch):
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", width)
     text = help_of(path)
     assert "<bool>" not in text
@@ -45,7 +45,7 @@ def test_help_is_folded_by_the_terminal_alone_and_flags_have_no_type(path, width
 
 
 def named_commands():
-    """The words behind each `jqueue …` of a text, up to where its arguments begin."""
+    """The page, the command words and the options of each `jqueue …` in a text."""
     for path in TEXTS:
         text = path.read_text(encoding="utf-8")
         quoted = re.findall(r"`jqueue [^`]*`", text)
@@ -55,7 +55,7 @@ def named_commands():
                 yield path.relative_to(ROOT).as_posix(), match.group(1, 2), options
 
 
-def test_every_command_and_option_that_a_text_names_exists():
+def test_every_command_and_option_named_in_a_text_exists():
     checked = 0
     for text, words, options in named_commands():
         path = words if words in COMMANDS else words[:1]
@@ -69,7 +69,7 @@ def test_every_command_and_option_that_a_text_names_exists():
 IMPORTED = re.compile(r"`(?:jqueue\.)?(connect\w*|migrate)\(([^`]*)\)`")
 
 
-def test_every_function_that_an_error_tells_to_call_exists():
+def test_every_function_named_in_an_error_exists():
     import jqueue
 
     named = {match[1] for path in TEXTS for match in IMPORTED.finditer(path.read_text(encoding="utf-8"))}

@@ -1,4 +1,4 @@
-"""`jqueue migrate SOURCE DEST`: what it says, as text and as JSON, and how it ends."""
+"""`jqueue migrate SOURCE DEST`: its output as text and as JSON, and its exit code."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def on(url, work):
 
 
 def filled(url):
-    """Two plain jobs, two with a priority, one in progress."""
+    """Fill a queue with two plain jobs, two jobs with a priority, and one job in progress."""
 
     async def fill(queue):
         await queue.enqueue("work", SECRET.encode(), job_id="held")
@@ -73,7 +73,7 @@ def text(*arguments, status=0):
     return " ".join(shown.split())
 
 
-def test_a_folder_of_the_destination_that_is_not_there_has_to_be_asked_for(source, tmp_path):
+def test_a_missing_destination_folder_is_created_only_with_create(source, tmp_path):
     filled(source)
     dest = tmp_path / "new" / "dest.json"
     assert f"the folder '{dest.parent}' does not exist" in jqueue(source, str(dest), "--lossy", status=2).stderr
@@ -82,7 +82,7 @@ def test_a_folder_of_the_destination_that_is_not_there_has_to_be_asked_for(sourc
     assert dest.exists()
 
 
-def test_a_dry_run_says_what_would_be_and_writes_nothing(source, dest, tmp_path):
+def test_a_dry_run_describes_the_move_and_writes_nothing(source, dest, tmp_path):
     filled(source)
     before = (tmp_path / "source.json").read_bytes()
     shown = text(source, dest, "--dry-run", status=1)
@@ -96,7 +96,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(source, dest, tmp_path)
     assert not (tmp_path / "dest").exists()
 
 
-def test_jobs_are_moved_and_those_that_would_lose_something_stay(source, dest):
+def test_jobs_are_moved_unless_they_would_lose_a_feature(source, dest):
     filled(source)
     shown = text(source, dest, status=1)
     assert "2 jobs moved" in shown
@@ -107,7 +107,7 @@ def test_jobs_are_moved_and_those_that_would_lose_something_stay(source, dest):
     assert (["held"], ["more urgent", "one", "two", "urgent"]) == (ids(source), ids(dest))
 
 
-def test_when_all_are_moved_it_ends_well(source, dest, tmp_path):
+def test_a_complete_move_exits_with_0(source, dest, tmp_path):
     filled(source)
     on(source, lambda queue: queue.requeue_stale(0))
     found = values(source, f"{tmp_path}/other.json")
@@ -117,7 +117,7 @@ def test_when_all_are_moved_it_ends_well(source, dest, tmp_path):
     assert "0 jobs moved" in text(source, f"{tmp_path}/other.json")
 
 
-def test_limits_and_cron_entries_are_told(source, dest, tmp_path):
+def test_limits_and_cron_entries_are_listed(source, dest, tmp_path):
     async def rule(queue):
         await queue.pause("mail")
         await queue.schedule("night", "0 3 * * *", "work")
@@ -153,7 +153,7 @@ def test_one_queue_is_not_moved_to_itself(source, tmp_path, spelling):
         (("{0}/source.json", "redis://user:hunter2@host/0"), "no store has the scheme of this URL"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(tmp_path, source, arguments, said):
+def test_an_impossible_move_gives_a_one_line_error(tmp_path, source, arguments, said):
     filled(source)
     arguments = [argument.format(tmp_path) for argument in arguments]
     result = jqueue(*arguments, status=2)
@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, source, arguments, said):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_folder_that_is_a_file_is_one_line(source, tmp_path):
+def test_a_destination_folder_that_is_a_file_gives_a_one_line_error(source, tmp_path):
     filled(source)
     (tmp_path / "dest").write_text("mine")
     result = jqueue(source, f"vsqs://{tmp_path}/dest", status=2)
@@ -173,8 +173,8 @@ def test_a_folder_that_is_a_file_is_one_line(source, tmp_path):
     assert ["held", "more urgent", "one", "two", "urgent"] == ids(source)
 
 
-def test_ctrl_c_ends_it_after_the_batch(source, tmp_path):
-    """It begins with SIGINT waiting for it, which it gets as soon as it listens."""
+def test_ctrl_c_ends_the_move_after_the_current_batch(source, tmp_path):
+    """The process sends itself SIGINT as soon as it listens to signals."""
     filled(source)
     code = (
         "import os, signal\n"

@@ -1,4 +1,4 @@
-"""`jqueue stats`, `dead`, `redrive`, `purge`, `cancel`, `pause`, `resume`: on a queue in a file, at 80 columns."""
+"""`jqueue stats`, `dead`, `redrive`, `purge`, `cancel`, `pause` and `resume` on a queue in a file, at 80 columns."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ ON_A_QUEUE = [
     ("pause", "mail"),
     ("resume", "mail"),
 ]
-"""Each command, with what it takes behind the URL."""
+"""Each command with the arguments after its URL."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def queue(path):
-    """`queue.verb(...)`: what a queue in the file answers."""
+    """A queue in the file whose verbs block: `queue.verb(...)`."""
 
     class Blocking:
         def __getattr__(self, verb):
@@ -67,7 +67,7 @@ def text(*arguments):
 
 
 class Timeless:
-    """A file that does not tell the time, so that its queue goes by the clock that it is given."""
+    """A file without a store time, so that its queue uses the clock that it is given."""
 
     def __init__(self, path):
         file = LocalFileSystemStorage(path)
@@ -75,7 +75,7 @@ class Timeless:
 
 
 def kill(path, entrypoint, job_id, error, at=None):
-    """Have a job dead in the queue of the file; since a moment of the past, if one is given."""
+    """Add a dead job to the queue in the file, dead since `at` if a moment is given."""
 
     async def die():
         queue = DirectQueue(Timeless(path)) if at is None else DirectQueue(Timeless(path), clock=FakeClock(at))
@@ -106,7 +106,7 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     assert job.id not in shown
 
 
-def test_stats_tell_limits_cron_entries_and_settings(path, queue):
+def test_stats_show_limits_cron_entries_and_settings(path, queue):
     queue.limit("fetch", running=5, rate=100, per=60)
     queue.schedule("nightly", "30 2 * * *", "clean", SECRET.encode(), timezone="Europe/Berlin")
     queue.configure(aging=30, dead_retention=30 * 86400)
@@ -126,14 +126,14 @@ def test_stats_tell_limits_cron_entries_and_settings(path, queue):
     assert "dead jobs are removed after 30 d" in shown
 
 
-def test_stats_warn_of_lines_that_cannot_be_read(path, queue):
+def test_stats_warn_about_unreadable_lines(path, queue):
     queue.enqueue("mail", b"", job_id="one")
     path.write_text(path.read_text().replace('"entrypoint": "mail"', '"entrypoint": 5'))
     assert values("stats", path)["warnings"]
     assert "warning: 1 line cannot be read as jobs" in text("stats", path)
 
 
-def test_names_that_do_something_to_a_terminal_are_written_out(path, queue):
+def test_control_characters_in_names_are_escaped(path, queue):
     queue.enqueue("mail", b"")
     path.write_text(path.read_text().replace('"mail"', r'"\u001b[31m[bold]mail"'))
     shown = text("stats", path)
@@ -141,7 +141,7 @@ def test_names_that_do_something_to_a_terminal_are_written_out(path, queue):
     assert "\x1b" not in shown
 
 
-def test_a_queue_without_jobs_has_none(path, queue):
+def test_the_stats_of_an_empty_queue_show_no_jobs(path, queue):
     queue.cancel(queue.enqueue("mail", b"").id)
     assert "no jobs" in text("stats", path)
     assert {} == values("stats", path)["entrypoints"]
@@ -149,7 +149,7 @@ def test_a_queue_without_jobs_has_none(path, queue):
     assert [] == values("dead", path)["dead"]
 
 
-def test_dead_jobs_are_listed_with_what_they_died_of(path):
+def test_dead_jobs_are_listed_with_their_errors(path):
     kill(path, "mail", "mail-1", LONG)
     kill(path, "boom", "boom-1", "KeyError: 'x'\nsecond line", at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     first, last = values("dead", path)["dead"]
@@ -166,7 +166,7 @@ def test_dead_jobs_are_listed_with_what_they_died_of(path):
     assert "2 jobs are dead" in shown
 
 
-def test_a_dead_job_says_which_limit_applied(path, queue):
+def test_a_dead_job_shows_the_limit_that_applied(path, queue):
     for job_id, most in (("own", 1), ("of-its-handler", None)):
         queue.enqueue("mail", job_id=job_id, max_attempts=most)
         queue.nack(queue.dequeue()[0].claim, dead=most is None)
@@ -174,7 +174,7 @@ def test_a_dead_job_says_which_limit_applied(path, queue):
     assert {"own": (1, "limit"), "of-its-handler": (None, "worker")} == found
 
 
-def test_dead_jobs_of_one_entrypoint(path):
+def test_dead_jobs_are_filtered_by_entrypoint(path):
     kill(path, "mail", "mail-1", "ValueError")
     kill(path, "boom", "boom-1", "ValueError")
     assert ["boom-1"] == [job["id"] for job in values("dead", path, "--entrypoint", "boom")["dead"]]
@@ -189,14 +189,14 @@ def test_dead_jobs_of_one_entrypoint(path):
         (["--all"], {"mail-1", "mail-2", "x"}),
     ],
 )
-def test_redrive_queues_the_dead_again(path, queue, which, expected):
+def test_redrive_queues_dead_jobs_again(path, queue, which, expected):
     for job_id, entrypoint in (("mail-1", "mail"), ("mail-2", "mail"), ("x", "other")):
         kill(path, entrypoint, job_id, "ValueError")
     assert f"{len(expected)} job" in text("redrive", path, *which)
     assert expected == {job.id for job in queue.read_state().queued_jobs()}
 
 
-def test_redrive_says_how_many_stay_dead(path, queue):
+def test_redrive_counts_the_jobs_that_stay_dead(path, queue):
     queue.enqueue("mail", b"", unique_key="k")
     [job] = queue.dequeue("mail")
     queue.nack(queue.read_state().find(job.id), dead=True)
@@ -209,7 +209,7 @@ def test_redrive_says_how_many_stay_dead(path, queue):
 
 
 @pytest.mark.parametrize("which", [[], ["an-id", "--all"], ["--all", "--entrypoint", "mail"]])
-def test_redrive_wants_to_know_which(path, queue, which):
+def test_redrive_requires_exactly_one_selection(path, queue, which):
     queue.enqueue("mail", b"")
     result = jqueue("redrive", path, *which)
     assert (2, "") == (result.exit_code, result.stdout)
@@ -226,7 +226,7 @@ def test_redrive_refuses_a_job_that_is_not_dead(path, queue):
     assert "there are no dead jobs to queue again" == text("redrive", path, "--all")
 
 
-def test_purge_removes_the_dead_that_are_old_enough(path, queue):
+def test_purge_removes_dead_jobs_above_the_given_age(path, queue):
     kill(path, "mail", "old", "ValueError", at=datetime(2020, 1, 1, tzinfo=UTC))
     kill(path, "mail", "new", "ValueError")
     kill(path, "other", "x", "ValueError")
@@ -237,7 +237,7 @@ def test_purge_removes_the_dead_that_are_old_enough(path, queue):
 
 
 @pytest.mark.parametrize("age", ["30", "d", "-1d", "1y", "9999w", f"{'9' * 400}d", SECRET])
-def test_purge_refuses_an_age_that_is_none(path, age):
+def test_purge_refuses_an_invalid_age(path, age):
     kill(path, "mail", "one", "ValueError")
     result = jqueue("purge", path, f"--older-than={age}")
     assert (2, "") == (result.exit_code, result.stdout)
@@ -245,7 +245,7 @@ def test_purge_refuses_an_age_that_is_none(path, age):
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
-def test_purge_asks_where_somebody_sits_at_a_terminal(path, queue, answer, status, left):
+def test_purge_asks_for_confirmation_at_a_terminal(path, queue, answer, status, left):
     kill(path, "mail", "one", "ValueError")
     keyboard, terminal = os.openpty()
     try:
@@ -259,14 +259,14 @@ def test_purge_asks_where_somebody_sits_at_a_terminal(path, queue, answer, statu
     assert (status, left) == (result.returncode, queue.stats().dead)
 
 
-def test_cancel_removes_a_job_that_waits(path, queue):
+def test_cancel_removes_a_waiting_job(path, queue):
     first, second = (queue.enqueue("mail", b"") for _ in range(2))
     assert "the job (mail) was removed" == text("cancel", path, first.id)
     assert {"id": second.id, "entrypoint": "mail", "cancelled": "removed"} == values("cancel", path, second.id)
     assert () == queue.read_state().jobs
 
 
-def test_cancel_has_a_running_job_stopped_if_asked(path, queue):
+def test_cancel_stops_a_running_job_only_with_running(path, queue):
     queue.enqueue("mail", b"")
     [job] = queue.dequeue("mail")
     refused = jqueue("cancel", path, job.id)
@@ -289,7 +289,7 @@ def test_cancel_leaves_a_dead_job_alone(path, queue):
 
 
 @pytest.mark.parametrize("command", ["cancel", "redrive"])
-def test_a_job_that_is_not_there_is_told_without_repeating_the_id(path, queue, command):
+def test_a_missing_job_is_an_error_that_does_not_repeat_the_id(path, queue, command):
     queue.enqueue("mail", b"")
     result = jqueue(command, path, f"s3://key:{SECRET}@bucket/queue.json")
     assert (2, f"jqueue: there is no job with this id in {path}: it may have finished\n") == (
@@ -319,7 +319,7 @@ def test_an_entrypoint_needs_a_name(path, queue, command):
 
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
-def test_a_queue_that_is_not_there_is_told_and_not_made(tmp_path, command):
+def test_a_missing_queue_is_an_error_and_is_not_created(tmp_path, command):
     missing = tmp_path / "queue.json"
     name, *more = command
     result = jqueue(name, missing, *more)
@@ -335,7 +335,7 @@ def test_a_queue_that_is_not_there_is_told_and_not_made(tmp_path, command):
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
 @pytest.mark.parametrize("url", ["{}/misspelled/queue.json", "file://{}/misspelled/queue.json?lock_timeout=3"])
-def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path, command, url):
+def test_a_missing_folder_is_named_and_not_created(tmp_path, command, url):
     name, *more = command
     result = jqueue(name, url.format(tmp_path), *more)
     assert (2, "") == (result.exit_code, result.stdout)
@@ -354,7 +354,7 @@ def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path, command, url
         ("", "the URL of a queue is empty"),
     ],
 )
-def test_a_wrong_url_is_one_line_without_its_secrets(command, url, said):
+def test_a_wrong_url_is_a_one_line_error_without_its_secrets(command, url, said):
     name, *more = command
     result = jqueue(name, url, *more)
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
@@ -363,7 +363,7 @@ def test_a_wrong_url_is_one_line_without_its_secrets(command, url, said):
 
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: command[0])
-def test_what_is_no_queue_is_one_line_and_left_as_it_is(path, command):
+def test_an_object_that_is_not_a_queue_is_a_one_line_error_and_stays_unchanged(path, command):
     path.write_text(f"this is no queue, {SECRET}")
     name, *more = command
     result = jqueue(name, path, *more)

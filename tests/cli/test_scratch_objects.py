@@ -1,4 +1,4 @@
-"""What the memory and the file give for trials: another object beside, its removal, a list of what is there."""
+"""Scratch objects beside a queue in memory or in a file: creating, removing and listing them."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ def path(tmp_path):
     return tmp_path / "queue.json"
 
 
-async def test_an_object_beside_is_another_one(storage):
+async def test_a_scratch_object_is_separate_from_the_queue(storage):
     assert isinstance(storage, SupportsScratch)
     await storage.write(b"the user's")
     other = storage.beside(".trial")
@@ -34,7 +34,7 @@ async def test_an_object_beside_is_another_one(storage):
     assert (b"", None) == await storage.beside(".other").read()
 
 
-async def test_a_removed_object_is_absent_and_its_etag_never_fits_again(storage):
+async def test_a_removed_object_is_absent_and_its_etag_never_matches_again(storage):
     first = await storage.write(b"first")
     await storage.remove()
     await storage.remove()
@@ -84,7 +84,7 @@ async def test_a_link_is_neither_followed_nor_removed(path, where):
     assert b"precious" == precious.read_bytes()
 
 
-async def test_a_sidecar_that_is_somebody_elses_is_left(path):
+async def test_a_sidecar_with_foreign_content_is_left(path):
     storage = LocalFileSystemStorage(path)
     Path(f"{path}.lock").write_bytes(b"notes")
     with pytest.raises(StorageFatalError, match="somebody else's file"):
@@ -99,7 +99,7 @@ async def test_a_folder_is_not_removed(path):
     assert stat.S_ISDIR(os.stat(path).st_mode)
 
 
-async def test_a_file_beside_is_in_the_same_folder_wherever_the_process_goes(tmp_path, monkeypatch):
+async def test_a_scratch_file_stays_in_the_same_folder_after_chdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     storage = LocalFileSystemStorage("queue.json", lock_timeout=3)
     (tmp_path / "elsewhere").mkdir()
@@ -110,12 +110,12 @@ async def test_a_file_beside_is_in_the_same_folder_wherever_the_process_goes(tmp
 
 
 @pytest.mark.parametrize("suffix", ["/../../elsewhere", "/trial", "trial/"])
-def test_a_file_beside_cannot_be_in_another_folder(path, suffix):
+def test_a_scratch_file_cannot_be_in_another_folder(path, suffix):
     with pytest.raises(ValueError, match="cannot have a name"):
         LocalFileSystemStorage(path).beside(suffix)
 
 
-async def test_a_list_of_files_has_no_sidecars_no_temporary_files_no_links_and_no_folders(path):
+async def test_a_listing_leaves_out_sidecars_temporary_files_links_and_folders(path):
     storage = LocalFileSystemStorage(path)
     await storage.write(b"the queue")
     await storage.beside(".staged.1").write(b"one")
@@ -131,12 +131,12 @@ async def test_the_temporary_files_of_another_queue_are_not_listed(tmp_path):
     assert [] == await LocalFileSystemStorage(tmp_path / ".queue.json").list_beside(".")
 
 
-async def test_where_there_is_no_folder_there_is_nothing_to_list(path):
+async def test_a_listing_in_a_missing_folder_is_empty(path):
     assert [] == await LocalFileSystemStorage(path.parent / "none" / "queue.json").list_beside(".staged.")
-    assert [] == list(path.parent.iterdir()), "and a list creates none"
+    assert [] == list(path.parent.iterdir()), "a listing must not create the folder"
 
 
-async def test_a_file_tells_when_it_was_last_written(path):
+async def test_a_listing_has_the_time_of_the_last_write(path):
     storage = LocalFileSystemStorage(path)
     await storage.beside(".staged.1").write(b"one")
     os.utime(f"{path}.staged.1", (1_800_000_000.25, 1_800_000_000.25))
@@ -144,19 +144,19 @@ async def test_a_file_tells_when_it_was_last_written(path):
     assert 1_800_000_000.25 == found.modified.timestamp()
 
 
-async def test_a_list_of_what_is_no_folder_says_so(path):
+async def test_a_listing_below_a_file_is_an_error(path):
     path.write_bytes(b"a file")
     with pytest.raises(StorageFatalError, match=r"list the files .* not a folder"):
         await LocalFileSystemStorage(path / "queue.json").list_beside(".staged.")
 
 
 @pytest.mark.parametrize("prefix", ["/../../elsewhere", "/trial", "trial/"])
-async def test_a_list_cannot_be_of_another_folder(path, prefix):
+async def test_a_listing_cannot_be_of_another_folder(path, prefix):
     with pytest.raises(ValueError, match="cannot have a name"):
         await LocalFileSystemStorage(path).list_beside(prefix)
 
 
-async def test_what_is_beside_an_object_in_memory_has_the_name_that_the_suffixes_make_together():
+async def test_suffixes_of_scratch_objects_in_memory_are_joined():
     storage = InMemoryStorage()
     await storage.beside(".a").beside(".b").write(b"x")
     assert b"x" == (await storage.beside(".a.b").read())[0]

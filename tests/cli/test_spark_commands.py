@@ -1,4 +1,4 @@
-"""`jqueue spark enqueue|run|snapshot|report`: what they say and do, at 80 columns; with Spark, and before it starts."""
+"""`jqueue spark enqueue|run|snapshot|report` at 80 columns: their output and their effect, before and on Spark."""
 
 import asyncio
 import json
@@ -35,12 +35,12 @@ COMMANDS = {
     "snapshot": ["queue.json"],
     "report": ["queue.json"],
 }
-"""Each command with what it needs at least."""
+"""Each command with its required arguments."""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder to work in, with files and a program."""
+    """A working directory with a data file, a queue and a program."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "program", raising=False)
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def on_spark(folder, spark, monkeypatch):
-    """Commands run in the session of the tests, which goes on; what is a second for them would be many for each."""
+    """Run commands in the Spark session of the tests, because starting one for each command takes too long."""
 
     class Shared:
         def __getattr__(self, name):
@@ -66,7 +66,7 @@ def on_spark(folder, spark, monkeypatch):
 
 @pytest.fixture
 def no_spark(folder, monkeypatch):
-    """Spark must not be started for what is wrong before."""
+    """Fail the test if the command starts Spark."""
 
     def start(place, settings):
         raise AssertionError("Spark was started")
@@ -81,7 +81,7 @@ def invoke(command, *arguments):
 
 
 def said(command, *arguments):
-    """What it prints if all is well."""
+    """The output of a command that succeeds."""
     result = invoke(command, *arguments)
     assert (0, "") == (result.exit_code, result.stderr), result.output
     assert SECRET not in result.stdout
@@ -89,7 +89,7 @@ def said(command, *arguments):
 
 
 def refused(command, *arguments):
-    """The one line that says what is wrong, the same as text and as JSON."""
+    """The one-line error of a command, which is the same as text and as JSON."""
     result = invoke(command, *arguments)
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), result.output
     as_json = invoke(command, *arguments, "--json")
@@ -106,13 +106,13 @@ def state():
 # Before Spark starts
 
 
-def test_the_command_line_knows_pyspark_only_when_it_needs_it():
+def test_the_command_line_imports_pyspark_only_when_needed():
     code = "import sys, jqueue.cli.app; print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ("set()\n", "") == (result.stdout, result.stderr)
 
 
-def test_help_lists_the_commands_and_what_they_take():
+def test_help_lists_the_spark_commands_and_their_options():
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["spark", "--help"]).stdout
     assert 'pip install "jqueue[spark]"' in shown
     for command in COMMANDS:
@@ -124,7 +124,7 @@ def test_help_lists_the_commands_and_what_they_take():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_without_pyspark_one_line_says_what_to_install(no_spark, monkeypatch, command):
+def test_a_missing_pyspark_gives_one_line_with_the_install_command(no_spark, monkeypatch, command):
     def version(package):
         raise PackageNotFoundError(package)
 
@@ -132,22 +132,22 @@ def test_without_pyspark_one_line_says_what_to_install(no_spark, monkeypatch, co
     assert 'this needs Spark: pip install "jqueue[spark]"' == refused(command, *COMMANDS[command])
 
 
-def test_a_pyspark_that_is_too_old_is_named(no_spark, monkeypatch):
+def test_an_outdated_pyspark_is_refused_with_its_version(no_spark, monkeypatch):
     monkeypatch.setattr(sessions, "version", lambda package: "4.1.2")
     assert refused("snapshot", "queue.json").startswith("jqueue needs PySpark 4.2 or newer, and this is '4.1.2'")
 
 
-def test_without_java_one_line_says_what_is_missing(no_spark, monkeypatch):
+def test_a_missing_java_gives_a_one_line_error(no_spark, monkeypatch):
     monkeypatch.setattr(sessions, "java_problem", lambda: "Spark needs Java")
     assert "Spark needs Java" == refused("report", "queue.json")
 
 
 @pytest.mark.parametrize("setting", ["spark.ui.enabled", "ui.enabled=true", "=x"])
-def test_a_setting_that_is_none_of_sparks_is_refused(no_spark, setting):
+def test_an_invalid_spark_setting_is_refused(no_spark, setting):
     assert refused("snapshot", "queue.json", "--conf", setting).startswith("--conf takes a Spark setting as KEY=")
 
 
-def test_settings_of_the_drivers_java_are_kept(folder):
+def test_java_options_of_the_driver_are_kept(folder):
     place = sessions.Place("local[1]", ["spark.driver.extraJavaOptions=-Dx=1", "spark.a=b=c"], sessions.SparkLog.WARN)
     settings = sessions._settings(place)
     assert "b=c" == settings["spark.a"]
@@ -170,7 +170,7 @@ def test_settings_of_the_drivers_java_are_kept(folder):
         (["jobs.csv", "queue.json", "--read-option", "=x"], "--read-option takes KEY=VALUE"),
     ],
 )
-def test_what_is_wrong_with_an_enqueue_is_said_before_spark_starts(no_spark, arguments, line):
+def test_a_wrong_enqueue_is_refused_before_spark_starts(no_spark, arguments, line):
     assert refused("enqueue", *arguments).startswith(line)
 
 
@@ -183,23 +183,23 @@ def test_what_is_wrong_with_an_enqueue_is_said_before_spark_starts(no_spark, arg
         (["program:worker", "queue.json", "--entrypoint", "other"], "program:worker has no handler for 'other'"),
     ],
 )
-def test_what_is_wrong_with_a_run_is_said_before_spark_starts(no_spark, arguments, line):
+def test_a_wrong_run_is_refused_before_spark_starts(no_spark, arguments, line):
     assert refused("run", *arguments).startswith(line)
 
 
 @pytest.mark.parametrize("target", ["nothing:worker", "program:nothing", "program:idle", "program.py"])
-def test_a_worker_that_is_not_there_is_told_as_jqueue_worker_tells_it(no_spark, target):
+def test_a_missing_worker_gives_the_same_error_as_jqueue_worker(no_spark, target):
     expected = CliRunner().invoke(app, ["worker", target, "queue.json"])
     found = invoke("run", target, "queue.json")
     assert (2, expected.stderr) == (found.exit_code, found.stderr)
 
 
-def test_a_snapshot_is_not_written_over_what_is_there(no_spark):
+def test_a_snapshot_does_not_overwrite_an_existing_file(no_spark):
     assert "jobs.csv already exists: add --mode append or overwrite" == refused("snapshot", "queue.json", "jobs.csv")
     assert "OUT must end with .parquet, .csv or .json" == refused("snapshot", "queue.json", "out.xml")
 
 
-def test_a_page_needs_a_folder(no_spark):
+def test_a_page_needs_an_existing_folder(no_spark):
     assert refused("report", "queue.json", "--html", "none/page.html").startswith("there is no folder ")
 
 
@@ -210,11 +210,11 @@ def test_a_page_needs_a_folder(no_spark):
         ("s3a://bucket/a.parquet/", "parquet"), ("a/*.csv", "csv"), ("a.txt", None), ("a", None),
     ],
 )  # fmt: skip
-def test_the_format_is_that_of_the_name(name, kind):
+def test_the_format_follows_from_the_file_name(name, kind):
     assert kind == format_of(name)
 
 
-def test_the_format_of_a_folder_is_that_of_its_files(tmp_path):
+def test_the_format_of_a_folder_follows_from_its_files(tmp_path):
     (tmp_path / "part-0.csv").touch()
     (tmp_path / "_SUCCESS").touch()
     assert "csv" == format_of(str(tmp_path))
@@ -222,15 +222,15 @@ def test_the_format_of_a_folder_is_that_of_its_files(tmp_path):
     assert None is format_of(str(tmp_path))
 
 
-def test_noise_of_java_is_left_out_and_all_else_comes_through():
+def test_known_java_warnings_are_left_out_and_other_lines_are_printed():
     code = """
 import os, sys, threading
 from jqueue.spark.noise import quiet_java
 with quiet_java("starting"):
     os.system("echo 'WARNING: Using incubator modules: x' >&2; echo first >&2; (sleep 0.3; echo last >&2) & ")
-os.write(2, b"second\\n")  # at once: print writes the line break apart, and the other thread may come between
+os.write(2, b"second\\n")  # one write: print writes the line break separately, and the other thread may write first
 for thread in set(threading.enumerate()) - {threading.current_thread()}:
-    thread.join(30)  # it ends with the last process that may say something
+    thread.join(30)  # it ends when the last process that may write has ended
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (0, "", {"first", "second", "last"}) == (result.returncode, result.stdout, set(result.stderr.split()))
@@ -241,7 +241,7 @@ for thread in set(threading.enumerate()) - {threading.current_thread()}:
 
 
 def test_rows_of_a_csv_file_become_jobs_and_are_run_and_shown(on_spark):
-    """The story of a file: in, worked, looked at."""
+    """A file is enqueued, shown, run and reported."""
     assert "3 jobs added to " in said("enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
     assert [b'{"n": 5}', b'{"n":1}', b'{"n":2}', b'{"n":0}'] == [job.payload for job in state().jobs]
     shown = said("snapshot", "queue.json", "--show", 1)
@@ -255,7 +255,7 @@ def test_rows_of_a_csv_file_become_jobs_and_are_run_and_shown(on_spark):
     assert (on_spark / "page.html").stat().st_size > 1000
 
 
-def test_columns_that_mean_something_are_read_as_what_they_mean(on_spark):
+def test_columns_named_like_job_fields_set_those_fields(on_spark):
     (on_spark / "jobs.csv").write_text(
         "entrypoint,payload,priority,unique_key,headers,run_at\n"
         'mail,007,2,a,"{""x"": ""y""}",\n'
@@ -273,14 +273,14 @@ def test_columns_that_mean_something_are_read_as_what_they_mean(on_spark):
     assert (b"hello, you", "07", 2036) == (second.payload, second.unique_key, second.run_at.year)
 
 
-def test_a_payload_in_json_stays_the_text_that_it_is(on_spark):
+def test_a_json_payload_column_becomes_a_json_payload(on_spark):
     (on_spark / "jobs.jsonl").write_text('{"payload": {"to": "ada"}}\n{"payload": {"n": 5, "x": null}, "delay": 60}\n')
     said("enqueue", "jobs.jsonl", "queue.json", "--entrypoint", "mail")
     payloads = [json.loads(job.payload) for job in state().jobs[1:]]
     assert [{"to": "ada"}, {"n": 5, "x": None}] == payloads
 
 
-def test_one_array_of_json_is_read_and_a_repeated_write_adds_nothing(on_spark):
+def test_a_json_array_is_read_and_a_repeated_write_adds_nothing(on_spark):
     (on_spark / "jobs.json").write_text('[\n {"n": 1},\n {"n": 2}\n]\n')
     arguments = ("jobs.json", "queue.json", "--entrypoint", "double", "--txn-app-id", "nightly", "--txn-version")
     assert "2 jobs added to " in said("enqueue", *arguments, 7)
@@ -301,8 +301,8 @@ def test_an_error_of_the_data_source_is_one_line(on_spark):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_a_snapshot_in_a_file_can_be_enqueued_elsewhere(on_spark, spark, kind):
-    """What was written says all that there was, in each format."""
+def test_a_snapshot_in_a_file_has_all_fields_in_each_format(on_spark, spark, kind):
+    """The file has the fields of the job in each format."""
     assert f"1 job written to out.{kind}\n" == said("snapshot", "queue.json", f"out.{kind}")
     reader = spark.read.format(kind).options(header="true", escape='"')
     frame = reader.load(str(on_spark / f"out.{kind}"))
@@ -321,8 +321,8 @@ def test_a_fleet_is_shown_with_the_names_of_its_queues(on_spark):
 
 
 @pytest.mark.full
-def test_a_command_in_a_process_of_its_own_prints_its_result_and_nothing_else(folder, spark):
-    """The fixture `spark` is there to skip it where there is no Java."""
+def test_a_command_in_its_own_process_prints_only_its_result(folder, spark):
+    """The fixture `spark` skips the test without Java."""
     command = [sys.executable, "-m", "jqueue", "spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double"]
     result = subprocess.run([*command, "--master", "local[1]"], capture_output=True, text=True, timeout=300)
     assert (0, "") == (result.returncode, result.stderr)

@@ -1,4 +1,4 @@
-"""The doctor on stores that lie: each lie is found, and what is honest is called safe."""
+"""The doctor finds each fault of an incorrect store, and calls a correct store safe."""
 
 import json
 
@@ -30,7 +30,7 @@ LIES = {
     stores.ChangesBytes: {"round_trip"},
     stores.AlwaysUnchanged: {"conditional_read"},
 }
-"""What fails on each."""
+"""The checks that fail on each incorrect store."""
 
 NOTES = {
     stores.Honest: {},
@@ -48,7 +48,7 @@ NOTES = {
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
     stores.SendsAgain: {"racing_increments": "counted twice"},
 }
-"""What is noted on each that is safe."""
+"""The notes on each safe store, by check."""
 
 
 def _named(kind):
@@ -62,7 +62,7 @@ def _outcomes(result, outcome):
 
 
 LONGEST = 100.0
-"""Seconds, the removal included."""
+"""Longest run of the doctor in seconds, including the removal of its objects."""
 
 
 def nothing_is_left(storage):
@@ -70,7 +70,7 @@ def nothing_is_left(storage):
 
 
 @pytest.mark.parametrize("kind", LIES, ids=_named)
-def test_a_store_that_lies_is_not_safe(doctor, kind):
+def test_an_incorrect_store_is_not_safe(doctor, kind):
     storage = kind()
     result = doctor(storage, "--json")
     assert LIES[kind] == _outcomes(result, "failed").keys()
@@ -85,7 +85,7 @@ def test_a_store_that_lies_is_not_safe(doctor, kind):
 
 
 @pytest.mark.parametrize("kind", NOTES, ids=_named)
-def test_a_store_that_is_honest_is_safe_whatever_is_noted(doctor, kind):
+def test_a_correct_store_is_safe_even_with_notes(doctor, kind):
     storage = kind()
     result = doctor(storage, "--json")
     assert {} == _outcomes(result, "failed")
@@ -98,7 +98,7 @@ def test_a_store_that_is_honest_is_safe_whatever_is_noted(doctor, kind):
     assert max(storage.times) < LONGEST
 
 
-def test_every_check_can_find_something(doctor):
+def test_every_check_finds_a_fault_in_some_store(doctor):
     quoting = doctor(stores.Quoted(), "--json")
     assert [check.name for check in CHECKS] == [check["name"] for check in json.loads(quoting.stdout)["checks"]]
     never_seen = stores.Quoted()
@@ -108,22 +108,22 @@ def test_every_check_can_find_something(doctor):
     assert {check.name for check in CHECKS} - {"etag_quoting"} == found
 
 
-def test_what_a_store_does_not_have_is_not_checked(doctor):
+def test_the_etag_quoting_of_a_store_without_an_etag_style_is_not_checked(doctor):
     names = [check["name"] for check in json.loads(doctor(stores.Honest(), "--json").stdout)["checks"]]
     assert [check.name for check in CHECKS if check.name != "etag_quoting"] == names
 
 
-def test_an_etag_style_is_told(doctor):
+def test_the_etag_style_is_shown(doctor):
     assert "with quotes" in doctor(stores.Quoted()).stdout
     assert "without quotes" in doctor(stores.Unquoted()).stdout
 
 
-def test_the_rate_of_a_store_that_throttles_is_nearly_what_it_allows(doctor):
+def test_the_measured_rate_of_a_throttling_store_is_close_to_its_limit(doctor):
     rate = _outcomes(doctor(stores.Throttles(), "--json"), "noted")["write_rate"]
     assert 0.6 <= float(rate.partition(";")[0]) <= 1.1
 
 
-def test_the_rate_is_how_long_writes_take(doctor):
+def test_the_rate_follows_from_the_time_of_a_write(doctor):
     assert "50, one after the other" == _outcomes(doctor(stores.Honest(), "--json"), "passed")["write_rate"]
 
 
@@ -138,7 +138,7 @@ def test_the_rate_is_how_long_writes_take(doctor):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
-def test_a_store_that_cannot_be_used_says_why(doctor, kind, said, option):
+def test_the_reason_why_a_store_cannot_be_used_is_shown(doctor, kind, said, option):
     storage = kind()
     result = doctor(storage, *option)
     assert 2 == result.exit_code
@@ -150,7 +150,7 @@ def test_a_store_that_cannot_be_used_says_why(doctor, kind, said, option):
 
 
 @pytest.mark.parametrize("kind", [stores.Fails, stores.NeverAnswers], ids=_named)
-def test_a_store_that_fails_each_time_or_never_answers_is_given_up(doctor, kind):
+def test_the_doctor_gives_up_on_a_store_that_always_fails_or_never_answers(doctor, kind):
     storage = kind()
     result = doctor(storage)
     assert 2 == result.exit_code
@@ -160,7 +160,7 @@ def test_a_store_that_fails_each_time_or_never_answers_is_given_up(doctor, kind)
     assert ".doctor-" in result.stderr
 
 
-def test_a_storage_that_gives_no_scratch_object_is_not_touched(doctor):
+def test_a_storage_without_scratch_objects_is_not_touched(doctor):
     result = doctor(stores.NoScratch())
     assert 2 == result.exit_code
     assert "cannot be checked without touching the queue" in result.stderr
@@ -173,7 +173,7 @@ def test_the_queue_itself_is_neither_read_nor_written(doctor):
     assert "queue.json" not in {name for _, name in storage.calls}
 
 
-def test_stores_differ_in_what_to_do(doctor):
+def test_the_advice_depends_on_the_fault_of_the_store(doctor):
     def advice(kind):
         return " ".join(json.loads(doctor(kind(), "--json").stdout)["advice"])
 
@@ -184,14 +184,14 @@ def test_stores_differ_in_what_to_do(doctor):
     assert "Set the clock" in advice(stores.LivesInThePast)
 
 
-def test_memory_is_safe_and_said_to_end_with_the_process(doctor):
+def test_memory_is_safe_with_a_note_that_it_belongs_to_one_process(doctor):
     result = doctor(InMemoryStorage(clock=VirtualClock()))
     assert 0 == result.exit_code
     assert "An in-memory queue belongs to one process" in result.stdout
 
 
 @pytest.mark.parametrize("kind", [stores.IgnoresConditions, stores.Throttles, stores.KeepsAll], ids=_named)
-def test_what_is_printed_fits_into_80_columns_and_ends_in_a_verdict(doctor, kind):
+def test_the_output_fits_into_80_columns_and_ends_with_a_verdict(doctor, kind):
     lines = doctor(kind()).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     verdict = next(number for number, line in enumerate(lines) if line.startswith(("Safe.", "Not safe.")))

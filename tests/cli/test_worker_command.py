@@ -1,4 +1,4 @@
-"""`jqueue worker`: as a user runs it, in a process of its own."""
+"""`jqueue worker` as users run it, in its own process."""
 
 import asyncio
 import contextlib
@@ -120,7 +120,7 @@ def state(folder):
     return asyncio.run(queue(folder).read_state())
 
 
-def test_it_does_what_is_there_and_ends_if_asked_to_drain(folder, start):
+def test_a_draining_worker_does_all_ready_jobs_and_exits(folder, start):
     for number in range(20):
         enqueue(folder, "note", b"%d" % number)
     process = start("program:worker", "queue.json", "--drain")
@@ -133,7 +133,7 @@ def test_it_does_what_is_there_and_ends_if_asked_to_drain(folder, start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_lets_what_is_under_way_finish_and_it_exits_with_0(folder, start, number):
+def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, start, number):
     enqueue(folder, "slow", b"0.5")
     process = start("program:worker", "queue.json")
     assert "began\n" == process.stdout.readline()
@@ -144,7 +144,7 @@ def test_a_signal_lets_what_is_under_way_finish_and_it_exits_with_0(folder, star
     assert "1 succeeded" in errors
 
 
-def test_what_does_not_finish_within_the_grace_goes_back_uncharged(folder, start):
+def test_an_unfinished_job_is_handed_back_uncharged_after_the_grace(folder, start):
     enqueue(folder, "slow", b"600")
     process = start("program:worker", "queue.json", "--grace", "0.1")
     assert "began\n" == process.stdout.readline()
@@ -156,7 +156,7 @@ def test_what_does_not_finish_within_the_grace_goes_back_uncharged(folder, start
 
 
 @pytest.mark.parametrize("entrypoint", ["deaf", "stubborn"])
-def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_not_hold_it(folder, start, entrypoint):
+def test_a_second_signal_stops_the_worker_at_once_despite_a_stuck_handler(folder, start, entrypoint):
     enqueue(folder, entrypoint, b"x")
     process = start("program:worker", "queue.json", "--grace", "600")
     assert "began\n" == process.stdout.readline()
@@ -180,7 +180,7 @@ def test_a_second_signal_stops_it_at_once_and_a_handler_that_does_not_end_does_n
         ("program:idle", 'program:idle has no handlers: register one with @idle.handler("name")'),
     ],
 )
-def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected):
+def test_a_wrong_target_gives_a_one_line_error(folder, monkeypatch, target, expected):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "program", raising=False)
@@ -198,7 +198,7 @@ def test_a_wrong_target_is_one_clear_line(folder, monkeypatch, target, expected)
         ("wrong", "is no cron expression"),
     ],
 )
-def test_an_import_that_fails_inside_the_program_shows_where_and_nothing_of_ours(folder, start, module, said):
+def test_a_failed_import_shows_only_the_traceback_of_the_program(folder, start, module, said):
     process = start(f"{module}:worker", "queue.json")
     _, errors = process.communicate(timeout=SECONDS)
     assert 2 == process.returncode
@@ -210,7 +210,7 @@ def test_an_import_that_fails_inside_the_program_shows_where_and_nothing_of_ours
     assert not (folder / "queue.json").exists()
 
 
-def test_a_queue_that_is_not_there_yet_is_told(folder, start):
+def test_a_missing_queue_is_warned_about(folder, start):
     process = start("program:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
@@ -219,7 +219,7 @@ def test_a_queue_that_is_not_there_yet_is_told(folder, start):
     )
 
 
-def test_a_folder_that_is_not_there_yet_has_to_be_asked_for(folder, start):
+def test_a_missing_folder_is_created_only_with_create(folder, start):
     process = start("program:worker", "new/queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 2 == process.returncode
@@ -229,14 +229,14 @@ def test_a_folder_that_is_not_there_yet_has_to_be_asked_for(folder, start):
     assert 0 == process.returncode, errors
 
 
-def test_a_queue_in_memory_is_warned_of(start):
+def test_a_queue_in_memory_is_warned_about(start):
     process = start("program:worker", "memory://", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
     assert 0 == process.returncode, errors
     assert "WARNING jqueue.worker: an in-memory queue is visible only to its own process" in errors
 
 
-def test_ready_jobs_that_have_no_handler_here_are_told(folder, start):
+def test_ready_jobs_without_a_handler_are_counted_at_the_start(folder, start):
     enqueue(folder, "note", b"one")
     for number in range(7):
         enqueue(folder, f"unknown-{number}", b"")
@@ -248,7 +248,7 @@ def test_ready_jobs_that_have_no_handler_here_are_told(folder, start):
     assert f"9 ready jobs, 0 scheduled, 0 dead; this worker has no handler for the ready jobs of {named}\n" in errors
 
 
-def test_a_line_of_a_handler_says_which_job_it_is_about(folder, start):
+def test_log_lines_of_a_handler_name_its_job(folder, start):
     job = enqueue(folder, "told", b"")
     process = start("program:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
@@ -256,7 +256,7 @@ def test_a_line_of_a_handler_says_which_job_it_is_about(folder, start):
     assert " INFO jqueue.worker: worker started" in errors
 
 
-def test_with_debug_the_log_shows_where_a_handler_failed(folder, start):
+def test_debug_logs_show_the_traceback_of_a_failed_handler(folder, start):
     enqueue(folder, "fails", b"")
     process = start("program:worker", "queue.json", "--drain", "--log-level", "DEBUG")
     _, errors = process.communicate(timeout=SECONDS)
@@ -265,7 +265,7 @@ def test_with_debug_the_log_shows_where_a_handler_failed(folder, start):
     assert "1 / 0" in errors
 
 
-def test_a_queue_that_cannot_be_used_is_one_clear_line(folder, start):
+def test_an_unusable_queue_gives_a_one_line_error(folder, start):
     (folder / "queue.json").write_text("this is no queue")
     process = start("program:worker", "queue.json")
     _, errors = process.communicate(timeout=SECONDS)
@@ -275,17 +275,17 @@ def test_a_queue_that_cannot_be_used_is_one_clear_line(folder, start):
     assert "this is no queue" == (folder / "queue.json").read_text()
 
 
-def test_the_log_shows_what_a_handler_said_if_asked_for(folder, start):
+def test_show_errors_logs_the_message_and_traceback_of_a_handler(folder, start):
     enqueue(folder, "fails", b"")
     process = start("program:worker", "queue.json", "--drain", "--show-errors")
     _, errors = process.communicate(timeout=SECONDS)
     [first] = [line for line in errors.splitlines() if "Traceback (most recent call last):" in line]
     assert "(fails): Traceback" in first
-    assert "    ZeroDivisionError: division by zero" in errors.splitlines()  # no line of the log begins so
+    assert "    ZeroDivisionError: division by zero" in errors.splitlines()  # indented, unlike a line of the log
 
 
 @pytest.mark.parametrize("fate", ["gone", "replaced", "corrupt"])
-def test_a_queue_that_comes_to_harm_ends_the_worker_after_a_while(folder, start, fate):
+def test_a_queue_lost_or_damaged_meanwhile_ends_the_worker_after_give_up_after(folder, start, fate):
     enqueue(folder, "slow", b"0.01")
     process = start("program:worker", "queue.json", "--give-up-after", "0.5")
     assert "began\n" == process.stdout.readline()
@@ -309,7 +309,7 @@ def test_a_queue_that_comes_to_harm_ends_the_worker_after_a_while(folder, start,
     assert said in lines[-1]
 
 
-def test_three_signals_in_a_row_still_end_it_with_0(folder, start):
+def test_repeated_signals_still_end_the_worker_with_0(folder, start):
     enqueue(folder, "stubborn", b"x")
     process = start("program:worker", "queue.json")
     assert "began\n" == process.stdout.readline()
@@ -325,14 +325,12 @@ def test_three_signals_in_a_row_still_end_it_with_0(folder, start):
 
 @pytest.fixture
 def black_hole():
-    """The URL of an endpoint that takes connections and answers nothing."""
+    """The URL of an endpoint that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_store_that_does_not_answer_is_named_within_seconds_and_the_worker_can_be_stopped(
-    start, black_hole, monkeypatch
-):
+def test_a_silent_store_is_named_within_seconds_and_its_worker_can_be_stopped(start, black_hole, monkeypatch):
     pytest.importorskip("aioboto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
@@ -345,7 +343,7 @@ def test_a_store_that_does_not_answer_is_named_within_seconds_and_the_worker_can
     assert 0 == process.returncode, errors
 
 
-def test_lines_of_the_log_do_nothing_to_a_terminal_and_cannot_be_forged():
+def test_log_lines_are_escaped_and_cannot_be_forged():
     evil = "one\x1b[2J\a\n2026-01-01 00:00:00,000 INFO jqueue.worker: forged"
     formatter = JobFormatter(PLAIN)
     record = logging.LogRecord("program", logging.INFO, __file__, 1, "got %s", (evil,), None)

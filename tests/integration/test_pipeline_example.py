@@ -81,7 +81,7 @@ def test_what_is_not_true_is_told(example, folder, tmp_path):
     assert [files[3][0]] == example.wrong_files(files, [*good, good[3]])
 
 
-def test_without_java_one_line_says_what_is_missing(folder, tmp_path):
+def test_a_missing_java_gives_a_one_line_error(folder, tmp_path):
     result = run(folder, "--out", tmp_path / "out", JAVA_HOME="/nowhere")
     assert (2, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
     assert result.stderr.startswith("Spark needs Java 17 or newer")
