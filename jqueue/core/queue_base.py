@@ -152,7 +152,7 @@ class QueueBase(SupportsApply):
         """Commit a prepared operation that hands out no claims; the awaitable returns a list with its result."""
         operations = (operation,)
         seconds = self._deadline if deadline is None else self._seconds(deadline)
-        if self._writer.calls.has_room(operations):
+        if self._writer.calls.has_space(operations):
             return self._writer.enter(operations, seconds, convert=convert).future
         return self._submit(operations, deadline, convert=convert)
 
@@ -197,7 +197,7 @@ class QueueBase(SupportsApply):
         *,
         atomic: bool = True,
         wait: Duration | None = None,
-        looked: bool = False,
+        answered_empty: bool = False,
         convert: Convert = list,
     ) -> list[Any]:
         """Commit prepared operations in one commit, and return their results.
@@ -207,20 +207,20 @@ class QueueBase(SupportsApply):
             deadline: maximum time for the call, in addition to `wait`.
             atomic: True if one refused operation undoes the others.
             wait: maximum time to wait for a result that is not empty.
-            looked: True if the caller has just had an empty answer: the same answer need not be confirmed by a read.
+            answered_empty: True if the caller has just had an empty answer. No read needs to confirm the same answer.
             convert: see `Request`.
         """
         seconds = self._deadline if deadline is None else self._seconds(deadline)
         patience = None if wait is None else to_seconds("wait", wait) or None
-        if not self._writer.calls.has_room(operations):
-            seconds = await self._writer.find_room(seconds)
+        if not self._writer.calls.has_space(operations):
+            seconds = await self._writer.wait_for_space(seconds)
         request = self._writer.enter(operations, seconds, atomic=atomic, wait=patience, convert=convert)
-        if looked:
-            request.seen_empty = request.patient
+        if answered_empty:
+            request.seen_empty = request.waits_for_jobs
         try:
             return await request.future
         except asyncio.CancelledError:
-            request.abandoned()
+            request.caller_cancelled()
             raise
 
 

@@ -91,10 +91,10 @@ class StoreEngine(Engine):
             return self._store_time()
         return None if self.store.knows_expiry else self.clock.now()
 
-    def _must_look(self, requests: Sequence[Request]) -> bool:
+    def _needs_read(self, requests: Sequence[Request]) -> bool:
         return self._freshness.is_over() and any(request.claims_jobs for request in requests)
 
-    def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+    def _needs_more(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Return True if one of the outcomes could differ because the mirror is behind the store."""
         return any(
             not isinstance(outcome, list) or any(map(may_be_behind, request.operations, outcome))
@@ -191,14 +191,14 @@ class StoreEngine(Engine):
         """
         stages = self.draft.moved_jobs()
         self._freshness.written(outcomes)
-        life = self.life
+        generation = self.generation
         try:
             now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
         except BaseException:  # the changes may be made, or half made, or an abandoned thread may still make them
-            if life is self.life:
+            if generation is self.generation:
                 self._forget_content()
             raise
-        self.go_on(life)
+        self.check_generation(generation)
         self._forget_old_acks()
         failed = self._take_over(now_there, {job_id: states[-1] for job_id, states in stages.items()})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
@@ -364,7 +364,7 @@ class StoreEngine(Engine):
                 if request.future.done():
                     del self._won[request]
                     if request.future.cancelled() or request.future.exception() is not None:
-                        request.orphan([jobs])
+                        request.hand_back_claims([jobs])
 
     async def release(self) -> None:
         """Close the files of the store, unless an abandoned call is still using them."""

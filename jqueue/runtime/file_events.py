@@ -50,7 +50,7 @@ class FileEvents:
         self.active = False
 
     @staticmethod
-    def are_there() -> bool:
+    def available() -> bool:
         """True if the extra is installed."""
         return _installed
 

@@ -146,7 +146,7 @@ def stale_cache(patch):
 
 def cancelled_dequeue_kept(patch):
     """The claims of a dequeue whose caller has left are kept."""
-    patch.setattr(Request, "orphan", lambda self, outcome: None)
+    patch.setattr(Request, "hand_back_claims", lambda self, outcome: None)
 
 
 def abandoned_attempt_forgotten(patch):
@@ -155,17 +155,17 @@ def abandoned_attempt_forgotten(patch):
 
     async def forgetful(self, requests, *, read_first=False):
         self.open_writes.writes = [
-            sent for sent in self.open_writes.writes if any(request.wanted for request, _ in sent.outcomes)
+            sent for sent in self.open_writes.writes if any(request.awaited for request, _ in sent.outcomes)
         ]
         await commit(self, requests, read_first=read_first)
 
     patch.setattr(CommitEngine, "commit", forgetful)
-    patch.setattr(Writer, "_owes_an_answer", lambda self: False)
+    patch.setattr(Writer, "_may_owe_claims", lambda self: False)
 
 
 def exit_without_a_look(patch):
     """Leaving does not wait until the last writes are known to have landed or not."""
-    patch.setattr(Writer, "_owes_an_answer", lambda self: False)
+    patch.setattr(Writer, "_may_owe_claims", lambda self: False)
 
 
 def unconditional_create(patch):
@@ -204,7 +204,7 @@ def answered_before_the_commit(patch):
 
     async def hasty(self, outcomes):
         for request, outcome in outcomes:
-            if request.patient:
+            if request.waits_for_jobs:
                 request.deliver(outcome)
         await write(self, outcomes)
 

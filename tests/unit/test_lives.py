@@ -99,7 +99,7 @@ def test_a_resting_writer_of_a_closed_loop_does_not_silence_the_next_loop():
     async def go_on():
         waiting = asyncio.create_task(queue.dequeue("t", wait=60))
         await asyncio.sleep(0.01)
-        queue._writer._poll = 60.0  # as after some minutes of waiting
+        queue._writer._poll_interval = 60.0  # as after some minutes of waiting
         await asyncio.sleep(0.1)
         gc.collect()
         await queue.enqueue("t", b"", deadline=5)

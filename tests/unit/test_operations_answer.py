@@ -199,7 +199,7 @@ class Drop(Operation):
     """Acknowledge several jobs, and lose those whose claim is lost."""
 
     ends_claims = True
-    needs_room = False
+    needs_space = False
 
     jobs: tuple[JobReference, ...]
 

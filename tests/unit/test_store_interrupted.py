@@ -80,7 +80,7 @@ async def test_claims_won_for_a_batch_are_handed_out_when_the_wait_ends_early(sh
     shelf.kept = elsewhere.kept
     await asyncio.to_thread(entered.wait)
     [request] = queue._writer.engine._won
-    while request.patient:
+    while request.waits_for_jobs:
         await asyncio.sleep(0.01)
     go_on.set()
     async with asyncio.timeout(20):

@@ -43,7 +43,7 @@ class Timers:
 
         def counted_at(when, callback, *args, **options):
             self.made += 1
-            if getattr(callback, "__func__", None) is Alarms._ring:
+            if getattr(callback, "__func__", None) is Alarms._on_timer:
                 self.alarms.append(when)
             return call_at(when, callback, *args, **options)
 

@@ -104,14 +104,14 @@ class CommitEngine(Engine):
             InvalidBlobError: the blob is not a queue that this version can read.
             StorageError: the store failed.
         """
-        started, life = self.clock.monotonic(), self.life
+        started, generation = self.clock.monotonic(), self.generation
         try:
             found = await self._call(self._read)
         except BaseException:
-            if life is self.life:
+            if generation is self.generation:
                 self.watch.failed()
             raise
-        self.go_on(life)
+        self.check_generation(generation)
         self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and await self._adopt(*found)
         self.pacing.read(self.draft.header.version, moved=moved)
@@ -156,14 +156,14 @@ class CommitEngine(Engine):
                 self.draft.header.version,
                 parsed.header.version,
             )
-        life = self.life
+        generation = self.generation
         try:
             await in_turns(self.blob.adopting(parsed, len(data)))
         except BaseException:  # only a part of it was taken over
-            if life is self.life:
+            if generation is self.generation:
                 self._forget_content()
             raise
-        self.go_on(life)
+        self.check_generation(generation)
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes.writes}
@@ -194,16 +194,16 @@ class CommitEngine(Engine):
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
                 that nothing was written.
         """
-        life = self.life
+        generation = self.generation
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.draft.header.version)
         queue = self.draft.header.queue or self.entropy.new_id()
         header = next_header(self.draft, commit, queue, self.now(), self.pacing.cycle.seconds, self.versions_kept)
         try:
             content = await in_turns(self.blob.encoding(header))
-            self.go_on(life)
+            self.check_generation(generation)
         except BaseException:  # it was not sent
-            if life is self.life:
+            if generation is self.generation:
                 self._undo(outcomes)
             raise
         sent = SentWrite(commit, tuple(outcomes))
@@ -212,14 +212,14 @@ class CommitEngine(Engine):
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
                 raise StorageError("the storage adapter returned no etag for a write")
-            self.go_on(life)
+            self.check_generation(generation)
             self.pacing.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))
             self.pacing.landed(self.writer_id, header.commits)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
-            if life is not self.life:
+            if generation is not self.generation:
                 raise
             if not (isinstance(error, StorageError) and error.nothing_written):
                 self.open_writes.add(sent)

@@ -40,11 +40,11 @@ class Backlog:
         yield from self.waiting
         yield from self.pending
 
-    def has_room(self, operations: Sequence[Operation]) -> bool:
+    def has_space(self, operations: Sequence[Operation]) -> bool:
         """True if a call can be entered now. A call that only keeps or ends claims always can."""
-        return len(self.pending) < self._limit or not any(operation.needs_room for operation in operations)
+        return len(self.pending) < self._limit or not any(operation.needs_space for operation in operations)
 
-    async def find_room(self, seconds: float) -> float:
+    async def wait_for_space(self, seconds: float) -> float:
         """Wait in line until there is room, and return the seconds that are left.
 
         Raises:
@@ -92,15 +92,15 @@ class Backlog:
             for request in self.waiting:
                 if isinstance(request.last_error, QueueFullError) and not request.in_flight:
                     request.fail(QueueClosedError(self.closed))
-        self.waiting = [request for request in self.waiting if request.wanted]
+        self.waiting = [request for request in self.waiting if request.awaited]
 
     def close(self, reason: str) -> None:
         """Take no more calls. From now on, an empty answer is enough for calls that wait for jobs."""
         self.closed = reason
         for request in self.waiting:
-            request.lose_patience()
+            request.stop_waiting()
         for request in (*self.pending, *self.carried):
-            request.patient = False
+            request.waits_for_jobs = False
 
     def fail_all(self, error: BaseException | None) -> None:
         """Fail all calls, as the writer has ended. The error of each says whether it may have been done.
@@ -112,7 +112,7 @@ class Backlog:
         self.carried, self.waiting = [], []
         self.pending.clear()
         for request in requests:
-            if request.wanted:
+            if request.awaited:
                 if request.in_flight or request.open_writes:
                     request.fail(request.unknown("the queue's writer ended before the store's answer", error))
                 elif error is not None:

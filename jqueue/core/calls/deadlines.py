@@ -20,10 +20,10 @@ FLOOR = 256
 
 
 class Alarms:
-    """Acts on requests that are still wanted when their time comes.
+    """Acts on requests that are still awaited when their time comes.
 
     Args:
-        live: returns every request that may be wanted.
+        live: returns every request that may be awaited.
     """
 
     def __init__(self, live: Callable[[], Iterable[Request]]) -> None:
@@ -45,19 +45,19 @@ class Alarms:
         if when < self._due:
             self._arm(when)
 
-    def set(self, request: Request, when: float, ring: Callable[[Request], None]) -> None:
+    def set(self, request: Request, when: float, callback: Callable[[Request], None]) -> None:
         """Set a function to call with a request at any time: O(log n).
 
         Args:
             request: the request.
             when: time on the clock of the running event loop.
-            ring: the function to call then.
+            callback: the function to call then.
         """
         self._made += 1
         # A weak reference: a strong one would keep the result of the call alive until then.
-        heapq.heappush(self._entries, (when, self._made, weakref.ref(request), ring))
+        heapq.heappush(self._entries, (when, self._made, weakref.ref(request), callback))
         if len(self._entries) > self._floor:
-            self._entries = [entry for entry in self._entries if _is_wanted(entry[2]())]
+            self._entries = [entry for entry in self._entries if _is_awaited(entry[2]())]
             heapq.heapify(self._entries)
             self._floor = max(FLOOR, 2 * len(self._entries))
         if when < self._due:
@@ -72,24 +72,24 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
         self._due = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring) if when < math.inf else None
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer) if when < math.inf else None
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         now = max(self._due, asyncio.get_running_loop().time())  # a loop may fire early by its clock resolution
         self._timer, self._due = None, math.inf
-        while self._entries and (self._entries[0][0] <= now or not _is_wanted(self._entries[0][2]())):
-            _, _, reference, ring = heapq.heappop(self._entries)
-            if (request := reference()) is not None and request.wanted:
-                ring(request)
+        while self._entries and (self._entries[0][0] <= now or not _is_awaited(self._entries[0][2]())):
+            _, _, reference, callback = heapq.heappop(self._entries)
+            if (request := reference()) is not None and request.awaited:
+                callback(request)
         due = self._entries[0][0] if self._entries else math.inf
         for request in list(self._live()):
-            if request.due <= now and request.wanted:
+            if request.due <= now and request.awaited:
                 request.expire()
-            elif request.wanted:
+            elif request.awaited:
                 due = min(due, request.due)
         if due < self._due:
             self._arm(due)
 
 
-def _is_wanted(request: Request | None) -> bool:
-    return request is not None and request.wanted
+def _is_awaited(request: Request | None) -> bool:
+    return request is not None and request.awaited

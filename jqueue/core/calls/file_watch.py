@@ -36,7 +36,7 @@ class FileWatch:
 
     def begin(self) -> None:
         """Start watching, as a caller waits for jobs."""
-        if self._events is not None or self._folders is None or not FileEvents.are_there():
+        if self._events is not None or self._folders is None or not FileEvents.available():
             return
         loop = asyncio.get_running_loop()
 

@@ -68,11 +68,11 @@ class Writer:
         self.calls = Backlog(self._max_pending, closed)
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
-        self._resting = False  # True while the task waits for a pending call
+        self._idle = False  # True while the task waits for a pending call
         self._wake: asyncio.Event = asyncio.Event()
         self._files = FileWatch(self.engine.watched, self._wake.set)
-        self._poll = SHORTEST_POLL
-        self._looked = 0.0  # time when the store's content was last known, on the clock of the event loop
+        self._poll_interval = SHORTEST_POLL
+        self._last_read = 0.0  # time when the store's content was last known, on the clock of the event loop
 
     def enter(
         self,
@@ -95,15 +95,15 @@ class Writer:
         Raises:
             QueueClosedError: the queue takes no calls now.
         """
-        loop = self._come_home()
+        loop = self._join_running_loop()
         self.calls.check_open()
         request = Request(operations, loop.create_future(), self, atomic=atomic, convert=convert)
         now = loop.time()
         if wait is not None:
-            request.patient = True
+            request.waits_for_jobs = True
             if self.engine.watched is not None:
-                request.future.add_done_callback(self._has_waited)
-            self.calls.alarms.set(request, now + wait, Request.lose_patience)
+                request.future.add_done_callback(self._stopped_waiting)
+            self.calls.alarms.set(request, now + wait, Request.stop_waiting)
             self.calls.alarms.set(request, now + wait + seconds, Request.expire)
         elif seconds == self.deadline:
             self.calls.alarms.expire(request, now + seconds)
@@ -112,10 +112,10 @@ class Writer:
         self._send(request)
         return request
 
-    async def find_room(self, seconds: float) -> float:
-        """Wait until a call can be entered: see `Backlog.find_room`."""
-        self._come_home()
-        return await self.calls.find_room(seconds)
+    async def wait_for_space(self, seconds: float) -> float:
+        """Wait until a call can be entered: see `Backlog.wait_for_space`."""
+        self._join_running_loop()
+        return await self.calls.wait_for_space(seconds)
 
     async def close(self, reason: str, deadline: float) -> None:
         """Take no more calls, finish those under way, and hand back claims that no caller took, by the deadline.
@@ -129,7 +129,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
         await self._wait_for_task(until)
-        if self._owes_an_answer() and loop.time() < until:
+        if self._may_owe_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
         self.calls.fail_all(None)
@@ -146,15 +146,15 @@ class Writer:
     def open(self) -> bool:
         """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
         begun = self.calls.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
-        self._come_home()
+        self._join_running_loop()
         self.calls.closed = None
         return not begun
 
-    async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
+    async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
         """Return the results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
-            loop = self._come_home()
+            loop = self._join_running_loop()
             fence = Request([Fence()], loop.create_future(), self)
             self.calls.alarms.set(fence, loop.time() + seconds, Request.expire)
             self._send(fence)  # sent even if the queue is closed: it belongs to an earlier call
@@ -176,7 +176,7 @@ class Writer:
 
     # Entering
 
-    def _come_home(self) -> asyncio.AbstractEventLoop:
+    def _join_running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop.
 
         After a fork or on another loop, begin anew: the old requests and locks are useless here.
@@ -195,7 +195,7 @@ class Writer:
 
     def _send(self, request: Request) -> None:
         self.calls.pending.append(request)
-        if self._resting:
+        if self._idle:
             self._wake.set()
         if not self._running:
             self._start()
@@ -209,13 +209,13 @@ class Writer:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
-    def take_back(self, claims: Sequence[Claim]) -> None:
+    def hand_back(self, claims: Sequence[Claim]) -> None:
         """Hand back claims that no caller received, with the next commit."""
         for claim in claims:
             self._claims.forget(claim)
-        self._send(self._request_of_ours(HandBack(tuple(claims)), None))  # without a deadline
+        self._send(self._own_request(HandBack(tuple(claims)), None))  # without a deadline
 
-    def _request_of_ours(self, operation: Operation, deadline: float | None) -> Request:
+    def _own_request(self, operation: Operation, deadline: float | None) -> Request:
         """Create a request that no caller waits for."""
         loop = asyncio.get_running_loop()
         request = Request([operation], loop.create_future(), self)
@@ -224,19 +224,19 @@ class Writer:
             self.calls.alarms.set(request, loop.time() + deadline, Request.expire)
         return request
 
-    def _has_waited(self, _: asyncio.Future[list[Any]]) -> None:
+    def _stopped_waiting(self, _: asyncio.Future[list[Any]]) -> None:
         """Wake the task if this was the last waiting call, so that it stops watching the folders."""
-        if self._resting and not any(request.wanted for request in self.calls.waiting):
+        if self._idle and not any(request.awaited for request in self.calls.waiting):
             self._wake.set()
 
     # Sending
 
     async def _run(self) -> None:
-        life = self.engine.life
+        generation = self.engine.generation
         try:
             await self._carry_all()
         finally:
-            if life is self.engine.life:
+            if generation is self.engine.generation:
                 self._running = False
                 self._files.end()
 
@@ -249,12 +249,12 @@ class Writer:
             if batch:
                 # the call that has waited longest is served first
                 await self._carry([*self.calls.waiting, *batch], read_first=self.engine.pacing.begin())
-                self._looked, self._poll = asyncio.get_running_loop().time(), SHORTEST_POLL
+                self._last_read, self._poll_interval = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
             elif self.calls.waiting:
-                await self._watch()
-            elif self._owes_an_answer() and not fenced:
-                await self._carry([self._request_of_ours(Fence(), self.deadline)])
+                await self._poll_for_jobs()
+            elif self._may_owe_claims() and not fenced:
+                await self._carry([self._own_request(Fence(), self.deadline)])
                 fenced = True
             else:
                 return
@@ -265,22 +265,22 @@ class Writer:
         A queue that is being closed tries at once.
         """
         while self.calls.pending and self.calls.closed is None and (pause := self.engine.pacing.pause()) > 0:
-            await self._rest(pause)
+            await self._wait_for_call(pause)
 
-    async def _rest(self, seconds: float) -> bool:
+    async def _wait_for_call(self, seconds: float) -> bool:
         """Wait until a call is entered or the queue is closed. Return False if neither happens within these seconds."""
-        life = self.engine.life
+        generation = self.engine.generation
         self._wake.clear()
-        self._resting = woken = True
+        self._idle = woken = True
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         except TimeoutError:
             woken = False
         finally:
-            if life is self.engine.life:
-                self._resting = False
-        self.engine.go_on(life)
+            if generation is self.engine.generation:
+                self._idle = False
+        self.engine.check_generation(generation)
         return woken
 
     def _take_batch(self) -> list[Request]:
@@ -292,34 +292,39 @@ class Writer:
         return self.calls.take(limit)
 
     async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
-        calls, life = self.calls, self.engine.life
+        calls, generation = self.calls, self.engine.generation
         calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
-        self.engine.go_on(life)
+        self.engine.check_generation(generation)
         calls.waiting = [request for request in requests if not request.future.done()]
         calls.carried = []
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
-        self.engine.go_on(life)
+        self.engine.check_generation(generation)
 
-    async def _watch(self) -> None:
+    async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
         loop, version = asyncio.get_running_loop(), self.engine.draft.header.version
         self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in self.calls.waiting) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
-        poll = self._longest_poll if self._files.active else self._poll
-        until_poll = max(0.0, self._looked + poll - loop.time())
+        poll = self._longest_poll if self._files.active else self._poll_interval
+        until_poll = max(0.0, self._last_read + poll - loop.time())
         polling = until_poll <= until_due
-        if not self._files.noticed and await self._rest(min(until_poll, until_due)) and not self._files.noticed:
+        if (
+            not self._files.noticed
+            and await self._wait_for_call(min(until_poll, until_due))
+            and not self._files.noticed
+        ):
             return
         polling, self._files.noticed = polling or self._files.noticed, False
         await self._carry(self.calls.waiting, read_first=polling)
         if self.engine.draft.header.version != version:
-            self._looked, self._poll = loop.time(), SHORTEST_POLL
+            self._last_read, self._poll_interval = loop.time(), SHORTEST_POLL
         elif polling:
-            self._looked, self._poll = loop.time(), min(self._longest_poll, self._poll * POLL_GROWTH)
+            self._last_read = loop.time()
+            self._poll_interval = min(self._longest_poll, self._poll_interval * POLL_GROWTH)
 
-    def _owes_an_answer(self) -> bool:
+    def _may_owe_claims(self) -> bool:
         """True if an open write may have made claims. If it lands, claims of callers that have left must go back."""
         return any(request.claims_jobs for sent in self.engine.open_writes.writes for request, _ in sent.outcomes)
 

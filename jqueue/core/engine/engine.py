@@ -16,7 +16,7 @@ from typing import Any
 
 from jqueue.core.engine.lazy_state import LazyState
 from jqueue.core.engine.open_writes import OpenWrites, answer
-from jqueue.core.engine.requests import Outcome, Request, as_storage_error, is_empty, rest
+from jqueue.core.engine.requests import Outcome, Request, as_storage_error, is_empty, sleep_while_awaited
 from jqueue.core.engine.staleness import StaleWatch
 from jqueue.core.pacing.pace import Backoff
 from jqueue.core.pacing.pacing import Pacing
@@ -61,7 +61,7 @@ class Engine(ABC):
     Attributes:
         draft: the known state of the queue.
         loaded: True once the queue was read.
-        life: replaced by a new object at each `reset`.
+        generation: replaced by a new object at each `reset`.
     """
 
     draft: Draft
@@ -82,7 +82,7 @@ class Engine(ABC):
 
     def reset(self) -> None:
         """Begin anew with a read: after a fork, or when the cached state cannot be trusted."""
-        self.life = object()
+        self.generation = object()
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self.open_writes = OpenWrites()
@@ -110,27 +110,27 @@ class Engine(ABC):
         backoff, conflicts = Backoff(self.entropy), 0
         fresh = False  # True if the state was read since the call
         refusal: Exception | None = None
-        life = self.life
+        generation = self.generation
         self.draft.rollback()
-        known = self.loaded and not (read_first or self.open_writes.writes or self._must_look(requests))
+        known = self.loaded and not (read_first or self.open_writes.writes or self._needs_read(requests))
         step = Step.APPLY if known else Step.READ
         while pending := [request for request in requests if not request.future.done()]:
-            self.go_on(life)
+            self.check_generation(generation)
             try:
                 if step is Step.READ:
                     await self.refresh()
                     fresh = True
                     header = self.draft.header
                     if (seconds := self.pacing.not_yet(header.version, header.commits)) is not None:
-                        await rest(pending, seconds)
+                        await sleep_while_awaited(pending, seconds)
                     else:
                         step = Step.APPLY if refusal is None else Step.REFUSE
                 elif step is Step.REFUSE and refusal is not None:
                     self._refuse(pending, refusal)
                 else:
                     outcomes = await self._apply(pending)
-                    self.go_on(life)
-                    if not fresh and self._is_short(outcomes):
+                    self.check_generation(generation)
+                    if not fresh and self._needs_more(outcomes):
                         self._undo(outcomes)
                         step = Step.READ
                     elif self.draft.changed:
@@ -156,17 +156,18 @@ class Engine(ABC):
                     throttled = isinstance(error, StorageThrottledError)
                     refused = throttled and step is not Step.READ
                     step = Step.READ
-                    await rest(pending, self.pacing.refused() if refused else backoff.failure(throttled=throttled))
+                    pause = self.pacing.refused() if refused else backoff.failure(throttled=throttled)
+                    await sleep_while_awaited(pending, pause)
                 elif step is Step.READ or failure.nothing_written:
                     self._fail(pending, failure)
                 else:  # a refusal, or a bug of the adapter: a read checks it like any other answer, then it is raised
                     refusal, step = failure, Step.READ
 
-    def _must_look(self, requests: Sequence[Request]) -> bool:
+    def _needs_read(self, requests: Sequence[Request]) -> bool:
         """Return True if these requests need a read first, as the cached state does not suffice."""
         return False
 
-    def _is_short(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
+    def _needs_more(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Return True if a request got less than it asked for, and a read might find more."""
         return False
 
@@ -225,9 +226,9 @@ class Engine(ABC):
             StorageError: the store failed.
         """
 
-    def go_on(self, life: object) -> None:
+    def check_generation(self, generation: object) -> None:
         """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
-        if life is not self.life:
+        if generation is not self.generation:
             raise asyncio.CancelledError("the queue has moved to another event loop")
 
     def next_due(self) -> datetime | None:

@@ -28,7 +28,7 @@ def answer(outcomes: Sequence[tuple[Request, Outcome]]) -> None:
     """Deliver outcomes that needed no commit, or that one commit carried."""
     for request, outcome in outcomes:
         request.in_flight = False
-        if request.patient:
+        if request.waits_for_jobs:
             request.deliver(outcome)
         else:
             request.settle(outcome)
@@ -75,7 +75,7 @@ class OpenWrites:
     def forget_old(self) -> None:
         """Drop the oldest writes that no caller waits for, as open writes pile up while none gets through."""
         old = [
-            sent for sent in self.writes[:-OPEN_WRITES_KEPT] if not any(request.wanted for request, _ in sent.outcomes)
+            sent for sent in self.writes[:-OPEN_WRITES_KEPT] if not any(request.awaited for request, _ in sent.outcomes)
         ]
         if old:
             self.close(dict.fromkeys(old, Verdict.UNKNOWABLE))

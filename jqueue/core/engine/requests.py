@@ -24,7 +24,7 @@ Outcome = list[Any] | JQueueError
 """The outcome of a request in one try: a result or an error for each operation, or the error that undid them all."""
 
 
-class Home(Protocol):
+class RequestOwner(Protocol):
     """The owner of requests, with the functions that they call back."""
 
     def note(self, operations: Sequence[Operation], outcome: Outcome) -> None:
@@ -33,10 +33,10 @@ class Home(Protocol):
     def reopen(self, operations: Sequence[Operation]) -> None:
         """Note that the caller did not get the outcome after all."""
 
-    def take_back(self, claims: Sequence[Claim]) -> None:
+    def hand_back(self, claims: Sequence[Claim]) -> None:
         """Hand claims that no caller received back to the queue."""
 
-    async def find_out(self, request: Request, timeout: float | None) -> list[Any]:
+    async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
         """Return the results of a request whose outcome was unknown."""
 
 
@@ -46,14 +46,14 @@ class Request:
     Args:
         operations: prepared, in order.
         future: awaited by the caller.
-        home: the writer that carries the request.
+        owner: the writer that carries the request.
         atomic: True if one refused operation undoes the others and is raised to the caller.
         convert: converts the results to the return value of the call, if the outcome becomes known only later.
 
     Attributes:
         claims_jobs: True if it hands out claims.
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
-        patient: True while the request waits for jobs, so that an empty answer is no answer yet.
+        waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
         seen_empty: True if a state read after the call gave an empty answer.
         open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
@@ -65,7 +65,7 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_convert",
-        "_home",
+        "_owner",
         "atomic",
         "claims_jobs",
         "due",
@@ -75,16 +75,16 @@ class Request:
         "last_error",
         "open_writes",
         "operations",
-        "patient",
         "seen_empty",
         "verdict",
+        "waits_for_jobs",
     )
 
     def __init__(
         self,
         operations: Sequence[Operation],
         future: asyncio.Future[list[Any]],
-        home: Home,
+        owner: RequestOwner,
         *,
         atomic: bool = True,
         convert: Callable[[list[Any]], Any] = list,
@@ -98,18 +98,18 @@ class Request:
             else any(operation.claims_jobs for operation in operations)
         )
         self.due = math.inf
-        self.patient = False
+        self.waits_for_jobs = False
         self.seen_empty = False
         self.open_writes = 0
         self.in_flight = False
         self.verdict: Verdict | None = None
         self.landed: Outcome | None = None
         self.last_error: BaseException | None = None
-        self._home = home
+        self._owner = owner
         self._convert = convert
 
     @property
-    def wanted(self) -> bool:
+    def awaited(self) -> bool:
         """True while the caller still awaits the result."""
         return not self.future.done()
 
@@ -136,9 +136,9 @@ class Request:
             results.append(result)
         return results
 
-    def lose_patience(self) -> None:
+    def stop_waiting(self) -> None:
         """End the wait for jobs. An empty answer is accepted from now on, and delivered if it was found already."""
-        self.patient = False
+        self.waits_for_jobs = False
         if self.seen_empty and not self.in_flight and not self.open_writes:
             self.settle([[] for _ in self.operations])
 
@@ -156,13 +156,13 @@ class Request:
         """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
         error = UnknownOutcomeError(
-            what, cause, job_ids=ids, resolver=lambda timeout: self._home.find_out(self, timeout)
+            what, cause, job_ids=ids, resolver=lambda timeout: self._owner.resolve(self, timeout)
         )
         return error.returning(self._convert)
 
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome that was committed, or found in a state read after the call."""
-        if self.patient and is_empty(outcome):
+        if self.waits_for_jobs and is_empty(outcome):
             self.seen_empty = True
         else:
             self.settle(outcome)
@@ -177,47 +177,47 @@ class Request:
             self.fail(
                 self.unknown("the record of the write is gone; it may or may not have been done", self.last_error)
             )
-        elif not self.wanted and not self.open_writes and self.verdict is None:
+        elif not self.awaited and not self.open_writes and self.verdict is None:
             self.verdict = verdict
 
     def settle(self, outcome: Outcome) -> None:
         """Finish the request with an outcome that was committed, or that needed no commit."""
         self.verdict, self.landed = Verdict.LANDED, outcome
         if not self.future.done():
-            self._home.note(self.operations, outcome)
+            self._owner.note(self.operations, outcome)
             if isinstance(outcome, JQueueError):
                 self.future.set_exception(outcome)
             else:
                 self.future.set_result(outcome)
         else:
-            self.orphan(outcome)
+            self.hand_back_claims(outcome)
 
     def fail(self, error: BaseException) -> None:
         """Finish the request with an error."""
-        if self.wanted:
+        if self.awaited:
             self.future.set_exception(error)
 
-    def orphan(self, outcome: Outcome) -> None:
+    def hand_back_claims(self, outcome: Outcome) -> None:
         """Hand back the claims of an outcome that no caller takes."""
         if isinstance(outcome, list):
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
             if claims:
-                self._home.take_back(claims)
+                self._owner.hand_back(claims)
 
-    def abandoned(self) -> None:
+    def caller_cancelled(self) -> None:
         """Note that the caller was cancelled. If the request was answered just now, its claims are handed back."""
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
-            self._home.reopen(self.operations)
-            self.orphan(self.future.result())
+            self._owner.reopen(self.operations)
+            self.hand_back_claims(self.future.result())
 
 
-async def rest(requests: Sequence[Request], seconds: float) -> None:
-    """Wait this number of seconds, but only while one of these requests is wanted."""
+async def sleep_while_awaited(requests: Sequence[Request], seconds: float) -> None:
+    """Wait this number of seconds, but only while one of these requests is awaited."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     for request in requests:  # one by one: a wait for ten thousand futures at once would block the loop
-        if request.wanted and (left := until - loop.time()) > 0:
+        if request.awaited and (left := until - loop.time()) > 0:
             await asyncio.wait([request.future], timeout=left)
 
 

@@ -150,7 +150,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> bool:
         operation = self._prepared(Peek(Dequeue(entrypoint)))
-        [found] = await self._submit((operation,), deadline, wait=wait, looked=True)
+        [found] = await self._submit((operation,), deadline, wait=wait, answered_empty=True)
         return bool(found)
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:

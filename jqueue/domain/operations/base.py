@@ -61,7 +61,7 @@ class Operation:
     claims_jobs: ClassVar[bool] = False
     """True if it hands out claims, or must come last for another reason: after the other operations and the sweep."""
 
-    needs_room: ClassVar[bool] = True
+    needs_space: ClassVar[bool] = True
     """True if it waits for room in a full buffer. Operations that keep or end a claim do not wait."""
 
     ends_claims: ClassVar[bool] = False

@@ -84,7 +84,7 @@ class _EndsClaim(Operation):
 
     __slots__ = ()
 
-    needs_room: ClassVar[bool] = False
+    needs_space: ClassVar[bool] = False
     ends_claims: ClassVar[bool] = True
 
     job: JobReference
@@ -250,7 +250,7 @@ class Heartbeat(Operation):
         tolerant: True if an error of one claim leaves the others their heartbeat; if not, the first error is raised.
     """
 
-    needs_room: ClassVar[bool] = False
+    needs_space: ClassVar[bool] = False
     always_needs: ClassVar[tuple[str, ...]] = ("heartbeat",)
 
     jobs: tuple[JobReference, ...]

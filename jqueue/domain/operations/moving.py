@@ -191,7 +191,7 @@ class Depart(Operation):
         claim: the mover's claim on the job; for a dead job, its id and its attempt.
     """
 
-    needs_room: ClassVar[bool] = False
+    needs_space: ClassVar[bool] = False
 
     claim: Claim
 

@@ -119,7 +119,7 @@ class AwaitResult(Operation):
     """
 
     claims_jobs: ClassVar[bool] = True
-    needs_room: ClassVar[bool] = False
+    needs_space: ClassVar[bool] = False
     always_needs: ClassVar[tuple[str, ...]] = ("results",)
 
     job_id: str

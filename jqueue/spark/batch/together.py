@@ -23,7 +23,7 @@ class Together(Operation):
         operations: in order. None of them claims jobs.
     """
 
-    needs_room: ClassVar[bool] = False
+    needs_space: ClassVar[bool] = False
 
     operations: tuple[Operation, ...]
 

@@ -63,7 +63,7 @@ def heard(monkeypatch):
 @pytest.fixture
 async def queue(tmp_path):
     """Return a queue that polls only every hour without events."""
-    assert FileEvents.are_there(), "install the extra `formats`"
+    assert FileEvents.available(), "install the extra `formats`"
     async with StoreQueue(Counted(tmp_path / "a" / "queue", fsync=False), poll_interval=HOUR) as queue:
         yield queue
     assert not _threads()
@@ -75,7 +75,7 @@ def _threads():
 
 def _is_idle(queue):
     """Return True if the writer rests and has read after every noticed event."""
-    return queue._writer._files.active and not queue._writer._files.noticed and queue._writer._resting
+    return queue._writer._files.active and not queue._writer._files.noticed and queue._writer._idle
 
 
 async def _watching(queue, heard):
@@ -89,13 +89,13 @@ async def _waits(queue, heard):
 
 
 async def test_a_waiting_dequeue_reads_nothing_while_nothing_changes(queue, heard, tmp_path, monkeypatch):
-    rests, rest = [], queue._writer._rest
+    rests, rest = [], queue._writer._wait_for_call
 
     def note(seconds):
         rests.append(seconds)
         return rest(seconds)
 
-    monkeypatch.setattr(queue._writer, "_rest", note)
+    monkeypatch.setattr(queue._writer, "_wait_for_call", note)
     waiting = await _waits(queue, heard)
     assert HOUR.total_seconds() - 60 < rests[-1], "it would poll without an event"
     looks, watches = (queue.store.scans, queue.store.asked), queue.store.watches
@@ -182,7 +182,7 @@ async def test_the_watch_thread_ends_with_the_last_waiting_call(queue, heard):
 
 
 async def test_the_folder_is_polled_without_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(FileEvents, "are_there", lambda: False)
+    monkeypatch.setattr(FileEvents, "available", lambda: False)
     store = Counted(tmp_path, fsync=False)
     async with StoreQueue(store, poll_interval=0.05) as queue:
         waiting = asyncio.create_task(queue.dequeue(wait=20))
