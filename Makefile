@@ -34,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup test test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup test test-wide test-full test-all simulate kill soak fuzz bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +47,11 @@ run: $(STAMP) ## set up and run the example: checksums of a folder, by several w
 
 setup: $(STAMP) ## build the environment in .venv; quick when there is nothing to do
 
-test: $(STAMP) ## run the fast tests
+test: $(STAMP) ## run the tests of every rule and every contract: three minutes
 	@$(PYTEST) $(ARGS)
+
+test-wide: $(STAMP) ## run the tests that `make test` leaves out: more stores, older formats, Spark, processes, tests of the tests
+	@$(PYTEST) -m "wide and not full and not system" $(ARGS)
 
 test-full: $(STAMP) ## run every test, the long ones too
 	@$(PYTEST) -m "" $(ARGS)

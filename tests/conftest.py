@@ -1,6 +1,9 @@
 """What all tests share: a time limit, and servers, each of which runs once for the whole test run."""
 
 import gc
+import inspect
+import os
+import re
 import signal
 
 import pytest
@@ -16,7 +19,37 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # or no program under test would get Ctrl-C
     time_limits.pytest_configure(config)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # halves the start of Spark
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
+
+
+LEFT_OUT = pytest.StashKey()
+"""Marks of tests that the mark expression leaves out wherever they stand."""
+
+
+def pytest_sessionstart(session):
+    chosen = session.config.option.markexpr
+    session.config.stash[LEFT_OUT] = {mark for mark in ("wide", "full", "system") if f"not {mark}" in chosen}
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Don't import modules that are marked as a whole: it takes as long as running the tests of many others."""
+    if collection_path.suffix != ".py":
+        return None
+    found = re.search(r"^pytestmark = .*$", collection_path.read_text(encoding="utf-8"), re.MULTILINE)
+    left_out = config.stash[LEFT_OUT]
+    return True if found and any(f"pytest.mark.{mark}" in found.group() for mark in left_out) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, obj):
+    """Make no items of marked functions and classes: there are thousands, which take long to make and to deselect."""
+    marks = (
+        {mark.name for mark in getattr(obj, "pytestmark", ())}
+        if inspect.isfunction(obj) or inspect.isclass(obj)
+        else set()
+    )
+    return [] if marks & collector.config.stash[LEFT_OUT] else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -17,6 +17,8 @@ from benchmarks.rows import all_rows
 from benchmarks.runner import ProgramFailedError, run_program, run_row
 from benchmarks.servers import Access
 
+pytestmark = pytest.mark.wide
+
 HERE = Environment("here", Path(sys.executable), {"python": "0"})
 
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from jqueue import DirectQueue, connect_queue
 from jqueue.cli.app import app
 
+pytestmark = pytest.mark.wide
+
 SECRET = "hunter2"
 
 

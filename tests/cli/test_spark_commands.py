@@ -15,6 +15,8 @@ from jqueue.cli.spark import session as sessions
 from jqueue.cli.spark.files import format_of
 from jqueue.spark.noise import PROFILE
 
+pytestmark = pytest.mark.wide
+
 SECRET = "hunter2"
 
 PROGRAM = """

@@ -132,6 +132,7 @@ def test_a_draining_worker_does_all_ready_jobs_and_exits(folder, start):
     assert "20 succeeded" in errors
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(folder, start, number):
     enqueue(folder, "slow", b"0.5")
@@ -155,6 +156,7 @@ def test_an_unfinished_job_is_handed_back_uncharged_after_the_grace(folder, star
     assert (1, 0) == (job.attempt, job.failures)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("entrypoint", ["deaf", "stubborn"])
 def test_a_second_signal_stops_the_worker_at_once_despite_a_stuck_handler(folder, start, entrypoint):
     enqueue(folder, entrypoint, b"x")
@@ -190,6 +192,7 @@ def test_a_wrong_target_gives_a_one_line_error(folder, monkeypatch, target, expe
     assert 1 == result.stderr.count("\n")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("module", "said"),
     [
@@ -210,6 +213,7 @@ def test_a_failed_import_shows_only_the_traceback_of_the_program(folder, start, 
     assert not (folder / "queue.json").exists()
 
 
+@pytest.mark.wide
 def test_a_missing_queue_is_warned_about(folder, start):
     process = start("program:worker", "queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
@@ -219,6 +223,7 @@ def test_a_missing_queue_is_warned_about(folder, start):
     )
 
 
+@pytest.mark.wide
 def test_a_missing_folder_is_created_only_with_create(folder, start):
     process = start("program:worker", "new/queue.json", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
@@ -229,6 +234,7 @@ def test_a_missing_folder_is_created_only_with_create(folder, start):
     assert 0 == process.returncode, errors
 
 
+@pytest.mark.wide
 def test_a_queue_in_memory_is_warned_about(start):
     process = start("program:worker", "memory://", "--drain")
     _, errors = process.communicate(timeout=SECONDS)
@@ -236,6 +242,7 @@ def test_a_queue_in_memory_is_warned_about(start):
     assert "WARNING jqueue.worker: an in-memory queue is visible only to its own process" in errors
 
 
+@pytest.mark.wide
 def test_ready_jobs_without_a_handler_are_counted_at_the_start(folder, start):
     enqueue(folder, "note", b"one")
     for number in range(7):
@@ -248,6 +255,7 @@ def test_ready_jobs_without_a_handler_are_counted_at_the_start(folder, start):
     assert f"9 ready jobs, 0 scheduled, 0 dead; this worker has no handler for the ready jobs of {named}\n" in errors
 
 
+@pytest.mark.wide
 def test_log_lines_of_a_handler_name_its_job(folder, start):
     job = enqueue(folder, "told", b"")
     process = start("program:worker", "queue.json", "--drain")
@@ -256,6 +264,7 @@ def test_log_lines_of_a_handler_name_its_job(folder, start):
     assert " INFO jqueue.worker: worker started" in errors
 
 
+@pytest.mark.wide
 def test_debug_logs_show_the_traceback_of_a_failed_handler(folder, start):
     enqueue(folder, "fails", b"")
     process = start("program:worker", "queue.json", "--drain", "--log-level", "DEBUG")
@@ -275,6 +284,7 @@ def test_an_unusable_queue_gives_a_one_line_error(folder, start):
     assert "this is no queue" == (folder / "queue.json").read_text()
 
 
+@pytest.mark.wide
 def test_show_errors_logs_the_message_and_traceback_of_a_handler(folder, start):
     enqueue(folder, "fails", b"")
     process = start("program:worker", "queue.json", "--drain", "--show-errors")
@@ -284,6 +294,7 @@ def test_show_errors_logs_the_message_and_traceback_of_a_handler(folder, start):
     assert "    ZeroDivisionError: division by zero" in errors.splitlines()  # indented, unlike a line of the log
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("fate", ["gone", "replaced", "corrupt"])
 def test_a_queue_lost_or_damaged_meanwhile_ends_the_worker_after_give_up_after(folder, start, fate):
     enqueue(folder, "slow", b"0.01")
@@ -309,6 +320,7 @@ def test_a_queue_lost_or_damaged_meanwhile_ends_the_worker_after_give_up_after(f
     assert said in lines[-1]
 
 
+@pytest.mark.wide
 def test_repeated_signals_still_end_the_worker_with_0(folder, start):
     enqueue(folder, "stubborn", b"x")
     process = start("program:worker", "queue.json")
@@ -330,6 +342,7 @@ def black_hole():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.wide
 def test_a_silent_store_is_named_within_seconds_and_its_worker_can_be_stopped(start, black_hole, monkeypatch):
     pytest.importorskip("aioboto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -26,10 +26,12 @@ class Dirq(QueueContract):
         return make
 
 
+@pytest.mark.wide
 class TestSimple(Dirq):
     kind = DirqSimple
 
 
+@pytest.mark.wide
 @sampled
 class TestSimpleWithoutAttributes(Dirq):
     kind = DirqSimple
@@ -40,12 +42,14 @@ class TestElements(Dirq):
     kind = DirqElements
 
 
+@pytest.mark.wide
 @sampled
 class TestElementsWithoutHeaders(Dirq):
     kind = DirqElements
     settings: ClassVar[dict[str, Any]] = {"schema": Schema.parse("body:binary", "body", None), "maxelts": 3}
 
 
+@pytest.mark.wide
 @sampled
 class TestElementsWithoutAttributes(Dirq):
     kind = DirqElements

@@ -35,6 +35,7 @@ class OnAServer:
 
 
 @moto
+@pytest.mark.wide
 class TestS3OnMoto(OnAServer, StorageContract):
     server = "moto_s3"
     etag_names_the_write = False
@@ -48,11 +49,13 @@ class TestS3OnSeaweedFS(OnAServer, StorageContract):
 
 
 @azurite
+@pytest.mark.wide
 class TestAzureOnAzurite(OnAServer, StorageContract):
     server = "azurite"
 
 
 @gcs
+@pytest.mark.wide
 class TestGCS(OnAServer, StorageContract):
     server = "gcs_server"
     large_body = 9 * 1024 * 1024  # from 8 MiB on, Google's client uploads in several requests
@@ -88,6 +91,7 @@ class TestBrokerQueueOnMoto(SampleOnAServer):
 
 
 @seaweedfs
+@pytest.mark.wide
 class TestDirectQueueOnSeaweedFS(SampleOnAServer):
     kind, server = DirectQueue, "seaweedfs"
 
@@ -104,6 +108,7 @@ class TestDirectQueueOnAzurite(SampleOnAServer):
 
 
 @azurite
+@pytest.mark.wide
 class TestBrokerQueueOnAzurite(SampleOnAServer):
     kind, server = BrokerQueue, "azurite"
 
@@ -115,5 +120,6 @@ class TestDirectQueueOnGCS(SampleOnAServer):
 
 
 @gcs
+@pytest.mark.wide
 class TestBrokerQueueOnGCS(SampleOnAServer):
     kind, server = BrokerQueue, "gcs_server"

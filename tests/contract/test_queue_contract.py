@@ -49,6 +49,7 @@ class TestBrokerQueueInMemory(InVirtualTime):
     kind = BrokerQueue
 
 
+@pytest.mark.wide
 class TestDirectQueueOnTwoMethods(InVirtualTime):
     kind = DirectQueue
 
@@ -56,6 +57,7 @@ class TestDirectQueueOnTwoMethods(InVirtualTime):
         return TwoMethods()
 
 
+@pytest.mark.wide
 class TestBrokerQueueOnTwoMethods(InVirtualTime):
     kind = BrokerQueue
 
@@ -219,6 +221,7 @@ class PlainQueue(DirectQueue):
         self.capabilities.require("results")
 
 
+@pytest.mark.wide
 class TestAPlainQueue(InVirtualTime):
     kind = PlainQueue
 

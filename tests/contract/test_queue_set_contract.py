@@ -80,9 +80,11 @@ class OfFolders:
         return make
 
 
+@pytest.mark.wide
 class TestASetOfFolders(OfFolders, QueueContract):
     pass
 
 
+@pytest.mark.wide
 class TestAWorkerOnASetOfFolders(OfFolders, WorkerContract):
     pass

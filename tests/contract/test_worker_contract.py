@@ -46,6 +46,7 @@ class TestBrokerQueueInMemory(InVirtualTime):
     kind = BrokerQueue
 
 
+@pytest.mark.wide
 class TestBrokerQueueOnTwoMethods(InVirtualTime):
     kind = BrokerQueue
 
@@ -53,6 +54,7 @@ class TestBrokerQueueOnTwoMethods(InVirtualTime):
         return TwoMethods()
 
 
+@pytest.mark.wide
 class TestAPlainQueue(InVirtualTime):
     kind = PlainQueue
 

@@ -18,6 +18,8 @@ from jqueue.testing.worker_contract import WorkerContract
 from jqueue.worker import Worker
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 _numbers = itertools.count()
 
 

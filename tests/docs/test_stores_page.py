@@ -17,6 +17,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.wide
 def test_the_table_of_requests_is_what_is_counted():
     assert table() in TEXT
 

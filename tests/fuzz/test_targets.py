@@ -36,6 +36,7 @@ def test_every_seed_and_every_file_of_the_corpus_holds(target):
         assert found(target, data) is None, (number, data)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("target", TARGETS)
 def test_neighbours_of_the_seeds_hold(target):
     for number, data in enumerate(neighbours(target, SEED, NEIGHBOURS[target])):

@@ -72,6 +72,7 @@ def test_the_example_recovers_the_jobs_of_a_killed_worker_and_gets_every_checksu
     assert state.version == figures["commits"]
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(not CHANGING.is_dir(), reason="there is no such folder here")
 def test_the_example_fails_when_a_checksum_is_not_that_of_a_plain_loop():
     result = _run(CHANGING, "--workers", 2)
@@ -98,6 +99,7 @@ def test_an_interrupted_example_leaves_no_worker_and_no_folder_behind(folder, tm
     assert after.endswith("Interrupted; the workers have stopped.\n")
 
 
+@pytest.mark.wide
 def test_the_example_leaves_a_file_alone_that_is_there_already(folder, tmp_path):
     queue_path = tmp_path / "queue.json"
     queue_path.write_text("somebody's")

@@ -12,6 +12,8 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
 from jqueue.operations import Enqueue
 
+pytestmark = pytest.mark.wide
+
 PROCESSES = 8
 EARLY = 2
 """One job of so many is there when the processes start; the processes enqueue the others while they work."""

@@ -19,6 +19,8 @@ from tests.object_stores import store_of
 from tests.servers.fault_kinds import BlackHole, ReplaceAnswer, s3_error
 from tests.servers.fault_proxy import FaultProxy
 
+pytestmark = pytest.mark.wide
+
 WRITES = {"seaweedfs": "PUT", "azurite": "PUT", "gcs_server": "POST"}
 NO_BUCKET = {"seaweedfs": "bucket", "azurite": "container", "gcs_server": "bucket"}
 AN_ETAG = {"seaweedfs": '"0123456789abcdef0123456789abcdef"', "azurite": '"0x8DC0000000000"', "gcs_server": "17"}

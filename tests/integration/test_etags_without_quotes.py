@@ -13,6 +13,8 @@ from moto.s3.responses import S3Response
 from jqueue import BrokerQueue, CASConflictError, DirectQueue
 from tests.object_stores import store_of
 
+pytestmark = pytest.mark.wide
+
 Refusal = tuple[int, dict[str, str], str]
 
 REFUSED: Refusal = 412, {}, "<Error><Code>PreconditionFailed</Code><Message>It does not fit.</Message></Error>"

@@ -16,6 +16,8 @@ import pytest
 
 from jqueue import BrokerQueue, Job, connect
 
+pytestmark = pytest.mark.wide
+
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 

@@ -15,6 +15,8 @@ import pytest
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.domain.errors import CASConflictError
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 
 PROCESSES = 8

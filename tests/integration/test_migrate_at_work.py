@@ -14,6 +14,8 @@ from jqueue.testing.virtual_time import VirtualClock
 from tests.moved_jobs import PAIRS, audit, drained, jobs_of, open_at
 from tests.virtual_world import in_virtual_time
 
+pytestmark = pytest.mark.wide
+
 JOBS = 60
 
 

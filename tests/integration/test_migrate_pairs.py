@@ -64,6 +64,7 @@ async def test_order_is_kept_and_what_comes_later_comes_later(queues):
     assert [b"first", b"0", b"1", b"2", b"3", b"4", b"last"] == await drained(dest)
 
 
+@pytest.mark.wide
 @pairs
 async def test_a_dry_run_says_the_same_and_does_nothing(queues):
     source, dest = queues
@@ -75,6 +76,7 @@ async def test_a_dry_run_says_the_same_and_does_nothing(queues):
     assert (foreseen.moved, foreseen.refused, foreseen.lost) == (report.moved, report.refused, report.lost)
 
 
+@pytest.mark.wide
 @pairs
 async def test_jobs_in_progress_stay_with_their_workers(queues):
     source, dest = queues
@@ -101,6 +103,7 @@ async def test_attempts_only_grow_and_failures_are_kept(queues):
     assert (4, True) == (job.failures, job.attempt > 3)
 
 
+@pytest.mark.wide
 @pairs
 async def test_the_same_again_moves_nothing(queues):
     source, dest = queues
@@ -112,6 +115,7 @@ async def test_the_same_again_moves_nothing(queues):
     assert after == await jobs_of(dest)
 
 
+@pytest.mark.wide
 @pairs
 async def test_a_move_that_ended_at_any_step_is_finished_by_the_next(tmp_path, here, there):
     steps = ["taken", "arrived", "removed", "let go"]
@@ -161,6 +165,7 @@ async def workers_get_no_job_twice(source, dest):
     return not found[0] & found[1]
 
 
+@pytest.mark.wide
 @pairs
 async def test_source_workers_get_no_job_that_is_being_moved(queues):
     source, dest = queues
@@ -207,6 +212,7 @@ async def test_a_job_that_is_taken_from_the_mover_is_not_in_both(queues):
     assert sorted(ids) == sorted(left + acked)
 
 
+@pytest.mark.wide
 @pairs
 async def test_a_revoked_claim_of_a_move_puts_the_job_back_as_it_was(queues):
     source, _ = queues

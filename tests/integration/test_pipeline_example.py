@@ -12,6 +12,8 @@ import pytest
 from jqueue.spark.session import java_problem
 from tests.servers.fixtures import cannot_be_had
 
+pytestmark = pytest.mark.wide
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.py"
 FILES = 12
 LONGEST_SECONDS = 600

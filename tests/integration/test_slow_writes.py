@@ -11,6 +11,8 @@ from tests.object_stores import BUCKET
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.gcs_server import GCSServer
 
+pytestmark = pytest.mark.wide
+
 CALLS = 30
 REFUSALS_FOR_A_WRITE = 8
 """With waits that double from half a second, each by chance between nothing and all of it, more are not to be seen."""

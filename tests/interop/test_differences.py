@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 ROW = re.compile(r"^\| \[(.+)\]\(\.\./tests/interop/differences/(\w+)\.py\) \| (.+) \|$", re.MULTILINE)

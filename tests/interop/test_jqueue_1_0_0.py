@@ -21,6 +21,8 @@ from jqueue.core.codec import decode, encode
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.operations import Enqueue
 
+pytestmark = pytest.mark.wide
+
 HERE = Path(__file__).parent
 EVERY_CALL = {"read_state", "enqueue", "dequeue", "ack", "nack", "heartbeat"}
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.wide
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 REFUSED = {

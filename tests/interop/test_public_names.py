@@ -4,6 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.wide
+
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reference" / "compatibility.md"
 FROZEN = HERE / "public_names_1_0_0.txt"

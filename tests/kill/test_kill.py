@@ -44,6 +44,7 @@ def test_a_commit_killed_at_any_system_call_is_done_or_not_done_and_leaves_nothi
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("adapter", "found"), [("truncating", "the file is empty"), ("untidy", "temporary files lie beside the file")]
 )

@@ -14,6 +14,8 @@ import pytest
 from jqueue.operations import Enqueue
 from tests.moved_jobs import PAIRS, PLACES, audit, drained, jobs_of, open_at
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 ON_DISK = [pair for pair in PAIRS if "memory" not in pair]
 

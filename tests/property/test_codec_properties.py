@@ -5,6 +5,7 @@ in our own error.
 import json
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +159,7 @@ def test_every_state_is_read_back_as_it_was(state):
     assert state == codec.decode(codec.encode(state))
 
 
+@pytest.mark.wide
 @PATIENT
 @given(states, states)
 def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
@@ -171,6 +173,7 @@ def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
     assert sorted(theirs.set_aside) == sorted(ours.set_aside)
 
 
+@pytest.mark.wide
 @PATIENT
 @given(states, st.data())
 def test_a_damaged_blob_is_a_state_or_our_own_error(state, data):

@@ -13,6 +13,8 @@ from jqueue.formats.dirq.names import decode_table, encode_table
 from tests.interop.formats.conftest import ORIGINALS
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
 
+pytestmark = pytest.mark.wide
+
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 escapes = st.text(st.sampled_from("\\\\\t\n\rtnx\0ö\u2028 "))
 tables = st.dictionaries(st.one_of(texts, escapes), st.one_of(texts, escapes), max_size=5)

@@ -27,6 +27,8 @@ from tests.property.test_codec_properties import (
     values,
 )
 
+pytestmark = pytest.mark.wide
+
 LAYOUT = settings(max_examples=30, deadline=None)
 dead = st.builds(lambda job, at: job.evolve(status=JobStatus.DEAD, dead_at=at), jobs, times)
 any_jobs = jobs | claimed | dead | completed

@@ -16,6 +16,8 @@ from jqueue.domain.operations import Preparation
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
+pytestmark = pytest.mark.wide
+
 BOUNDS = settings(max_examples=25, deadline=None)
 sizes = st.integers(1, 60)
 letters = st.sampled_from(["a", "é", "€", "𝄞", '"', "\\"])

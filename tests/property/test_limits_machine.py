@@ -39,6 +39,8 @@ from jqueue.domain.operations import (
 from jqueue.testing.virtual_time import EPOCH
 from tests.property.plain_limits import PlainLimits, Record, Rules
 
+pytestmark = pytest.mark.wide
+
 SEED = int(os.environ.get("JQUEUE_LIMITS_SEED") or secrets.randbits(32))
 PREPARATION = Preparation(Limits(), 300.0, lambda: "unused", ClaimRegistry().find)
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from jqueue.domain.models import LARGEST, QueueState
 from jqueue.domain.rules import QueueSettings
 from tests.property.test_codec_properties import times
 from tests.property.test_layout_properties import any_jobs
+
+pytestmark = pytest.mark.wide
 
 LATE = datetime(9999, 1, 1, tzinfo=UTC)
 waiting = st.builds(

@@ -16,6 +16,8 @@ from jqueue.domain.operations.moving import Arrive
 from jqueue.ports.queue import Capabilities
 from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, jobs_of, open_at
 
+pytestmark = pytest.mark.wide
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = st.sampled_from(["work", "mail", "päy.load", "x" * 60])
 TIMES = st.one_of(st.none(), st.integers(1, 10**9).map(lambda s: datetime.now(UTC) + timedelta(days=1, seconds=s)))

@@ -1,5 +1,6 @@
 """A job that was packed is the job that it was: every field, every header, and what this version does not know."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,8 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.job_table import packed, place_of, unpacked
 from jqueue.domain.models import Job, JobStatus, trusted_job
 from tests.property.test_layout_properties import any_jobs, unknown
+
+pytestmark = pytest.mark.wide
 
 PACKED = settings(max_examples=60, deadline=None)
 jobs = st.builds(lambda job, extra: trusted_job(dict(job.__dict__), extra), any_jobs, unknown)

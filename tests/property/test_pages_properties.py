@@ -12,6 +12,8 @@ from jqueue.core.blob.lines import splitting_lines
 from jqueue.core.blob.pages import SEPARATOR, Page, Pages
 from tests.property.blob_machine import BlobMachine
 
+pytestmark = pytest.mark.wide
+
 HEAD = b'{"jobs": {\n'
 IDS = [f"j{number}" for number in range(30)]
 ids = st.sampled_from(IDS)

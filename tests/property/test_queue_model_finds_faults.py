@@ -16,6 +16,8 @@ from jqueue.domain.order import Order
 from jqueue.domain.transitions import Verb
 from tests.property.queue_machine import BrokerMachine, DirectMachine, QueueMachine, SharedMachine
 
+pytestmark = pytest.mark.wide
+
 SEARCH = settings(
     max_examples=2000,
     stateful_step_count=30,

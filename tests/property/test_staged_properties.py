@@ -22,6 +22,8 @@ from jqueue.domain.models import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.operations import Enqueue, EnqueueStaged, Preparation, perform
 from jqueue.domain.operations.staged import StagedReceipt
 
+pytestmark = pytest.mark.wide
+
 NOW = datetime(2026, 1, 1, 12, 30, 30, 123456, tzinfo=UTC)
 COMMIT = CommitId("writer", 1, 0)
 PATIENT = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

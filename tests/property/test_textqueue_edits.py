@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.records import Records
 from jqueue.formats.textqueue.store import TextQueueFile
 from tests.property.text_lines import ENDS, Message, edited, edits, files, read
+
+pytestmark = pytest.mark.wide
 
 OURS = re.compile(rb"\n{0,2}(?:#jq \{[^\n]*\}\n-[^\r\n]*\n(?: [^\r\n]*\n)*\n)")
 

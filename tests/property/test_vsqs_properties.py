@@ -5,12 +5,15 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.names import Name, parse, parse_written
 from jqueue.formats.vsqs.store import VsqsFolder
+
+pytestmark = pytest.mark.wide
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=30)

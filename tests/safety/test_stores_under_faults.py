@@ -95,12 +95,15 @@ WITH_A_CLAIM = (ack, nack, heartbeat, apply, dead_letter)
 
 
 def every_combination():
-    """Return the combinations: each client and each queue meets each fault; the rest are marked `full`."""
+    """Return the combinations: each client and each queue meets each fault; the rest are marked `full`.
+
+    Clients other than that of S3 are marked `wide`.
+    """
     for place, server in enumerate(SERVERS):
         for number, (name, fault) in enumerate(FAULTS.items()):
             for kind in (DirectQueue, BrokerQueue):
                 spared = kind is not (DirectQueue, BrokerQueue)[(place + number) % 2]
-                marks = [pytest.mark.full] if spared else []
+                marks = [pytest.mark.full] if spared else [pytest.mark.wide] if server != "seaweedfs" else []
                 yield pytest.param(server, kind, fault, id=f"{server}-{kind.__name__}-{name}", marks=marks)
 
 

@@ -22,6 +22,8 @@ from tests.servers.fault_kinds import (
 )
 from tests.servers.fault_proxy import FaultProxy
 
+pytestmark = pytest.mark.wide
+
 BUCKET = "behind-the-proxy"
 BODY = b"x" * 1000
 READ_TIMEOUT = 0.3

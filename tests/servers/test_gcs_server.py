@@ -19,6 +19,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import InvalidOperation
 from google.cloud.storage import Blob, Bucket, Client
 
+pytestmark = pytest.mark.wide
+
 ONCE: dict[str, Any] = {"retry": None, "timeout": (5, 30)}
 LARGE = 9 << 20  # more than the 8 MiB from which on the client uploads in several requests
 NAME = "a folder/jöbs+%2F?.json"

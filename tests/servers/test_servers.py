@@ -25,6 +25,8 @@ from tests.servers.child import Child, ServerUnavailableError
 from tests.servers.fixtures import cannot_be_had, groups
 from tests.servers.listening import HERE, listening, needs_linux
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 10
 BUCKET = "jqueue"

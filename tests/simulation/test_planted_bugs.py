@@ -19,16 +19,18 @@ def first_violation(seeds, settings=None):
     return pytest.fail(f"{seeds} seeds passed")
 
 
-SOON = 300
-"""Largest number of seeds of a test that is not marked `full`."""
+AT_ONCE, SOON = 50, 300
+"""Largest number of seeds of a test that has no mark, and of one that is marked `wide`. The rest is `full`."""
+
+
+def _marks(planted):
+    if planted.seeds <= AT_ONCE:
+        return []
+    return [pytest.mark.wide if planted.seeds <= SOON else pytest.mark.full]
 
 
 @pytest.mark.parametrize(
-    "planted",
-    [
-        pytest.param(each, id=each.plant.__name__, marks=[pytest.mark.full] if each.seeds > SOON else [])
-        for each in PLANTED
-    ],
+    "planted", [pytest.param(each, id=each.plant.__name__, marks=_marks(each)) for each in PLANTED]
 )
 def test_it_is_found(planted, monkeypatch):
     planted.plant(monkeypatch)
@@ -36,6 +38,7 @@ def test_it_is_found(planted, monkeypatch):
     assert rule in planted.rules
 
 
+@pytest.mark.wide
 def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatch):
     no_commit_id(monkeypatch)
     with pytest.raises(Violation) as found:
@@ -47,6 +50,7 @@ def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatc
     assert "payload" not in text
 
 
+@pytest.mark.wide
 def test_what_is_left_of_a_schedule_breaks_the_same_rule(monkeypatch):
     no_commit_id(monkeypatch)
     seed, rule = first_violation(100)

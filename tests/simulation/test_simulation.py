@@ -28,6 +28,7 @@ def test_a_seed_replays_to_the_last_request():
         assert run_seed(seed, Settings(rate=0.2)) == run_seed(seed, Settings(rate=0.2))
 
 
+@pytest.mark.wide
 def test_every_fault_fires_and_everything_happens():
     report = Report()
     for seed in range(SEEDS, SEEDS + 100):
@@ -44,6 +45,7 @@ def test_every_fault_fires_and_everything_happens():
     assert {"JobCancelledError", "JobFailedError", "ResultNotKeptError", "ResultTimeoutError"} <= set(report.outcomes)
 
 
+@pytest.mark.wide
 def test_without_faults_every_call_is_done():
     calm = Settings(rate=0.0, disturbances=False, old_format=0.0, short_table=0.0)
     report = run_seeds(range(20), calm)
@@ -85,6 +87,7 @@ def test_it_runs_on_real_adapters(make_storage):
     assert report.commits > 20
 
 
+@pytest.mark.wide
 def test_the_command_line_counts_what_happened(capsys):
     assert 0 == main(["--seeds", "20", "--processes", "1", "--faults", "0.2"])
     output = capsys.readouterr().out

@@ -13,6 +13,8 @@ from tests.soak.ledger import SLACK, Ledger
 from tests.soak.race import race
 from tests.soak.run import Settings, Soak
 
+pytestmark = pytest.mark.wide
+
 SECONDS = 2.0
 
 

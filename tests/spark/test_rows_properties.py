@@ -26,6 +26,8 @@ from tests.fuzz.seeds import blobs, corpus
 from tests.property.blob_edits import EDITS
 from tests.property.test_layout_properties import any_jobs, states
 
+pytestmark = pytest.mark.wide
+
 SOME = settings(max_examples=40, deadline=None)
 ALL = Wanted()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

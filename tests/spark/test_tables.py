@@ -9,6 +9,8 @@ from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA, schema_of
 from jqueue.spark.tables import is_new_table, options_of_table, url_in, with_url
 from tests.spark.enqueue.bulk import jobs_of, write
 
+pytestmark = pytest.mark.wide
+
 NEW = {"provider": "jqueue", "owner": "root"}
 
 

@@ -17,6 +17,7 @@ def run(folder, source, *arguments):
     return done.stdout.split()
 
 
+@pytest.mark.wide
 def test_importing_starts_no_thread(tmp_path):
     source = """
 SyncQueue(sys.argv[1])
@@ -25,6 +26,7 @@ assert [threading.main_thread()] == threading.enumerate()
     run(tmp_path, source)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
 def test_jobs_enqueued_by_daemon_threads_survive_the_end_of_the_program(tmp_path, kind):
     source = """
@@ -70,6 +72,7 @@ arrived.wait()
     assert ["work"] == entrypoints(tmp_path / "queue.json")
 
 
+@pytest.mark.wide
 def test_threads_that_outlive_the_main_thread_can_still_call(tmp_path):
     source = """
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +95,7 @@ for _ in range(10):
     assert ["before"] + ["late"] * 20 + ["pool"] * 10 == entrypoints(tmp_path / "queue.json")
 
 
+@pytest.mark.wide
 def test_an_atexit_handler_can_still_enqueue(tmp_path):
     source = """
 queue = SyncQueue(sys.argv[1])
@@ -102,6 +106,7 @@ queue.enqueue("hello", b"")
     assert ["goodbye", "hello"] == entrypoints(tmp_path / "queue.json")
 
 
+@pytest.mark.wide
 def test_a_call_after_the_end_is_refused(tmp_path):
     source = """
 import jqueue.sync.background
@@ -119,6 +124,7 @@ for call in (queue.stats, SyncQueue("other.json").stats, lambda: queue.keep_aliv
     assert ["ending"] * 3 == run(tmp_path, source)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", ["BrokerQueue", "DirectQueue"])
 def test_a_waiting_dequeue_does_not_delay_the_exit(tmp_path, kind):
     source = """
@@ -141,6 +147,7 @@ entered.wait()
     run(tmp_path, source, kind)
 
 
+@pytest.mark.wide
 def test_a_waiting_result_call_does_not_delay_the_exit(tmp_path):
     source = """
 entered = threading.Event()
@@ -158,6 +165,7 @@ entered.wait()
     run(tmp_path, source)
 
 
+@pytest.mark.wide
 def test_a_keep_alive_block_in_a_daemon_thread_ends_without_an_error(tmp_path):
     source = """
 queue = SyncQueue(sys.argv[1])
@@ -176,6 +184,7 @@ inside.wait()
     run(tmp_path, source)
 
 
+@pytest.mark.wide
 def test_a_silent_store_delays_the_exit_only_until_the_deadline(tmp_path):
     source = """
 arrived = threading.Event()

@@ -69,6 +69,7 @@ def test_children_forked_while_calls_are_under_way_use_the_same_object(tmp_path)
     assert found.count("parent") >= 6
 
 
+@pytest.mark.wide
 @needs_fork
 def test_each_forked_child_has_its_own_copy_of_a_queue_in_memory(tmp_path):
     source = """
@@ -88,6 +89,7 @@ assert 0 == os.waitpid(child, 0)[1]
     assert_ended_well(run_program(tmp_path, source))
 
 
+@pytest.mark.wide
 @needs_fork
 def test_a_child_forked_in_a_keep_alive_block_leaves_the_heartbeats_to_its_parent(tmp_path):
     source = """
@@ -110,6 +112,7 @@ queue.ack(job)
     assert ["child"] == entrypoints(path)
 
 
+@pytest.mark.wide
 @needs_fork
 def test_a_child_forked_while_another_thread_starts_the_loop_is_not_locked_out(tmp_path):
     source = """
@@ -138,6 +141,7 @@ assert 0 == os.waitpid(child, 0)[1]
     assert_ended_well(run_program(tmp_path, source, tmp_path / "queue.json"))
 
 
+@pytest.mark.wide
 @needs_fork
 def test_a_forked_child_does_not_have_the_claims_of_its_parent(tmp_path):
     source = """
@@ -160,6 +164,7 @@ queue.ack(job.id)
     assert_ended_well(run_program(tmp_path, source, tmp_path / "queue.json"))
 
 
+@pytest.mark.wide
 @needs_fork
 def test_a_queue_works_in_forked_grandchildren(tmp_path):
     source = """
@@ -205,6 +210,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_a_queue_can_be_passed_to_other_processes(tmp_path, method):
     path = tmp_path / "queue.json"

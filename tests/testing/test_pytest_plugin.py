@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 
 LOOP_SCOPE = ["-o", "asyncio_default_fixture_loop_scope=function"]

@@ -41,6 +41,7 @@ def test_the_first_claim_looks_at_no_more_jobs_than_the_next(costs, names):
     assert checks <= 1 + len(NAMES)
 
 
+@pytest.mark.wide
 @sought
 def test_many_claims_in_one_commit_cost_no_more_than_each_alone(costs, names):
     draft = deep_draft()
@@ -71,6 +72,7 @@ def test_heaps_stay_small_when_jobs_return_to_the_queue_many_times(costs, names,
     assert all(len(heap.entries) <= 2 * 300 + 64 for heap in heaps)
 
 
+@pytest.mark.wide
 @sought
 def test_an_empty_dequeue_checks_few_of_the_jobs_that_are_not_due(costs, names):
     draft = deep_draft(run_at=NOW + timedelta(days=1), expires_at=NOW + timedelta(days=2))

@@ -339,6 +339,7 @@ def in_a_new_process(code):
     return done.stdout
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("url", "storage", "module", "advice"), MISSING)
 def test_a_client_that_is_not_installed_is_named_with_the_command_that_installs_it(url, storage, module, advice):
     code = f"""

@@ -75,6 +75,7 @@ def test_an_entry_with_stars_follows_elapsed_time_when_clocks_change(expression,
     )
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
 def test_the_next_time_is_the_first_due_time_after_any_moment(expression, change):
@@ -86,6 +87,7 @@ def test_the_next_time_is_the_first_due_time_after_any_moment(expression, change
         moment += timedelta(minutes=15)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "0 1-3 * * *", "*/30 * * * *", "15 * * * *"])
 def test_the_last_missed_time_is_the_latest_due_time_up_to_any_moment(expression, change):

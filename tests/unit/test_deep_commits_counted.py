@@ -70,6 +70,7 @@ async def test_a_commit_of_adjacent_jobs_joins_the_lines_of_at_most_two_pages(ma
         assert pages.lines_joined - before <= 2 * LINES_IN_PAGE + 20  # jobs claimed before, and their line at the end
 
 
+@pytest.mark.wide
 @in_virtual_time
 async def test_commits_that_empty_a_deep_queue_join_each_line_a_few_times():
     queue, _ = await deep_queue(BrokerQueue)

@@ -118,6 +118,7 @@ def test_ceilings_are_kept_for_a_bounded_dequeue():
     assert ["c"] == claimed(draft, through=3)
 
 
+@pytest.mark.wide
 @sought
 def test_heap_entries_do_not_accumulate(names):
     draft = Draft()
@@ -153,6 +154,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.wide
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs, steps)
 def test_a_bounded_dequeue_claims_the_same_jobs_as_the_plain_model(jobs, steps):

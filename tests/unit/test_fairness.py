@@ -88,6 +88,7 @@ def brokers(latencies, seconds, in_flight=25):
     return run(main())
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("latency", "seconds"), [(0.005, 2), (0.05, 5), (0.1, 10)])
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_brokers_that_begin_together_share_a_far_store_from_the_first_second(count, latency, seconds):
@@ -102,6 +103,7 @@ def test_brokers_that_begin_together_share_a_far_store_from_the_first_second(cou
     assert landed >= writes / 2
 
 
+@pytest.mark.wide
 def test_brokers_that_know_each_other_land_most_of_their_writes():
     found = brokers([0.05] * 8, 60)
     writes, landed = sum(each[1] for each in found), sum(each[2] for each in found)
@@ -144,6 +146,7 @@ async def test_a_writer_that_found_the_queue_changed_reads_first_next_time():
     assert [(0, 1), (1, 2), (1, 1), (1, 1), (0, 1)] == asked
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("names", [1, 1000])
 def test_finished_jobs_leave_nothing_in_memory(names):
     async def main():

@@ -9,6 +9,8 @@ import pytest
 
 from tests import time_limits
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[2]
 
 HANGING = """

@@ -279,6 +279,7 @@ async def test_the_log_shows_where_a_process_raised(caplog):
     assert "raise ERRORS[which]()" in caplog.text
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(os.cpu_count() == 1, reason="needs two processes side by side")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", ["TypeError", "ValueError"])  # pebble handles the first; the second ends its thread

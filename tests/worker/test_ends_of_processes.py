@@ -17,7 +17,10 @@ from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext
 from tests.worker import process_handlers
 from tests.worker.scenes import DEAD, broker, only_job
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here")
+pytestmark = [
+    pytest.mark.wide,
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here"),
+]
 
 SECONDS = 60
 

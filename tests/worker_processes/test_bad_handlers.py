@@ -22,7 +22,7 @@ from tests.worker_processes.processes import WorkerProcess, until
 from tests.worker_processes.programs.bad import worker as bad_worker
 from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage
 
-pytestmark = pytest.mark.xdist_group("worker processes")
+pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
 
 RESULTS = {
     "hangs": (2, r"timed out after 0\.3 s"),

@@ -20,6 +20,8 @@ from tests.worker_processes.processes import LONGEST, LOOK_EVERY, WorkerProcess
 from tests.worker_processes.programs.limited import PER, RATE, RUNNING, TICK, TOCK
 from tests.worker_processes.recording import SUFFIX, Log, RecordingStorage
 
+pytestmark = pytest.mark.wide
+
 KEYS = {"one": 1, "two": 2}
 GROUP = pytest.mark.xdist_group("worker processes")
 

@@ -14,6 +14,8 @@ from tests.worker_processes.history import read_history
 from tests.worker_processes.journal import ENDS, journals
 from tests.worker_processes.storm import Storm
 
+pytestmark = pytest.mark.wide
+
 WORKERS = 3
 GROUP = pytest.mark.xdist_group("worker processes")
 """One group, because these tests load all processors of a small machine."""

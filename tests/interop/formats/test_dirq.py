@@ -11,6 +11,8 @@ from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract
 from tests.interop.formats.dirq_original import SCHEMA, Dirq
 
+pytestmark = pytest.mark.wide
+
 SCHEMA_IN_URL, STRINGS = "schema=body:binary,text:string?,header:table?", "schema=body:string,header:table"
 
 TABLE = {"a": "1", "tab\tkey": "line\nvalue", "back\\slash": "\\t not a tab", "": "empty", "z": ""}

@@ -11,6 +11,8 @@ import pytest
 from jqueue.formats.dirq.elements import DirqElements
 from tests.interop.formats.dirq_killed import COMMON, KINDS, OURS, Killed, Worker
 
+pytestmark = pytest.mark.wide
+
 STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/((temporary|obsolete)/[0-9a-f]{14}|[0-9a-f]{8})'$"
 """What `purge` of dirq says of an element that another program is adding, is removing, or died with; and of a folder
 that was empty when it looked, and is not when it removes it."""

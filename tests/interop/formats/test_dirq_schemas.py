@@ -3,9 +3,13 @@
 import json
 from itertools import product
 
+import pytest
+
 from jqueue import connect
 from jqueue.formats.dirq.names import Schema
 from tests.interop.formats.dirq_original import Dirq
+
+pytestmark = pytest.mark.wide
 
 KINDS = [f"{kind}{sign}" for kind in ("binary", "string", "table", "text", "") for sign in ("", "?", "*", "?*", "*?")]
 KINDS += [f"binary{signs}" for signs in ("??", "**", "?*?", "!", " ?")]

@@ -22,6 +22,8 @@ from tests.interop.formats.textqueue_programs import APPENDER, ENDLESS_READER, O
 from tests.interop.formats.waiting import wait_until
 from tests.unit.formats.text_files import MESSAGES, messages
 
+pytestmark = pytest.mark.wide
+
 SECONDS = 60
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.interop.formats.test_textqueue import read_by
 from tests.property.text_lines import read
 
+pytestmark = pytest.mark.wide
+
 ROOT = Path(__file__).parents[3]
 SECONDS = 300
 UNAVAILABLE = 2

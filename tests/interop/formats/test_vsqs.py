@@ -17,6 +17,8 @@ from jqueue.formats.vsqs.store import VsqsFolder
 from tests.interop.formats.vsqs_programs import OUR_WORKER, THEIR_WORKER, Theirs, Worker
 from tests.interop.formats.waiting import wait_until
 
+pytestmark = pytest.mark.wide
+
 
 @pytest.fixture
 def theirs(original, tmp_path):

@@ -14,7 +14,7 @@ from jqueue.spark.batch.run import BatchFailedError, run_batch
 from jqueue.worker import Context, Worker
 from tests.spark.batch.child_scenes import needs_fork
 
-pytestmark = needs_fork
+pytestmark = [pytest.mark.wide, needs_fork]
 
 
 def enqueue(url, operations):

@@ -16,7 +16,7 @@ from jqueue.spark.batch.children import WorkFailed, do_jobs
 from jqueue.worker import Context, Discard, Retry, Snooze, Worker
 from tests.spark.batch.child_scenes import SHORT, Diary, crash, done_by, jobs_of, make_worker, needs_fork
 
-pytestmark = needs_fork
+pytestmark = [pytest.mark.wide, needs_fork]
 
 
 @pytest.fixture

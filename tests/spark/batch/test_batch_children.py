@@ -18,7 +18,7 @@ from jqueue.spark.batch.listening import Patience
 from jqueue.worker import Worker
 from tests.spark.batch.child_scenes import Diary, crash, done_by, jobs_of, make_worker, needs_fork
 
-pytestmark = needs_fork
+pytestmark = [pytest.mark.wide, needs_fork]
 
 ROOT = Path(__file__).parents[3]
 

@@ -27,7 +27,7 @@ from tests.spark.batch.batch_scenes import (
 )
 from tests.spark.batch.child_scenes import needs_fork
 
-pytestmark = needs_fork
+pytestmark = [pytest.mark.wide, needs_fork]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from jqueue.spark.staging import Staging
 from jqueue.worker import Worker
 from tests.spark.batch.child_scenes import needs_fork
 
-pytestmark = needs_fork
+pytestmark = [pytest.mark.wide, needs_fork]
 
 BATCH = "outcomes-of-a-test"
 

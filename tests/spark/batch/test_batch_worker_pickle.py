@@ -14,6 +14,8 @@ from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.worker import Context, Worker
 
+pytestmark = pytest.mark.wide
+
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):

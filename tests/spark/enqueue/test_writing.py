@@ -30,6 +30,8 @@ from tests.spark.enqueue.bulk import (
     writer,
 )
 
+pytestmark = pytest.mark.wide
+
 
 def test_what_tasks_stage_is_in_the_queue_after_the_commit_and_nothing_is_left_beside_it(url):
     bulk = writer(url, entrypoint="resize")

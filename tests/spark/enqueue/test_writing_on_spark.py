@@ -45,6 +45,7 @@ def test_a_data_frame_is_written_into_a_queue(spark, url):
     assert {"id": 7, "at": "1970-01-01T00:00:07+00:00", "of": {"a": [1.5]}} == json.loads(seven.payload)
 
 
+@pytest.mark.wide
 def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     frame = spark.range(100).selectExpr("id")
     for _ in range(2):
@@ -53,12 +54,14 @@ def test_a_rerun_of_a_named_write_adds_nothing(spark, file):
     assert 100 == len(texts_of(file))
 
 
+@pytest.mark.wide
 def test_frames_without_rows_and_without_partitions_add_nothing(spark, tmp_path):
     for frame in (spark.createDataFrame([], "payload string"), spark.range(9).selectExpr("'a' payload").limit(0)):
         save(frame, str(tmp_path / "queue.json"), entrypoint="a")
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.wide
 def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
     frame = spark.range(2).selectExpr("string(raise_error('a task has started')) payload", "'high' priority")
     wanted = "column 'priority' is string: it must be a whole number"
@@ -68,6 +71,7 @@ def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
     assert refusal(frame, file, mode="overwrite").startswith("a queue cannot be overwritten")
 
 
+@pytest.mark.wide
 def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
     frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'secret') payload")  # no task outlives the abort
     assert "row 7 of partition 0: payload is null" == refusal(frame, file, entrypoint="a")
@@ -77,6 +81,7 @@ def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
     assert ([], []) == (texts_of(file), staged_at(file))
 
 
+@pytest.mark.wide
 def test_a_write_that_is_too_large_says_why_in_one_line_and_leaves_nothing(spark, file):
     frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
     said = refusal(frame, file, entrypoint="a", maxBlobBytes=10000)
@@ -103,6 +108,7 @@ class TestStream:
         query.awaitTermination(120)
         return query
 
+    @pytest.mark.wide
     def test_each_batch_is_written_once_through_restarts_from_a_checkpoint_that_lags_behind(self, spark, folder, url):
         for number in range(3):
             (folder / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
@@ -116,6 +122,7 @@ class TestStream:
         assert [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b", b"3a"] == sorted(texts_of(url))
         assert [] == staged_at(url)
 
+    @pytest.mark.wide
     def test_a_queue_that_is_full_stops_the_query_and_a_restart_goes_on(self, spark, folder, file):
         for number in range(2):
             (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")

@@ -9,6 +9,8 @@ from jqueue import DirectQueue, Limits, LocalFileSystemStorage, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, QueueFullError, StorageError
 from tests.spark.enqueue.bulk import Rough, jobs_of, on, payloads, schema, staged_at, task, write, writer
 
+pytestmark = pytest.mark.wide
+
 
 class TestTooMuch:
     """A queue takes so many bytes of jobs, and says so with numbers."""

@@ -33,6 +33,8 @@ from tests.spark.report.plain_report import (
     totals,
 )
 
+pytestmark = pytest.mark.wide
+
 QUEUES = ("a", "b", "without jobs")
 
 

@@ -12,6 +12,8 @@ from jqueue.spark.report.plots import MARKS, MOST_BARS, Times, ranges, scale_of,
 from jqueue.spark.report.sections import MOST_ROWS, OPEN_ROWS
 from tests.spark.report.plain_report import NAMES, Line, plain_report, some_lines
 
+pytestmark = pytest.mark.wide
+
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 REFERENCES = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "background", "formaction", "ping"}
 

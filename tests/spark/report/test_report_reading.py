@@ -11,6 +11,8 @@ from jqueue.spark.report.figures import READ
 from jqueue.spark.report.reading import report_of
 from tests.spark.report.plain_report import NOW
 
+pytestmark = pytest.mark.wide
+
 
 async def fill(url):
     """A queue with jobs in every state."""

@@ -12,6 +12,8 @@ from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot.reader import SnapshotReader
 from tests.spark.snapshot.busy_queue import BusyQueue
 
+pytestmark = pytest.mark.wide
+
 PARTITIONS = 8
 
 

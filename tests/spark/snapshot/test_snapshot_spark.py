@@ -13,6 +13,8 @@ from jqueue import DirectQueue, connect
 from jqueue.operations import Enqueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA, arrow_of
 
+pytestmark = pytest.mark.wide
+
 AT = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.spark.stream.stream_world import StreamWorld
 
+pytestmark = pytest.mark.wide
+
 JOBS = 25
 STEPS = range(28)
 """Of a life in which all of them are delivered."""

@@ -11,6 +11,8 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations import Enqueue
 
+pytestmark = pytest.mark.wide
+
 
 class Jobs:
     """A queue in a file, seen from the driver program."""
