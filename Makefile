@@ -98,7 +98,7 @@ format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: ## everything that CI checks: lint, then the fast tests, the snippets of the docs among them
+check: ## lint, then the tests of `make test`, the snippets of the docs among them
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
 
