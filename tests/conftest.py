@@ -1,4 +1,4 @@
-"""What all tests share: a time limit, and servers, each of which runs once for the whole test run."""
+"""Hooks and fixtures of all tests: a time limit, and servers that each start once for the whole test run."""
 
 import gc
 import inspect
@@ -16,8 +16,8 @@ __all__ = ["azurite", "gcs_server", "moto_s3", "pytest_runtest_makereport", "sea
 
 
 def pytest_configure(config):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # or no program under test would get Ctrl-C
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a process that a shell runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise no program under test would get Ctrl-C
     time_limits.pytest_configure(config)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # halves the start of Spark
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist, too")
@@ -54,7 +54,7 @@ def pytest_pycollect_makeitem(collector, obj):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Have all tests of one server run in the same process of `--dist=loadgroup`."""
+    """Make all tests of one server run in the same process of `--dist=loadgroup`."""
     time_limits.limit(items)
     uses = [servers_of(item) for item in items]
     group_of = groups(uses)
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Keep the garbage collector from looking through all tests again and again: each time takes it half a second."""
+    """Keep the garbage collector from visiting all tests repeatedly: each visit takes half a second."""
     gc.collect()
     gc.freeze()
 

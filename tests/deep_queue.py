@@ -1,4 +1,4 @@
-"""A queue of ten thousand waiting jobs, made by writing its blob: no call was ever made for them."""
+"""A queue of ten thousand waiting jobs, made by writing its blob instead of by calls."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ DEEP = 10_000
 
 
 def waiting_line(number, entrypoint="work"):
-    """The line of a job, as we write it."""
+    """Return the line of a job, as jqueue writes it."""
     return (
         f'"job {number:06d}": {{"entrypoint": "{entrypoint}", "payload": "cGF5bG9hZA==", "status": "queued", '
         f'"sequence": {number + 1}, "created_at": "2026-01-01T00:00:00+00:00"}}'
@@ -22,19 +22,19 @@ def waiting_line(number, entrypoint="work"):
 
 
 def deep_blob(count=DEEP):
-    """The blob of so many jobs that wait."""
+    """Return the blob of a queue with `count` waiting jobs."""
     return join_blob(encode_header(QueueState(queue="deep")), [waiting_line(number) for number in range(count)])
 
 
 async def deep_storage(count=DEEP):
-    """A store in memory that has it."""
+    """Return a store in memory with that blob."""
     storage = InMemoryStorage(clock=VirtualClock())
     await storage.write(deep_blob(count))
     return storage
 
 
 async def deep_queue(make=DirectQueue):
-    """A queue that has read it and written one commit, and another one on the same store that has read that."""
+    """Return a queue that has read the blob and written a commit, and a second queue that has read that commit."""
     storage = await deep_storage()
     queue, other = (make(storage, clock=VirtualClock()) for _ in range(2))
     for each in (queue, other):
@@ -45,7 +45,7 @@ async def deep_queue(make=DirectQueue):
 
 
 class LineWork:
-    """Counts, wherever the engine does it: lines read, lines encoded and their bytes, lines cut out of a blob."""
+    """Counts in all of the engine: lines read, lines encoded and their bytes, lines cut out of a blob."""
 
     def __init__(self, monkeypatch):
         self.read = self.encoded = self.encoded_bytes = self.cut = 0
@@ -81,10 +81,10 @@ class LineWork:
 
 
 class Turns:
-    """The turns that the event loop gives others, and the most work that is done between two of them.
+    """Number of turns that the event loop gives another task, and the most work done between two of them.
 
     Args:
-        work: tells how much has been done.
+        work: returns the amount of work done so far.
     """
 
     def __init__(self, work):

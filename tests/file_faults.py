@@ -1,4 +1,4 @@
-"""What can be made to fail under a queue file, and what lies beside it."""
+"""Faults of the disk under a queue file, and the names in its folder."""
 
 import os
 
@@ -8,7 +8,7 @@ def names(path):
 
 
 def instead_of_fsync(monkeypatch, action, call=1):
-    """Do something else at the so-many-th flush: the first is the file's, the second its folder's."""
+    """Run `action` in place of the flush with number `call`: the first flushes the file, the second its folder."""
     calls, fsync = [], os.fsync
 
     def faulty(descriptor):

@@ -1,4 +1,4 @@
-"""What tests of moves between queues share: the places that there are, queues with everything in them, and an audit."""
+"""Helpers of tests of moves between queues: URLs of every kind, queues with jobs of every kind, and an audit."""
 
 import asyncio
 from collections import Counter
@@ -18,24 +18,24 @@ PLACES = {
     "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false&maxlock=1",
     "textq": lambda path, name: f"textq://{path}/{name}.tq?fsync=false",
 }
-"""Where a queue can be: its URL, by a folder for the test and a name."""
+"""URL of a queue of each kind, from the folder of a test and a name."""
 
 FORMATS = ["vsqs", "dirq-simple", "dirq-queue", "textq"]
 PAIRS = [("file", "file"), ("file", "memory"), ("memory", "memory"), ("memory", "vsqs"), ("vsqs", "vsqs")]
 PAIRS += [pair for format in FORMATS for pair in (("file", format), (format, "file"))]
 PAIRS += zip(FORMATS, [*FORMATS[1:], FORMATS[0]], strict=True)
-"""Every format from and to a file, and each to another."""
+"""Pairs of kinds: every format from and to a file, and each to another format."""
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def open_at(path, kind, name, **options):
-    """A queue object."""
+    """Return a queue object."""
     return connect_queue(PLACES[kind](path, name), DirectQueue, **options)
 
 
 async def filled(queue, count=3, other=None):
-    """Jobs of every kind that the queue can have; where another one is given, only of those that it can have, too."""
+    """Enqueue jobs of every kind that the queue can have, and `other`, too, if it is given."""
     can = queue.capabilities
     if other is not None:
         can = replace(can, **dict.fromkeys(other.capabilities.missing, False))
@@ -70,27 +70,27 @@ KEPT_BY_ALL = ("id", "entrypoint", "payload", "status", "failures", "error", "ma
 KEPT_BY_BLOBS = ("priority", "expires_at", "unique_key", "unique_for", "concurrency_key", "keep_result", "dead_at")
 
 
-def told(job, fields=KEPT_BY_ALL, *, delay=True):
-    """What of a job is the same after a move."""
+def kept_fields(job, fields=KEPT_BY_ALL, *, delay=True):
+    """Return the fields of a job that a move keeps."""
     said = {name: getattr(job, name) for name in fields}
     return said if not delay else said | {"run_at": job.run_at if job.run_at == LATER else None}
 
 
 async def take(source, dest, jobs):
-    """As a move does that is cut short then."""
+    """Take jobs as a move that is interrupted after that."""
     taken = await source.apply_each(*(Take(job, f"{MOVER} to {name_of(dest)}") for job in jobs))
     assert all(taken)
 
 
 async def jobs_of(queue):
-    """The jobs of a queue in the order in which they are served."""
+    """Return the jobs of a queue in the order in which they are served."""
     return sorted((await queue.read_state()).jobs, key=lambda job: (job.priority, job.sequence))
 
 
 async def audit(source, dest, ids):
-    """Each job is in one place; or in two, and then marked as moved in the one that it leaves.
+    """Check that each job is in one queue, or in both and marked as moving in the queue that it leaves.
 
-    The dead are marked by nothing: they may be in both, as nobody gets them.
+    Dead jobs have no mark: they may be in both queues, as no worker gets them.
     """
     there = Counter(job.id for job in await jobs_of(dest))
     here = {job.id: job for job in await jobs_of(source)}
@@ -98,11 +98,11 @@ async def audit(source, dest, ids):
     assert set(ids) == set(here) | set(there), "a job is lost"
     for job_id in set(here) & set(there):
         job = here[job_id]
-        assert is_moving(job) or job.status == "dead", f"job {job_id} can be had in two queues"
+        assert is_moving(job) or job.status == "dead", f"job {job_id} can be claimed in two queues"
 
 
 async def drained(queue, entrypoint=None):
-    """The payloads of all ready jobs, in the order in which they are served."""
+    """Claim and ack all ready jobs, and return their payloads in the order in which they are served."""
     found = []
     while jobs := await queue.dequeue(entrypoint, batch_size=100):
         found += [job.payload for job in jobs]

@@ -1,4 +1,4 @@
-"""The object stores as tests use them: a storage of ours on a server of tests/servers."""
+"""Object stores for tests: a storage of ours on a server of tests/servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 @functools.cache
 def _one_certificate() -> str:
-    """A file with one authority's certificate. Each client reads all that it is given, and speaks no TLS here."""
+    """Return a file with one certificate: each client reads the whole file, although it uses no TLS here."""
     first = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----")
     file = Path(tempfile.mkdtemp()) / "one.pem"
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
@@ -39,9 +39,9 @@ class Store:
     """One server, and a bucket in it.
 
     Args:
-        name: the fixture that started the server.
-        server: what it gave.
-        url: where to find it, if not at its own address: a proxy's.
+        name: the fixture that starts the server.
+        server: the value of the fixture.
+        url: the address of a proxy; None for the server's own address.
     """
 
     def __init__(self, name: str, server: Any, url: str | None = None) -> None:
@@ -53,15 +53,15 @@ class Store:
 
     @property
     def address(self) -> str:
-        """Where the server itself is."""
+        """Address of the server itself."""
         return str(self.server.account_url if self.name == "azurite" else self.url)
 
     def new_key(self) -> str:
-        """The name of an object that nobody has used."""
+        """Return the name of an object that no test has used."""
         return f"tests/queue {next(_numbers)}.json"
 
     def open(self, key: str, **options: Any) -> Any:
-        """A storage for an object, with a client of its own."""
+        """Return a storage for an object, with a client of its own."""
         if self.name == "azurite":
             return AzureBlobStorage(BUCKET, key, connection_string=self._connection_string(), **options)
         if self.name == "gcs_server":
@@ -69,7 +69,7 @@ class Store:
         return S3Storage(BUCKET, key, self._session, endpoint_url=self.url, **options)
 
     def _make_session(self) -> Any:
-        """Where all clients come from: it remembers what S3 looks like, which takes long to read."""
+        """Return the session that makes all clients: it keeps the model of S3, which takes long to read."""
         server, core = self.server, AioSession()
         core.set_config_variable("ca_bundle", _one_certificate())
         return aioboto3.Session(
@@ -105,7 +105,7 @@ class Store:
 
 
 def store_of(request: pytest.FixtureRequest, name: str) -> Store:
-    """The store with this name; its server starts if it has not yet."""
+    """Return the store with this name, and start its server if it does not run yet."""
     server = request.getfixturevalue(name)
     if not hasattr(server, "store"):
         server.store = Store(name, server)

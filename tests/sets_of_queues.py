@@ -1,4 +1,4 @@
-"""What tests of sets of queues share: queues in memory and in virtual time."""
+"""Helpers of tests of sets of queues: queues in memory and in virtual time."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def ids(queue):
 
 
 async def all_of(queues, **options):
-    """The ids of all jobs, acked one by one as they come."""
+    """Claim and ack all jobs, and return their ids in that order."""
     found = []
     while jobs := await queues.dequeue(**options):
         found += [job.id for job in jobs]
@@ -33,7 +33,7 @@ async def all_of(queues, **options):
 
 
 async def two(*, between=1.0):
-    """Two queues with two jobs each, in turn, so many seconds apart."""
+    """Return two queues with two jobs each, enqueued in turn, `between` seconds apart."""
     first, second = blob(), blob()
     for number, queue in enumerate([first, second, first, second]):
         await queue.enqueue("work", b"%d" % number, job_id=f"{number}")
@@ -42,7 +42,7 @@ async def two(*, between=1.0):
 
 
 class Plain:
-    """A queue of somebody's own, which cannot be looked at but as a whole."""
+    """A queue of a user's own, which can only be read as a whole."""
 
     def __init__(self, queue):
         self._queue = queue

@@ -1,4 +1,4 @@
-"""Staged jobs for tests: blocks of them, queues in virtual time, and what a reader sees who knows nothing."""
+"""Staged jobs for tests: blocks of them, queues in virtual time, and the ids that a new reader sees."""
 
 import pytest
 
@@ -11,7 +11,7 @@ both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 
 def block(*ids, entrypoint="work", **details):
-    """Staged jobs with these ids, as somebody else reads them."""
+    """Return staged jobs with these ids, as another process reads them."""
     writer = StagedWriter()
     for job_id in ids:
         writer.add(job_id, entrypoint, b"for " + job_id.encode(), **details)
@@ -27,7 +27,7 @@ def store():
 
 
 async def ids_in(storage):
-    """The ids of all jobs in their order, as a reader sees them that knows nothing."""
+    """Return the ids of all jobs in order, as a new reader sees them."""
     state = await DirectQueue(storage, clock=VirtualClock()).read_state()
     assert not state.set_aside
     places = [job.sequence for job in state.jobs]

@@ -1,5 +1,5 @@
-"""A time limit for every test. A test that waits for ever fails, it shows where each thread and task waits, and the
-run goes on.
+"""A time limit for every test. A test that hangs fails, the stacks of its threads and tasks are printed, and the run
+goes on.
 
 pytest-timeout interrupts the test by a signal and prints the stacks of the other threads. The stacks of asyncio's tasks
 are added here, because the stack of a thread ends in the event loop. Should no signal get through, as in a lock of C
@@ -21,7 +21,7 @@ def pytest_configure(config):
 
 
 def limit(items):
-    """Give each test its limit, unless it has one of its own."""
+    """Give each test a limit, unless it has one of its own."""
     for item in items:
         if item.get_closest_marker("timeout") is None:
             seconds = SECONDS if item.get_closest_marker("full") is None else SECONDS_OF_FULL

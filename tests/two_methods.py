@@ -1,10 +1,10 @@
-"""A storage with nothing but the two methods that every storage has."""
+"""A storage with only the two methods that every storage has."""
 
 from jqueue.domain.errors import CASConflictError
 
 
 class TwoMethods:
-    """The least that a user's own storage can be: it tells no time, and sends the whole object at every read."""
+    """The smallest storage of a user's own: it has no store time, and sends the whole object at every read."""
 
     def __init__(self):
         self.content, self.version = b"", 0

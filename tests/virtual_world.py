@@ -11,7 +11,7 @@ from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 
 def in_virtual_time(test):
-    """Run an async test on an event loop of its own whose time jumps."""
+    """Run an async test on an event loop of its own, whose time jumps to the next timer."""
 
     @functools.wraps(test)
     def run_test(*args, **kwargs):
@@ -21,12 +21,12 @@ def in_virtual_time(test):
 
 
 def now():
-    """Seconds since the test began."""
+    """Return the seconds since the test began."""
     return asyncio.get_running_loop().time()
 
 
 class World:
-    """A queue whose network can fail, and an operator with a network of his own."""
+    """A queue whose network can fail, and an operator's queue whose network does not."""
 
     def __init__(self, kind):
         self.memory = InMemoryStorage(clock=VirtualClock())
@@ -42,23 +42,23 @@ class World:
         await self.queue.__aexit__(*error)
 
     async def claimed(self, count=1, timeout=30):
-        """So many jobs, claimed by the queue."""
+        """Enqueue and claim `count` jobs by the queue."""
         await self.queue.enqueue_many([Enqueue("work", b"payload")] * count)
         return await self.queue.dequeue("work", batch_size=count, claim_timeout=timeout)
 
     async def revoke(self, job):
-        """End a claim of the queue's, as another program could."""
+        """End a claim of the queue, as another program could."""
         await self.operator.nack(job)
 
     async def confirmed(self, job):
-        """When a claim was last confirmed, in seconds of virtual time."""
+        """Return the time when a claim was last confirmed, in seconds of virtual time."""
         found = (await self.operator.read_state()).find(job.id)
         assert found is not None
         assert found.heartbeat_at is not None
         return round((found.heartbeat_at - EPOCH).total_seconds(), 3)
 
     async def confirmations(self, job, seconds):
-        """When a claim was confirmed within so many seconds from now, counted from now."""
+        """Return the times when a claim is confirmed within the next `seconds`, counted from now."""
         began, seen = now(), []
         while now() < began + seconds:
             await asyncio.sleep(0.5)
@@ -68,11 +68,11 @@ class World:
         return [round(at - began) for at in seen]
 
     def break_down(self):
-        """From now on the store cannot be reached."""
+        """Make the store unreachable."""
         self.storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
         self.storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
 
     def come_back(self):
-        """The store can be reached again."""
+        """Make the store reachable again."""
         self.storage._write_faults.clear()
         self.storage._read_faults.clear()

@@ -1,9 +1,9 @@
-"""Which tests of the queue contract `make test` runs on the stores that it does not run all of them on.
+"""Sample of the queue contract, which `make test` runs on the stores that do not get the whole contract.
 
-The contract is about the queue, and the queue is the same everywhere. What differs from store to store is how requests
-are made, refused and told about. So all of it runs on a file and in memory with each queue, and on SeaweedFS with the
-broker. The direct queue there, and the broker on the other stores, run the sample: what takes every verb once through
-the store, what races, and what the store's time and its errors decide. The rest is marked `full`.
+The contract is about the queue, which is the same everywhere. Stores differ in how they take and refuse requests. So
+the whole contract runs on a file and in memory with each queue, and on SeaweedFS with the broker. The direct queue
+there and the broker on the other stores run the sample: each verb once, races, and tests that depend on the time and
+the errors of the store. The rest is marked `full`.
 """
 
 import functools
@@ -52,7 +52,7 @@ SAMPLE = {
     "test_a_claim_that_nobody_confirms_within_its_timeout_is_served_again",
     "test_a_waiting_dequeue_is_answered_by_an_enqueue_from_elsewhere",
     "test_whoever_waits_gets_the_result_when_it_is_there",
-    # what is in the store
+    # content of the store
     "test_polling_a_queue_with_nothing_ready_never_writes",
     "test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended",
     "test_a_blob_that_is_cut_off_is_refused_and_left_alone",
@@ -60,20 +60,20 @@ SAMPLE = {
 
 
 def sampled(contract):
-    """The same tests, those that are not in the sample marked `full`."""
+    """Mark each test of a contract outside the sample as `full`."""
     tests = {
         name: test
         for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction)
         if name.startswith("test_")
     }
     assert SAMPLE <= set(tests), f"no tests of the contract: {sorted(SAMPLE - set(tests))}"
-    for name in sorted(set(tests) - SAMPLE):  # in the same order in each process of a run
+    for name in sorted(set(tests) - SAMPLE):  # the same order in each process of a run
         setattr(contract, name, pytest.mark.full(_copy_of(tests[name])))
     return contract
 
 
 def _copy_of(test):
-    """Marks belong to the function, which the classes of other stores have, too."""
+    """Return a copy for one class: a mark belongs to the function, which classes for other stores share."""
 
     @functools.wraps(test)
     async def run_test(*args, **kwargs):

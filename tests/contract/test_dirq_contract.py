@@ -1,4 +1,4 @@
-"""A folder of dirq, of both kinds, keeps the contract of queues, as far as it can."""
+"""A folder of dirq, of both kinds, keeps the queue contract as far as its format allows."""
 
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from tests.contract.sample import sampled
 
 
 class Dirq(QueueContract):
-    """Names are times, so the order of jobs is that of the clocks: all are the machine's."""
+    """Names are times, so jobs are in the order of the clocks; every queue uses the clock of the machine."""
 
     settings: ClassVar[dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""Every object store keeps the storage contract, and carries both queues, on a real server."""
+"""Every object store keeps the storage contract and carries both queues, each on a real server."""
 
 import pytest
 
@@ -75,7 +75,7 @@ class QueueOnAServer(OnAServer, QueueContract):
 
 @sampled
 class SampleOnAServer(QueueOnAServer):
-    """As much as shows that the store carries the queue; `make test-full` runs it all."""
+    """The sample that shows that the store carries the queue; `make test-full` runs the whole contract."""
 
 
 @moto

@@ -1,4 +1,4 @@
-"""Both queues keep the queue contract on every storage that needs no server, and the contract finds what is broken."""
+"""Both queues keep the queue contract on every storage that needs no server; a plain queue refuses what it lacks."""
 
 import dataclasses
 import inspect
@@ -20,7 +20,7 @@ from tests.virtual_world import in_virtual_time
 
 
 def without_waiting(contract):
-    """The same tests, each in virtual time: nothing in them depends on a real clock."""
+    """Run each test of a contract in virtual time: no test depends on a real clock."""
     for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction):
         if name.startswith("test_"):
             setattr(contract, name, in_virtual_time(test))
@@ -82,7 +82,7 @@ class TestBrokerQueueOnAFile(QueueContract):
 
 
 class PlainQueue(DirectQueue):
-    """As a queue on a foreign format would be: first in, first out, and little else."""
+    """A queue like one on a foreign format: first in, first out, and few capabilities."""
 
     capabilities = Capabilities(
         priority=False,
@@ -110,7 +110,7 @@ class PlainQueue(DirectQueue):
     )
 
     def _require(self, **asked):
-        """Refuse what is asked for, each by the capability that it needs."""
+        """Raise for each given option whose capability is missing."""
         self.capabilities.require(*(name for name, value in asked.items() if value))
 
     async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
@@ -158,7 +158,7 @@ class PlainQueue(DirectQueue):
         self.capabilities.require("transactions")
 
     async def apply_each(self, *operations, deadline=None):
-        """One by one, by the verbs: what the queue cannot do is refused here, too."""
+        """Call the verb of each operation, so that missing capabilities are refused here, too."""
         results = []
         for operation in operations:
             try:
@@ -226,7 +226,7 @@ class TestAPlainQueue(InVirtualTime):
     kind = PlainQueue
 
 
-def test_both_queues_are_queues_and_can_do_everything():
+def test_both_queues_are_job_queues_with_all_capabilities():
     for kind in (DirectQueue, BrokerQueue):
         queue = kind(InMemoryStorage())
         assert isinstance(queue, JobQueue)
@@ -242,5 +242,5 @@ def test_every_capability_has_a_test_of_its_refusal():
 
 
 def _typed(queue: DirectQueue | BrokerQueue) -> JobQueue:
-    """Never called: the type checker compares every signature of the queues with the protocol's."""
+    """Let the type checker compare every signature of the queues with the protocol's; never called."""
     return queue

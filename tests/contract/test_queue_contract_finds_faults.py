@@ -1,4 +1,4 @@
-"""The queue contract finds what a queue does wrong: each fault here makes the test fail that is there for it."""
+"""The queue contract finds faulty queues: each faulty queue here fails the test that is meant to find it."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ class LastInFirstOut(DirectQueue):
         return await super().enqueue(entrypoint, payload, priority - LastInFirstOut.before, **options)
 
 
-class TakesNoNotice(DirectQueue):
-    """Of the options that it is given."""
+class IgnoresOptions(DirectQueue):
+    """Ignores priority and options of an enqueue."""
 
     async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         return await super().enqueue(entrypoint, payload)
 
 
-class TakesNoNoticeAndSaysSo(TakesNoNotice):
+class IgnoresOptionsAndDeclaresIt(IgnoresOptions):
     capabilities = Capabilities(headers=False)
 
 
@@ -44,7 +44,7 @@ class TakesText(DirectQueue):
         return await super().enqueue(entrypoint, payload, priority, **options)
 
 
-class TellsPayloads(DirectQueue):
+class ShowsPayloads(DirectQueue):
     async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         try:
             return await super().enqueue(entrypoint, payload, priority, **options)
@@ -59,7 +59,7 @@ class LogsPayloads(DirectQueue):
 
 
 class Unfenced(DirectQueue):
-    """Whoever asks has the claim."""
+    """Every caller counts as the holder of the claim."""
 
     async def _current(self, job):
         job_id = job if isinstance(job, str) else job.claim.job_id if hasattr(job, "claim") else job.job_id
@@ -73,7 +73,7 @@ class Unfenced(DirectQueue):
 
 
 class ForgetsClaims(DirectQueue):
-    """A claim made for a caller that has left is kept."""
+    """A claim made for a cancelled caller is not handed back."""
 
     async def dequeue(self, *arguments, **options):
         return await asyncio.shield(asyncio.ensure_future(super().dequeue(*arguments, **options)))
@@ -91,7 +91,7 @@ class WritesForNothing(DirectQueue):
 
 
 class OneByOne(DirectQueue):
-    """What is asked for together is done one by one."""
+    """The operations of one call are committed one by one."""
 
     async def enqueue_many(self, jobs, **options):
         return [result for job in jobs for result in await DirectQueue.apply(self, job)]
@@ -125,7 +125,7 @@ class CountsOneTooFew(DirectQueue):
 
 
 class ForgetsLimits(DirectQueue):
-    """What one queue object was told holds for no other."""
+    """The limits that a queue object has set end when it is left."""
 
     async def __aexit__(self, *error):
         for name in (await self.read_state()).entrypoints:
@@ -138,8 +138,8 @@ class HalvesWindows(DirectQueue):
         await super().limit(entrypoint, per=per and per / 2, **options)
 
 
-class PassesPauses(DirectQueue):
-    """Who takes whatever there is takes paused jobs, too."""
+class IgnoresPauses(DirectQueue):
+    """A dequeue from all entrypoints takes jobs of paused ones, too."""
 
     async def dequeue(self, entrypoint=None, **options):
         names = [name for name, rules in (await self.read_state()).entrypoints.items() if rules.paused]
@@ -152,7 +152,7 @@ class PassesPauses(DirectQueue):
 
 
 class StopsAtLimits(DirectQueue):
-    """A job that is held back holds back those behind it."""
+    """A job that is held back holds back the jobs behind it."""
 
     async def dequeue(self, entrypoint=None, *, batch_size=1, **options):
         state = await self.read_state()
@@ -182,7 +182,7 @@ class OneKey(DirectQueue):
 
 
 class KeysWithoutLimits(DirectQueue):
-    """Of a key, one job at a time, whatever they say."""
+    """A key allows one job at a time, although jobs set another limit."""
 
     async def enqueue(self, entrypoint, payload=b"", priority=0, *, concurrency_limit=None, **options):
         return await super().enqueue(entrypoint, payload, priority, **options)
@@ -194,14 +194,14 @@ class NeverAges(DirectQueue):
 
 
 class ForgetsFailures(DirectQueue):
-    """Who fails keeps the place in which it has grown old."""
+    """A failed job keeps its place, as if it had not failed."""
 
     async def nack(self, job_id, *, charge=True, **options):
         await super().nack(job_id, charge=False, **options)
 
 
-class FiresByItself(DirectQueue):
-    """Every queue object fires the entries that it knows."""
+class FiresInEveryQueueObject(DirectQueue):
+    """Every queue object fires each occurrence of the entries that it knows."""
 
     seen: dict
 
@@ -217,8 +217,8 @@ class FiresByItself(DirectQueue):
         return jobs
 
 
-class MakesUpForAll(DirectQueue):
-    """Each time that was missed becomes a job."""
+class FiresEveryMissedTime(DirectQueue):
+    """Each missed time becomes a job."""
 
     async def dequeue(self, *arguments, **options):
         for entry in await self.schedules():
@@ -229,8 +229,8 @@ class MakesUpForAll(DirectQueue):
         return await super().dequeue(*arguments, **options)
 
 
-class SetsAnew(DirectQueue):
-    """An entry set again begins anew."""
+class ReplacesEqualEntries(DirectQueue):
+    """An equal entry that is set again replaces the old one."""
 
     async def schedule(self, name, *arguments, **options):
         await self.unschedule(name)
@@ -264,8 +264,8 @@ class WaitsForNoResult(DirectQueue):
             return None
 
 
-class TellsNobody(DirectQueue):
-    """The holder of a cancelled job learns nothing."""
+class HidesCancellations(DirectQueue):
+    """The holder of a cancelled job is not told at its heartbeat."""
 
     async def heartbeat(self, job_id, **options):
         with contextlib.suppress(JobCancelledError):
@@ -273,15 +273,15 @@ class TellsNobody(DirectQueue):
 
 
 class CancelsNothing(DirectQueue):
-    """A job in progress goes on, and comes back."""
+    """The cancellation of a job in progress has no effect."""
 
     async def cancel(self, job_id, *, running=False, **options):
         found = (await self.read_state()).find(job_id)
         return found if running and found else await super().cancel(job_id, **options)
 
 
-class PutsBehind(DirectQueue):
-    """A job with another time is another job."""
+class ReplacesRescheduledJobs(DirectQueue):
+    """A rescheduled job is cancelled and enqueued as another job."""
 
     async def reschedule(self, job_id, **options):
         job = await self.cancel(job_id)
@@ -293,8 +293,8 @@ class KeepsTheDead(DirectQueue):
         return await super().configure(**options)
 
 
-class EndsAtTheFirst(DirectQueue):
-    """Of several things, those behind a refused one are not done."""
+class StopsAtTheFirstError(DirectQueue):
+    """The operations behind a refused one are not done."""
 
     async def apply_each(self, *operations, **options):
         results = []
@@ -306,7 +306,7 @@ class EndsAtTheFirst(DirectQueue):
 
 
 CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
-"""They need a queue whose time is its own."""
+"""Tests that need a store without a time, so that the queue uses its own clock."""
 
 
 @pytest.mark.parametrize(
@@ -314,15 +314,15 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
     [
         (LastInFirstOut, "test_jobs_of_one_priority_are_served_in_commit_order", {}),
         (LastInFirstOut, "test_a_batch_is_as_many_as_asked_for_or_as_there_are", {}),
-        (TakesNoNotice, "test_a_lower_priority_is_served_first", {}),
-        (TakesNoNotice, "test_a_delayed_job_is_scheduled_and_not_claimed", {}),
-        (TakesNoNotice, "test_a_job_not_claimed_by_its_expiry_is_removed", {}),
-        (TakesNoNotice, "test_headers_and_names_may_hold_any_text", {}),
-        (TakesNoNotice, "test_a_job_id_makes_an_enqueue_idempotent", {}),
-        (TakesNoNotice, "test_a_live_job_holds_its_key", {"state": "queued"}),
-        (TakesNoNoticeAndSaysSo, "test_a_capability_that_is_missing_is_refused_by_name", {}),
+        (IgnoresOptions, "test_a_lower_priority_is_served_first", {}),
+        (IgnoresOptions, "test_a_delayed_job_is_scheduled_and_not_claimed", {}),
+        (IgnoresOptions, "test_a_job_not_claimed_by_its_expiry_is_removed", {}),
+        (IgnoresOptions, "test_headers_and_names_may_hold_any_text", {}),
+        (IgnoresOptions, "test_a_job_id_makes_an_enqueue_idempotent", {}),
+        (IgnoresOptions, "test_a_live_job_holds_its_key", {"state": "queued"}),
+        (IgnoresOptionsAndDeclaresIt, "test_a_capability_that_is_missing_is_refused_by_name", {}),
         (TakesText, "test_an_enqueue_with_bad_input_is_refused", {"argument": "payload"}),
-        (TellsPayloads, "test_no_error_and_no_log_shows_a_payload", {}),
+        (ShowsPayloads, "test_no_error_and_no_log_shows_a_payload", {}),
         (LogsPayloads, "test_no_error_and_no_log_shows_a_payload", {}),
         (Unfenced, "test_a_revoked_claim_is_refused_and_changes_nothing", {"verb": "ack", "refer": lambda job: job}),
         (Unfenced, "test_a_bare_id_is_no_claim_for_a_queue_object_that_did_not_hand_it_out", {"verb": "nack"}),
@@ -343,7 +343,7 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
         (CountsOneTooFew, "test_a_place_under_a_ceiling_is_free_when_a_claim_ends", {"ending": "ack"}),
         (ForgetsLimits, "test_limits_outlast_the_queue_object_that_set_them", {}),
         (HalvesWindows, "test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake", {}),
-        (PassesPauses, "test_no_job_of_a_paused_entrypoint_is_claimed_until_it_is_resumed", {"sought": None}),
+        (IgnoresPauses, "test_no_job_of_a_paused_entrypoint_is_claimed_until_it_is_resumed", {"sought": None}),
         (StopsAtLimits, "test_jobs_at_their_ceiling_hold_back_no_others_and_keep_their_order", {}),
         (OneKey, "test_jobs_with_other_keys_or_none_are_not_held_back", {}),
         (KeysOfEntrypoints, "test_jobs_that_share_a_key_run_one_after_another_over_all_entrypoints", {}),
@@ -352,18 +352,18 @@ CLOCKED = ("test_after_a_gap_the_last_time_missed_becomes_one_job",)
         (KeysWithoutLimits, "test_of_differing_limits_each_job_goes_by_its_own", {}),
         (NeverAges, "test_an_old_job_overtakes_an_urgent_one_that_came_much_later", {}),
         (ForgetsFailures, "test_a_job_that_fails_again_and_again_overtakes_nobody", {}),
-        (FiresByItself, "test_each_time_is_one_job_whatever_the_number_of_queues", {}),
-        (MakesUpForAll, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
-        (SetsAnew, "test_an_equal_entry_set_again_changes_nothing", {}),
+        (FiresInEveryQueueObject, "test_each_time_is_one_job_whatever_the_number_of_queues", {}),
+        (FiresEveryMissedTime, "test_after_a_gap_the_last_time_missed_becomes_one_job", {}),
+        (ReplacesEqualEntries, "test_an_equal_entry_set_again_changes_nothing", {}),
         (LosesResults, "test_a_result_comes_back_as_it_was", {"result": {"sum": 3}}),
         (KeepsResultsApart, "test_a_job_with_its_result_stays_without_its_payload", {}),
         (KeepsResultsForEver, "test_a_result_is_gone_after_its_time", {}),
         (WaitsForNoResult, "test_whoever_waits_gets_the_result_when_it_is_there", {}),
-        (TellsNobody, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
+        (HidesCancellations, "test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat", {}),
         (CancelsNothing, "test_a_cancelled_job_leaves_when_its_holder_gives_it_back", {"ending": "nack"}),
-        (PutsBehind, "test_a_job_put_off_may_be_brought_forward_to_its_place", {}),
+        (ReplacesRescheduledJobs, "test_a_job_put_off_may_be_brought_forward_to_its_place", {}),
         (KeepsTheDead, "test_dead_jobs_leave_when_they_were_kept_for_long_enough", {}),
-        (EndsAtTheFirst, "test_of_several_things_each_is_done_or_refused_for_itself_and_in_order", {}),
+        (StopsAtTheFirstError, "test_of_several_things_each_is_done_or_refused_for_itself_and_in_order", {}),
     ],
 )
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""The queue contract finds what a queue does wrong with staged jobs and named claims: a fault for each of its tests."""
+"""The queue contract finds faults with staged jobs and named claims: a faulty queue for each of its tests."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.virtual_world import in_virtual_time
 
 
 class Changing(DirectQueue):
-    """A queue that does something else than it is asked for."""
+    """A queue that changes each operation before it is applied."""
 
     def change(self, operation):
         return operation
@@ -27,8 +27,8 @@ class ForgetsTransactions(Changing):
         return replace(operation, transaction=None) if isinstance(operation, EnqueueStaged) else operation
 
 
-class KnowsOnlyItsOwn(Changing):
-    """Of transactions."""
+class KnowsOnlyItsOwnTransactions(Changing):
+    """Each queue object recognises only transactions of its own."""
 
     def change(self, operation):
         if not isinstance(operation, EnqueueStaged) or operation.transaction is None:
@@ -50,8 +50,8 @@ class AddsBlockByBlock(DirectQueue):
         return [StagedReceipt(sum(each.added for each in receipts), sum(each.taken for each in receipts))]
 
 
-class LeavesOutWhatIsTaken(Changing):
-    """Whatever is to be done on a conflict."""
+class SkipsTakenKeysAlways(Changing):
+    """Leaves out jobs with taken keys, even if the conflict must raise."""
 
     def change(self, operation):
         return replace(operation, on_conflict="return") if isinstance(operation, EnqueueStaged) else operation
@@ -70,18 +70,18 @@ class NoLastTransaction(DirectQueue):
         return [None] if isinstance(operations[0], LastTransaction) else await super().apply(*operations, **options)
 
 
-class NamesNobody(Changing):
+class DropsHolders(Changing):
     def change(self, operation):
         return replace(operation, holder=None) if isinstance(operation, Dequeue) else operation
 
 
-class NamesEverybody(DirectQueue):
+class NamesEveryClaim(DirectQueue):
     async def dequeue(self, entrypoint=None, **options):
         [jobs] = await self.apply(Dequeue(entrypoint, batch_size=options.get("batch_size", 1), holder="somebody"))
         return jobs
 
 
-class KnowsNoBounds(Changing):
+class IgnoresBounds(Changing):
     def change(self, operation):
         return replace(operation, through=None) if isinstance(operation, Dequeue) else operation
 
@@ -106,18 +106,18 @@ class OneByOne(DirectQueue):
         (ForgetsTransactions, "test_a_transaction_is_added_once_whoever_repeats_it"),
         (ForgetsTransactions, "test_of_many_who_add_the_same_transaction_at_once_one_does"),
         (ForgetsTransactions, "test_writers_that_stage_at_once_lose_nothing"),
-        (KnowsOnlyItsOwn, "test_a_transaction_is_added_once_whoever_repeats_it"),
-        (KnowsOnlyItsOwn, "test_of_many_who_add_the_same_transaction_at_once_one_does"),
+        (KnowsOnlyItsOwnTransactions, "test_a_transaction_is_added_once_whoever_repeats_it"),
+        (KnowsOnlyItsOwnTransactions, "test_of_many_who_add_the_same_transaction_at_once_one_does"),
         (NoLastTransaction, "test_a_transaction_is_added_once_whoever_repeats_it"),
-        (LeavesOutWhatIsTaken, "test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all"),
-        (LeavesOutWhatIsTaken, "test_wrong_arguments_are_refused"),
-        (NamesNobody, "test_who_lost_its_memory_finds_what_it_held"),
-        (NamesNobody, "test_a_heartbeat_keeps_the_holder"),
-        (NamesNobody, "test_every_end_of_a_claim_ends_the_holder"),
-        (NamesNobody, "test_a_job_to_be_stopped_keeps_its_holder_until_the_claim_ends"),
-        (NamesNobody, "test_wrong_names_and_places_are_refused"),
-        (NamesEverybody, "test_a_claim_without_a_name_has_none"),
-        (KnowsNoBounds, "test_only_jobs_up_to_a_place_are_claimed"),
+        (SkipsTakenKeysAlways, "test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all"),
+        (SkipsTakenKeysAlways, "test_wrong_arguments_are_refused"),
+        (DropsHolders, "test_who_lost_its_memory_finds_what_it_held"),
+        (DropsHolders, "test_a_heartbeat_keeps_the_holder"),
+        (DropsHolders, "test_every_end_of_a_claim_ends_the_holder"),
+        (DropsHolders, "test_a_job_to_be_stopped_keeps_its_holder_until_the_claim_ends"),
+        (DropsHolders, "test_wrong_names_and_places_are_refused"),
+        (NamesEveryClaim, "test_a_claim_without_a_name_has_none"),
+        (IgnoresBounds, "test_only_jobs_up_to_a_place_are_claimed"),
         (OneByOne, "test_acks_and_the_next_claim_are_one_commit"),
     ],
 )

@@ -1,6 +1,6 @@
-"""A set of queues keeps the contract of queues, as far as it takes jobs: whatever its queues are kept in.
+"""A set of queues keeps the queue contract, both on blobs and on folders.
 
-New jobs, and what concerns a queue as a whole, are said to one of them.
+New jobs, and calls that concern a whole queue, go to its first queue.
 """
 
 import pytest
@@ -17,8 +17,8 @@ from jqueue.testing.worker_contract import WorkerContract
 from tests.contract.test_queue_contract import without_waiting
 
 
-class WithAHome(QueueSet):
-    """A set whose first queue gets the jobs of a test."""
+class SetWithHomeQueue(QueueSet):
+    """A set whose first queue gets the new jobs of a test."""
 
     async def enqueue(self, entrypoint, payload=b"", priority=0, **options):
         self.capabilities.require(*["limits"] if options.get("concurrency_key") else [])
@@ -54,7 +54,7 @@ class OfBlobs:
 
         def make(**options):
             options = {"clock": VirtualClock(), **options}
-            return WithAHome(*(type(self).kind(storage, **options) for storage in storages), **options)
+            return SetWithHomeQueue(*(type(self).kind(storage, **options) for storage in storages), **options)
 
         return make
 
@@ -75,7 +75,7 @@ class OfFolders:
         def make(**options):
             options.pop("clock", None)
             folders = [VsqsFolder(tmp_path / name, fsync=False) for name in ("home", "other")]
-            return WithAHome(*(StoreQueue(folder, **options) for folder in folders), **options)
+            return SetWithHomeQueue(*(StoreQueue(folder, **options) for folder in folders), **options)
 
         return make
 

@@ -1,4 +1,4 @@
-"""Every storage that needs no server keeps the storage contract; so does one with nothing but the two methods."""
+"""Every storage that needs no server keeps the storage contract, and so does a storage with only two methods."""
 
 import asyncio
 from datetime import timedelta
@@ -49,7 +49,7 @@ def test_a_storage_is_known_by_its_methods(make):
     assert isinstance(make(), ObjectStoragePort)
 
 
-def test_what_is_optional_is_known_by_its_methods():
+def test_optional_ports_are_known_by_their_methods():
     optional = (SupportsReadIfChanged, SupportsStoreTime, SupportsListing, SupportsRelease)
     on_disk = LocalFileSystemStorage("queue.json")
     assert (True, True, True, False) == tuple(isinstance(InMemoryStorage(), port) for port in optional)
@@ -58,7 +58,7 @@ def test_what_is_optional_is_known_by_its_methods():
 
 
 class Careless(TwoMethods):
-    """A storage with one of the faults that the contract has to find."""
+    """A storage with one of the faults that the contract must find."""
 
     def __init__(self, fault):
         super().__init__()
@@ -113,7 +113,7 @@ async def test_the_contract_finds_a_fault(fault, finder):
 
 
 class CarelessLister(InMemoryStorage):
-    """A storage whose list has one of the faults that the contract has to find."""
+    """A storage whose list has one of the faults that the contract must find."""
 
     fault = ""
 

@@ -1,4 +1,4 @@
-"""A TextQueue keeps the contract of queues, as far as it can."""
+"""A TextQueue keeps the queue contract as far as its format allows."""
 
 import pytest
 

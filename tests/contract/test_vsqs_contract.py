@@ -1,4 +1,4 @@
-"""A folder of vsqs keeps the contract of queues, as far as it can: whatever its notes and its numbers are."""
+"""A folder of vsqs keeps the queue contract as far as its format allows, with any kind of notes and numbers."""
 
 from typing import Any, ClassVar
 

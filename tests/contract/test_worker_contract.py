@@ -17,7 +17,7 @@ from tests.virtual_world import in_virtual_time
 
 
 def without_waiting(contract):
-    """The same tests, each in virtual time: nothing in them depends on a real clock."""
+    """Run each test of a contract in virtual time: no test depends on a real clock."""
     for name, test in inspect.getmembers(contract, inspect.iscoroutinefunction):
         if name.startswith("test_"):
             setattr(contract, name, in_virtual_time(test))

@@ -1,6 +1,6 @@
-"""The worker contract finds what a worker or its queue does wrong: each fault makes the test fail that is there for it.
+"""The worker contract finds faulty workers and queues: each fault fails the test that is meant to find it.
 
-Most faults of a worker look the same from the queue's side, and are planted there: what it asks for is changed.
+A queue sees most faults of a worker as wrong calls. So they are planted in the queue, which changes these calls.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class ClaimsTooMany(DirectQueue):
 
 
 class ClaimsEverything(DirectQueue):
-    """Jobs of other entrypoints too."""
+    """Claims jobs of other entrypoints, too."""
 
     async def dequeue(self, entrypoint=None, **options):
         return [
@@ -39,7 +39,7 @@ class ClaimsEverything(DirectQueue):
 
 
 class Outcomes(DirectQueue):
-    """What is sent is changed on its way."""
+    """A queue that changes the operations of the worker."""
 
     def changed(self, operation):
         return operation
@@ -72,7 +72,7 @@ class ChargesAlways(Outcomes):
 
 
 class NeverWaits(Outcomes):
-    """For the next try."""
+    """Failed jobs do not wait for their next attempt."""
 
     def changed(self, operation):
         return dataclasses.replace(operation, delay=None) if isinstance(operation, Nack) else operation
@@ -90,7 +90,7 @@ class NeverGivesUp(Outcomes):
         return dataclasses.replace(operation, dead=False, delay=operation.delay or 3600)
 
 
-class TellsPayloads(Outcomes):
+class ShowsPayloads(Outcomes):
     def changed(self, operation):
         if not isinstance(operation, Nack) or not isinstance(operation.job, Job):
             return operation
@@ -98,7 +98,7 @@ class TellsPayloads(Outcomes):
 
 
 class Unfenced(Outcomes):
-    """Whoever says something about a job is heard."""
+    """Outcomes are accepted without a claim."""
 
     async def apply_each(self, *operations, **options):
         jobs = {job.id: job for job in (await self.read_state()).jobs}
@@ -107,7 +107,7 @@ class Unfenced(Outcomes):
 
 
 class OneByOne(DirectQueue):
-    """What goes with an ack is done whether the ack is or not."""
+    """Operations that go with an ack are done even if the ack is refused."""
 
     async def apply(self, *operations, **options):
         results = await self.apply_each(*operations, **options)
@@ -127,13 +127,13 @@ class SendsNoHeartbeats(DirectQueue):
         return []
 
 
-class HearsOfNoCancelling(DirectQueue):
+class MissesCancellations(DirectQueue):
     async def heartbeat_many(self, jobs, **options):
         errors = await super().heartbeat_many(jobs, **options)
         return [error for error in errors if not isinstance(error, JobCancelledError)]
 
 
-class HearsOfNoLoss(DirectQueue):
+class MissesLostClaims(DirectQueue):
     async def heartbeat_many(self, jobs, **options):
         errors = await super().heartbeat_many(jobs, **options)
         return [error for error in errors if isinstance(error, JobCancelledError)]
@@ -145,7 +145,7 @@ class SetsNoLimits(DirectQueue):
 
 
 class SetsItsOwnSchedules(DirectQueue):
-    """Each worker has its own, so that all fire."""
+    """Each worker sets schedules of its own, so that all of them fire."""
 
     async def schedule(self, name, *arguments, **options):
         self.number = getattr(self, "number", None) or next(_numbers)
@@ -163,8 +163,8 @@ class RunsTwice(DirectQueue):
         return [*jobs, *twice][:batch_size]
 
 
-class Hungry(Worker):
-    """Does more at a time than it was told."""
+class RunsTooMany(Worker):
+    """Runs one job more at a time than its concurrency."""
 
     def __init__(self, *, concurrency=10, **options):
         super().__init__(concurrency=concurrency + 1, **options)
@@ -185,7 +185,7 @@ class HasNoGrace(Worker):
         super().__init__(grace=0, **options)
 
 
-class HearsNoStop(Worker):
+class IgnoresStop(Worker):
     def stop(self):
         return None
 
@@ -198,7 +198,7 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
     ("broken", "finder"),
     [
         (ClaimsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
-        (Hungry, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
+        (RunsTooMany, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
         (OneAtATime, "test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more"),
         (OneAtATime, "test_a_free_slot_is_filled_while_other_jobs_go_on"),
         (ClaimsEverything, "test_jobs_of_other_entrypoints_are_left_alone"),
@@ -214,14 +214,14 @@ LATE = "test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing"
         (ChargesAlways, "test_a_snoozed_job_comes_back_uncharged"),
         (ChargesAlways, "test_what_does_not_finish_in_time_is_handed_back_and_done_by_another"),
         (HasNoTimeouts, "test_a_handler_that_takes_too_long_is_stopped_and_charged"),
-        (TellsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
+        (ShowsPayloads, "test_a_payload_that_is_not_what_its_handler_takes_is_dead_at_once"),
         (SendsNoHeartbeats, "test_heartbeats_keep_a_job_that_takes_longer_than_its_claim_lasts"),
-        (HearsOfNoLoss, LOST),
+        (MissesLostClaims, LOST),
         (Unfenced, LATE),
         (OneByOne, LATE),
-        (HearsOfNoCancelling, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
+        (MissesCancellations, "test_a_job_cancelled_while_it_runs_is_stopped_and_leaves"),
         (HasNoGrace, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
-        (HearsNoStop, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
+        (IgnoresStop, "test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing"),
         (RunsTwice, "test_each_job_is_done_by_one_worker_and_none_is_lost"),
         (SetsNoLimits, "test_a_limit_of_running_jobs_holds_for_all_workers_together"),
         (SetsNoLimits, "test_a_limit_of_rate_holds_for_all_workers_together"),

@@ -1,4 +1,4 @@
-"""A worker keeps the worker contract on the formats of older queues, as it stands."""
+"""A worker keeps the whole worker contract on the formats of older programs."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jqueue.testing.worker_contract import WorkerContract
 
 
 class OnAFormat(WorkerContract):
-    """A subclass says what makes the store of a path."""
+    """The contract on a store that `make_store` of a subclass makes from a path."""
 
     make_store: Any
 

@@ -1,4 +1,4 @@
-"""The example that `make run` runs, as its users run it: in a process of its own."""
+"""The example of `make run`, run in a process of its own as users do."""
 
 import asyncio
 import os
@@ -16,12 +16,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "checksums.py"
 FILES = 60
 LONGEST_SECONDS = 120
 CHANGING = Path("/proc/sys/kernel/random")
-"""A folder on Linux in which `uuid` is another one whenever it is read."""
+"""A folder on Linux in which the content of `uuid` differs at each read."""
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Files in nested folders, one of them empty, beside things that are not to be counted."""
+    """Return nested folders with files, one of them empty, and with entries that must not be counted."""
     for number in range(FILES):
         path = tmp_path / "files" / f"{number % 3}" / f"file [{number}] é"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,12 +41,12 @@ def _run(*arguments):
 
 
 def _figures(output):
-    """The rows of the table, numbers as numbers."""
+    """Return the rows of the table, with their figures as numbers."""
     rows = re.findall(r"^\W ([\w/ ]+?) +\W +([\d,.]+)(?: s)? \W$", output, re.MULTILINE)
     return {name: float(figure.replace(",", "")) for name, figure in rows}
 
 
-def test_the_example_recovers_the_jobs_of_a_killed_worker_and_gets_every_checksum_right(folder, tmp_path):
+def test_the_example_recovers_the_jobs_of_a_killed_worker_with_correct_checksums(folder, tmp_path):
     queue_path = tmp_path / "queue.json"
     result = _run(folder, "--workers", 2, "--concurrency", 4, "--queue", queue_path)
     print(result.stdout)
@@ -74,7 +74,7 @@ def test_the_example_recovers_the_jobs_of_a_killed_worker_and_gets_every_checksu
 
 @pytest.mark.wide
 @pytest.mark.skipif(not CHANGING.is_dir(), reason="there is no such folder here")
-def test_the_example_fails_when_a_checksum_is_not_that_of_a_plain_loop():
+def test_the_example_fails_when_a_checksum_differs_from_that_of_a_plain_loop():
     result = _run(CHANGING, "--workers", 2)
     assert 1 == result.returncode
     assert "files are missing or differ" in result.stdout
@@ -100,7 +100,7 @@ def test_an_interrupted_example_leaves_no_worker_and_no_folder_behind(folder, tm
 
 
 @pytest.mark.wide
-def test_the_example_leaves_a_file_alone_that_is_there_already(folder, tmp_path):
+def test_the_example_leaves_an_existing_file_alone(folder, tmp_path):
     queue_path = tmp_path / "queue.json"
     queue_path.write_text("somebody's")
     result = _run(folder, "--queue", queue_path)

@@ -1,4 +1,4 @@
-"""Eight processes, thousands of jobs, one file: an audit of who enqueued, claimed and acked what."""
+"""Eight processes and thousands of jobs on one file: an audit of every enqueue, claim and ack."""
 
 import asyncio
 import itertools
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.wide
 
 PROCESSES = 8
 EARLY = 2
-"""One job of so many is there when the processes start; the processes enqueue the others while they work."""
+"""One in `EARLY` jobs is there when the processes start; the processes enqueue the others while they work."""
 
 CONSUMERS = 4
 BATCH = 4
 PATIENCE = 0.5
 STARTING_SECONDS = 60
 LONGEST_SECONDS = 150.0
-"""If a job is lost, nobody waits for it longer. It is also every call's deadline: this is no test of speed."""
+"""Seconds after which a process no longer waits for a lost job. It is also the deadline of every call."""
 
 
 class _Auditor:
-    """What one process has seen: ids in the order of its answers, and its slowest call."""
+    """Record of one process: ids in the order of its answers, and its slowest call."""
 
     def __init__(self, jobs, acked_by_all, name):
         self.jobs = jobs
@@ -51,7 +51,7 @@ class _Auditor:
         self.enqueued.append(job.id)
 
     async def work(self, queue, wait):
-        """Claim some jobs and ack them, if any come within the wait."""
+        """Claim and ack the jobs that come within the wait."""
         jobs = await queue.dequeue("audited", batch_size=BATCH, wait=wait)
         self.claimed += [job.claim for job in jobs]
         for job in jobs:
@@ -68,7 +68,7 @@ class _Auditor:
 
 
 async def _all_at_once(storage, auditor):
-    """A broker's way: many calls in flight."""
+    """Work with a broker: many calls in flight."""
 
     async def enqueue_all():
         for _ in range(auditor.own):
@@ -83,7 +83,7 @@ async def _all_at_once(storage, auditor):
 
 
 async def _one_by_one(storage, auditor):
-    """A direct queue's way: one call after the other."""
+    """Work with a direct queue: one call after the other."""
     async with DirectQueue(storage, deadline=LONGEST_SECONDS) as queue:
         for _ in range(auditor.own):
             await auditor.enqueue(queue)

@@ -1,6 +1,6 @@
-"""What a queue's callers are told when its store refuses, is not there, or has lost the object; and how soon.
+"""Errors of a store that refuses, is not there, or has lost the object: their texts, and how soon callers get them.
 
-Requests are counted at a proxy between the real client and the real server: what cannot get better is not tried again.
+A proxy between the real client and the real server counts requests: a permanent refusal is not retried.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 @asynccontextmanager
 async def behind_a_proxy(store):
-    """The same store, and the proxy that is before it."""
+    """Return the same store behind a proxy, and the proxy."""
     address = urlsplit(store.address)
     async with asyncio.timeout(60), FaultProxy(address.hostname, address.port) as proxy:
         proxied = copy.copy(store)
         proxied.url = proxy.url
         yield proxied, proxy
         if store.name != "gcs_server":  # an error keeps the connection of Google's client open
-            await until(lambda: not proxy._tasks)  # who has left is gone: the proxy has nothing to cut off
+            await until(lambda: not proxy._tasks)  # all connections are closed: the proxy has none to cut off
 
 
 def with_a_wrong_secret(store):
-    """The same store, for somebody whose key is wrong. For Cloud Storage, for somebody who may do nothing."""
+    """Return the same store for a client with a wrong key. For Cloud Storage, the test forbids the bucket itself."""
     stranger = copy.copy(store)
     stranger.server = copy.copy(store.server)
     if store.name == "azurite":
@@ -67,7 +67,7 @@ def with_a_wrong_secret(store):
 
 
 def failures_of(storage):
-    """The errors that a storage raises from now on."""
+    """Return the list to which the errors of a storage are added from now on."""
     failures, as_ours = [], storage._as_ours
 
     def note(error, doing):
@@ -79,18 +79,18 @@ def failures_of(storage):
 
 
 async def until(condition):
-    """Wait for something that nobody announces."""
+    """Wait until a condition is true."""
     while not condition():
         await asyncio.sleep(0.005)
 
 
-def everything_told(error):
-    """An error with those behind it, as a log would have it."""
+def full_traceback(error):
+    """Return an error and its causes as a log shows them."""
     return "".join(traceback.format_exception(error))
 
 
 async def refused(call):
-    """The error of a call that the store refuses."""
+    """Return the error of a call that the store refuses."""
     with pytest.raises(StorageFatalError) as caught:
         await call
     return caught.value
@@ -98,7 +98,7 @@ async def refused(call):
 
 @of_each_kind
 @on_each_server
-async def test_a_missing_bucket_is_told_at_once(request, monkeypatch, server, kind):
+async def test_a_missing_bucket_is_an_error_at_the_first_request(request, monkeypatch, server, kind):
     async with behind_a_proxy(store_of(request, server)) as (store, proxy):
         monkeypatch.setattr(object_stores, "BUCKET", "nobody-made-this")
         storage = store.open(store.new_key(), timeout=30)
@@ -124,7 +124,7 @@ async def test_a_missing_bucket_is_told_at_once(request, monkeypatch, server, ki
 
 @of_each_kind
 @on_each_server
-async def test_whoever_may_do_nothing_is_told_what_is_needed_and_no_secret(request, server, kind):
+async def test_a_caller_without_permissions_learns_which_are_needed_and_no_secret(request, server, kind):
     honest = store_of(request, server)
     async with behind_a_proxy(with_a_wrong_secret(honest)) as (store, proxy):
         if server == "gcs_server":
@@ -135,7 +135,7 @@ async def test_whoever_may_do_nothing_is_told_what_is_needed_and_no_secret(reque
             for call in (queue.enqueue("work", b""), queue.dequeue("work"), queue.stats(), storage.read()):
                 error = await refused(call)
                 assert REFUSED[server] in str(error)
-                assert WRONG_SECRET not in everything_told(error) + repr(storage) + repr(queue)
+                assert WRONG_SECRET not in full_traceback(error) + repr(storage) + repr(queue)
             assert 4 == proxy.count()
             await refused(storage.write(b""))
             assert 5 == proxy.count()
@@ -143,8 +143,8 @@ async def test_whoever_may_do_nothing_is_told_what_is_needed_and_no_secret(reque
 
 @of_each_kind
 @on_each_server
-async def test_whoever_may_only_read_is_told_what_is_needed(request, server, kind):
-    """A refused write is looked into like any other that did not clearly succeed: one read."""
+async def test_a_caller_with_read_permission_only_learns_which_are_needed(request, server, kind):
+    """A refused write costs one read, as does any write that did not clearly succeed."""
     async with (
         behind_a_proxy(store_of(request, server)) as (store, proxy),
         kind(store.open(store.new_key(), timeout=30), deadline=50) as queue,
@@ -160,7 +160,7 @@ async def test_whoever_may_only_read_is_told_what_is_needed(request, server, kin
         assert [job.id] == [claimed.id for claimed in await queue.dequeue("work")]
 
 
-async def test_azure_says_whether_it_is_the_key_that_is_wrong(request, azurite):
+async def test_an_error_of_azure_tells_a_wrong_key_from_a_missing_permission(request, azurite):
     refusal = ReplaceAnswer(403, headers=(("x-ms-error-code", "AuthenticationFailed"),), ask=False)
     async with behind_a_proxy(store_of(request, "azurite")) as (store, proxy):
         async with store.open(store.new_key()) as storage:
@@ -173,11 +173,11 @@ async def test_azure_says_whether_it_is_the_key_that_is_wrong(request, azurite):
 
 @of_each_kind
 @on_each_server
-async def test_a_store_that_never_answers_is_waited_for_until_the_deadline(request, server, kind):
+async def test_calls_to_a_store_that_never_answers_end_by_their_deadline(request, server, kind):
     async with behind_a_proxy(store_of(request, server)) as (store, proxy):
         storage = store.open(store.new_key(), timeout=0.2)
         with suppress(StorageError):
-            await storage.read()  # who opens the first client of a process takes long
+            await storage.read()  # opening the first client of a process takes long
         async with kind(storage, call_timeout=0.2, deadline=0.7) as queue:
             proxy.every(1, BlackHole())
             told = await asyncio.gather(
@@ -202,7 +202,7 @@ async def test_a_store_that_never_answers_is_waited_for_until_the_deadline(reque
 @of_each_kind
 @on_each_server
 async def test_calls_outlast_a_server_that_is_down(request, server, kind):
-    """The server's port is the same when it is back. Nobody sees more than that the call took longer."""
+    """The server comes back on the same port. Callers notice only that their calls take longer."""
     async with behind_a_proxy(store_of(request, server)) as (store, proxy):
         storage = store.open(store.new_key(), timeout=30)
         failures = failures_of(storage)
@@ -225,13 +225,13 @@ async def test_calls_outlast_a_server_that_is_down(request, server, kind):
             waiting = while_it_is_down(queue.dequeue("work", wait=40))
             other = group.create_task(waiting)
             await until(lambda: failures)
-            await queue.enqueue("work", b"for who waits")
-            assert [b"for who waits"] == [each.payload for each in await other]
+            await queue.enqueue("work", b"for the waiting dequeue")
+            assert [b"for the waiting dequeue"] == [each.payload for each in await other]
 
 
 @of_each_kind
 @on_each_server
-async def test_an_object_that_is_gone_is_never_an_empty_queue(request, server, kind):
+async def test_a_removed_object_is_never_taken_for_an_empty_queue(request, server, kind):
     async with behind_a_proxy(store_of(request, server)) as (store, _):
         key = store.new_key()
         async with store.open(key) as witness, kind(store.open(key), deadline=50, poll_interval=0.05) as queue:
@@ -244,7 +244,7 @@ async def test_an_object_that_is_gone_is_never_an_empty_queue(request, server, k
             await witness.remove()
             with pytest.raises(BlobMissingError, match="is gone"):
                 await waiting
-            with pytest.raises(UnknownOutcomeError, match="is gone") as caught:  # it was sent, and who knows
+            with pytest.raises(UnknownOutcomeError, match="is gone") as caught:  # it was sent, and may have been done
                 await queue.enqueue("work", b"")
             assert BlobMissingError is type(caught.value.cause)
             for call in (

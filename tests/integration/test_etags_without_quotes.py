@@ -1,6 +1,6 @@
-"""Ceph and DigitalOcean Spaces take an etag in a condition only without its quotes; R2, only with them.
+"""Ceph and DigitalOcean Spaces take an etag in a condition only without its quotes; R2 only with them.
 
-Each is made of moto, which takes both. What a client asks for is noted where the server hears it.
+Moto, which takes both, imitates each of these stores and records the requests that it gets.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 
 class Heard:
-    """What the server hears about objects.
+    """Requests for objects that the server has got.
 
     Attributes:
-        methods: of all requests.
+        methods: number of requests by method.
         matches: the etag of each PUT that has one in If-Match.
         next_match: an answer for the next PUT with an If-Match.
     """
@@ -41,13 +41,13 @@ class Heard:
 
     @property
     def quoted(self):
-        """Whether they came with quotes, in order."""
+        """True for each etag in `matches` that came with quotes."""
         return [etag.startswith('"') for etag in self.matches]
 
 
 @pytest.fixture
-def server_that(request, monkeypatch):
-    """Have moto refuse PUTs, by their If-Match, as another store would. What it hears is noted."""
+def patched_server(request, monkeypatch):
+    """Return a function that makes moto refuse PUTs by their If-Match, and record its requests."""
 
     def change(refusal_for=lambda etag: None):
         heard, respond = Heard(), S3Response.key_response
@@ -69,18 +69,18 @@ def server_that(request, monkeypatch):
 
 
 def like_ceph(etag):
-    """An etag with quotes fits nothing."""
+    """An etag with quotes matches no object."""
     return REFUSED if etag.startswith('"') else None
 
 
 def like_r2(etag):
-    """An etag without quotes is none."""
+    """An etag without quotes is malformed."""
     return None if etag.startswith('"') else MALFORMED
 
 
 @asynccontextmanager
 async def two_storages(request, server):
-    """Of the same new object, each with a client of its own."""
+    """Return two storages of the same new object, each with a client of its own."""
     store = store_of(request, server)
     key = store.new_key()
     async with asyncio.timeout(60), store.open(key, timeout=30) as one, store.open(key, timeout=30) as other:
@@ -88,7 +88,7 @@ async def two_storages(request, server):
 
 
 async def everything(queue):
-    """Each thing that a queue does, one after the other."""
+    """Call the verbs of a queue one after the other."""
     await queue.enqueue("work", b"1")
     await asyncio.gather(*(queue.enqueue("work", b"more", priority=1) for _ in range(5)))
     [job] = await queue.dequeue("work")
@@ -104,9 +104,9 @@ async def everything(queue):
 
 
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_a_store_that_takes_no_quotes_gets_none(request, server_that, server):
+async def test_a_store_that_takes_no_quotes_gets_unquoted_etags(request, patched_server, server):
     async with two_storages(request, server) as (storage, _):
-        heard = server_that(like_ceph)
+        heard = patched_server(like_ceph)
         etag = await storage.write(b"1")
         assert storage.etag_style is None, "nothing was matched yet"
         etag = await storage.write(b"2", etag)
@@ -122,9 +122,9 @@ async def test_a_store_that_takes_no_quotes_gets_none(request, server_that, serv
 
 
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_a_conflict_stays_a_conflict_where_no_quotes_are_taken(request, server_that, server):
+async def test_a_conflict_stays_a_conflict_on_a_store_that_takes_no_quotes(request, patched_server, server):
     async with two_storages(request, server) as (storage, other):
-        server_that(like_ceph)
+        patched_server(like_ceph)
         old = await storage.write(b"1")
         await other.write(b"2", old)
         with pytest.raises(CASConflictError):
@@ -144,11 +144,11 @@ async def test_a_conflict_stays_a_conflict_where_no_quotes_are_taken(request, se
 
 
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_of_two_first_writes_of_the_same_etag_one_succeeds(request, server_that, server):
-    """Both ask with quotes, both find their etag unchanged, both ask without: then one comes first."""
+async def test_only_one_of_two_first_writes_with_the_same_etag_succeeds(request, patched_server, server):
+    """Both writers send quotes, find their etag unchanged, and write again without quotes: then one comes first."""
     for _ in range(2):
         async with two_storages(request, server) as (storage, other):
-            server_that(like_ceph)
+            patched_server(like_ceph)
             etag = await storage.write(b"0")
             told = await asyncio.gather(storage.write(b"1", etag), other.write(b"2", etag), return_exceptions=True)
             [new] = [each for each in told if isinstance(each, str)]
@@ -162,9 +162,9 @@ async def test_of_two_first_writes_of_the_same_etag_one_succeeds(request, server
 
 @of_each_kind
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_a_whole_queue_works_where_no_quotes_are_taken(request, server_that, server, kind):
+async def test_a_whole_queue_works_on_a_store_that_takes_no_quotes(request, patched_server, server, kind):
     async with two_storages(request, server) as (storage, other):
-        heard = server_that(like_ceph)
+        heard = patched_server(like_ceph)
         async with kind(storage, deadline=50) as queue:
             await everything(queue)
             assert ("unquoted", 1) == (storage.etag_style, heard.methods["HEAD"])
@@ -178,18 +178,18 @@ async def test_a_whole_queue_works_where_no_quotes_are_taken(request, server_tha
 @of_each_kind
 @pytest.mark.parametrize("server", ["moto_s3"])
 @pytest.mark.parametrize("refusal_for", [lambda etag: None, like_r2], ids=["as it is", "like R2"])
-async def test_a_store_that_takes_quotes_gets_them_and_no_further_request(
-    request, server_that, server, kind, refusal_for
+async def test_a_store_that_takes_quotes_gets_them_without_an_extra_request(
+    request, patched_server, server, kind, refusal_for
 ):
     async with two_storages(request, server) as (storage, other):
-        heard = server_that(refusal_for)
+        heard = patched_server(refusal_for)
         async with kind(storage, deadline=50) as queue, kind(other, deadline=50) as another:
             await everything(queue)
             assert ("quoted", 0) == (storage.etag_style, heard.methods["HEAD"])
             await asyncio.gather(*(each.enqueue("work", b"") for each in (queue, another) for _ in range(3)))
             assert 6 == len((await another.read_state()).jobs)
         assert all(heard.quoted)
-        asked = heard.methods["HEAD"]  # by the other one, if its first write has lost a race
+        asked = heard.methods["HEAD"]  # from the other one, if its first write has lost a race
         async with kind(other, deadline=50) as another:
             assert 6 == len(await another.dequeue("work", batch_size=10))
         assert ("quoted", asked) == (other.etag_style, heard.methods["HEAD"])
@@ -199,11 +199,11 @@ async def test_a_store_that_takes_quotes_gets_them_and_no_further_request(
 
 
 @pytest.mark.parametrize("server", ["moto_s3", "seaweedfs"])
-async def test_a_conflict_in_the_first_write_does_not_take_the_quotes_away(request, server_that, server):
+async def test_a_conflict_in_the_first_write_does_not_remove_the_quotes(request, patched_server, server):
     async with two_storages(request, server) as (storage, other):
         old = await storage.write(b"1")
         etag = await other.write(b"2", old)
-        heard = server_that(like_r2)
+        heard = patched_server(like_r2)
         for stale in (old, STALE):
             with pytest.raises(CASConflictError):
                 await storage.write(b"never", stale)
@@ -215,10 +215,10 @@ async def test_a_conflict_in_the_first_write_does_not_take_the_quotes_away(reque
 
 @pytest.mark.parametrize("answer", [NOT_NOW, REFUSED], ids=["409", "412"])
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_a_refusal_for_a_moment_stays_a_conflict_where_quotes_are_needed(request, server_that, server, answer):
-    """The object is the same again, or still: nobody may be told that the store cannot be used."""
+async def test_a_passing_refusal_stays_a_conflict_on_a_store_that_needs_quotes(request, patched_server, server, answer):
+    """The object did not change, or changed back: the error must not say that the store cannot be used."""
     async with two_storages(request, server) as (storage, _):
-        heard = server_that(like_r2)
+        heard = patched_server(like_r2)
         etag = await storage.write(b"1")
         heard.next_match = answer
         with pytest.raises(CASConflictError):
@@ -229,9 +229,9 @@ async def test_a_refusal_for_a_moment_stays_a_conflict_where_quotes_are_needed(r
 
 
 @pytest.mark.parametrize("server", ["moto_s3"])
-async def test_a_store_that_takes_no_etag_at_all_conflicts_for_ever_and_changes_nothing(request, server_that, server):
+async def test_a_store_that_takes_no_etag_at_all_always_conflicts_and_changes_nothing(request, patched_server, server):
     async with two_storages(request, server) as (storage, _):
-        server_that(lambda etag: REFUSED)
+        patched_server(lambda etag: REFUSED)
         etag = await storage.write(b"1")
         for _ in range(2):
             with pytest.raises(CASConflictError):

@@ -1,4 +1,4 @@
-"""The examples about the worker, as their users run them: in a process of their own, and piece by piece."""
+"""The examples about the worker, run as users do: in a process of their own, and piece by piece."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ LONGEST_SECONDS = 90  # none takes a tenth of it on an idle machine
 
 @pytest.fixture
 def temporary(tmp_path):
-    """Where the examples put their temporary folders."""
+    """Return the folder in which the examples make their temporary folders."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
@@ -36,12 +36,12 @@ def temporary(tmp_path):
 
 @pytest.fixture
 def run(temporary):
-    """Runs an example, has it leave nothing behind, and returns its output, which is as wide as it likes."""
+    """Return a function that runs an example, checks that it leaves no files, and returns its output, 200 wide."""
 
     def run(name):
         environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "200"}
         command = [sys.executable, f"examples/{name}.py"]
-        # It ends only when the last process that it has started is gone: they share its output.
+        # This returns only when the last process that the example started is gone: they share its output.
         result = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS
         )
@@ -53,11 +53,11 @@ def run(temporary):
 
 
 def _rows(output):
-    """The rows of all tables, as tuples of texts."""
+    """Return the rows of all tables, as tuples of texts."""
     return [tuple(cell.strip() for cell in line.split("│")[1:-1]) for line in output.splitlines() if line[:1] == "│"]
 
 
-def test_mails_are_sent_by_the_second_try_and_one_that_never_can_is_dead(run):
+def test_mails_are_sent_by_the_second_try_and_an_undeliverable_one_is_dead(run):
     output = run("web_mail")
     assert [
         ("ada@example.org", "done", "sent by try 2"),
@@ -79,7 +79,7 @@ def test_dead_jobs_of_a_script_are_redriven_and_all_amounts_are_right(run):
     assert re.search(r"^12 of 12 amounts converted, in \d+ commits of one file\.\n\Z", output, re.MULTILINE)
 
 
-def test_each_occurrence_is_run_once_whichever_of_two_workers_runs_it(run):
+def test_each_occurrence_is_run_once_by_one_of_two_workers(run):
     output = run("cron_worker")
     schedules, runs = _rows(output)[:3], _rows(output)[3:]
     assert ["check", "nightly", "tick"] == [row[0] for row in schedules]
@@ -111,7 +111,7 @@ def test_a_fan_out_reaches_its_limits_and_never_exceeds_them(run):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_that_is_stopped_stops_what_it_has_started(name, temporary):
+def test_a_stopped_example_stops_the_processes_that_it_started(name, temporary):
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(
         [sys.executable, f"examples/{name}.py"],
@@ -121,14 +121,14 @@ def test_an_example_that_is_stopped_stops_what_it_has_started(name, temporary):
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        _until(lambda: any(temporary.glob("*/queue.json")), process)  # made by what it has started
+        _until(lambda: any(temporary.glob("*/queue.json")), process)  # a process that it started makes it
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=LONGEST_SECONDS)  # ends when the last process is gone
     assert (128 + signal.SIGTERM, []) == (process.returncode, os.listdir(temporary))
 
 
 def _until(condition, process):
-    """Wait for something that other processes do."""
+    """Wait until other processes make a condition true."""
     while not condition():
         assert process.poll() is None, "it ended before"
         try:
@@ -138,7 +138,7 @@ def _until(condition, process):
 
 
 def _work(target, path, *options):
-    """The command that runs the worker of an example."""
+    """Return the command that runs the worker of an example."""
     return [sys.executable, "-m", "jqueue", "worker", target, str(path), "--log-level", "error", *options]
 
 
@@ -160,7 +160,7 @@ async def _results(path, jobs):
         ("fan_out", ("summary", b"[]"), []),
     ],
 )
-def test_the_worker_of_an_example_runs_for_itself(name, job, result, tmp_path, monkeypatch):
+def test_the_worker_of_an_example_runs_on_its_own(name, job, result, tmp_path, monkeypatch):
     rates = tmp_path / "rates.json"
     rates.write_text('{"USD": 0.9}')
     monkeypatch.setenv("RATES", str(rates))
@@ -174,7 +174,7 @@ def test_the_worker_of_an_example_runs_for_itself(name, job, result, tmp_path, m
 
 @pytest.fixture
 def site(tmp_path):
-    """The web application without its worker."""
+    """Run the web application without its worker, and return its URL."""
     environment = {**os.environ, "QUEUE": str(tmp_path / "queue.json")}
     command = [sys.executable, "-m", "uvicorn", "examples.web_mail:app", "--port", "0", "--no-access-log"]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -198,7 +198,7 @@ def _status(url, body=None):
             return error.code
 
 
-def test_the_web_application_accepts_tells_and_refuses(site, tmp_path):
+def test_the_web_application_accepts_reports_and_refuses_jobs(site, tmp_path):
     status, answer = _call(f"{site}/signup", {"address": "eve@example.org"})
     assert 202 == status
     job = f"{site}/jobs/{answer['job']}"

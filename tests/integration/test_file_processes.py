@@ -1,4 +1,4 @@
-"""Several processes on one file, some of them killed: no update is lost, and what was acknowledged is there."""
+"""Several processes on one file, some of them killed: no update and no acknowledged write is lost."""
 
 import asyncio
 import hashlib
@@ -54,7 +54,7 @@ def test_increments_of_many_processes_are_all_counted(tmp_path):
     assert ["queue.json", "queue.json.lock"] == sorted(os.listdir(tmp_path))
 
 
-# It counts up in the file for ever, and prints each number once the write of it has returned.
+# This program counts up in the file for ever, and prints each number after its write has returned.
 COUNTING = """
 import asyncio, hashlib, os, sys
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
@@ -74,13 +74,13 @@ asyncio.run(count())
 
 
 def _acknowledged_before_a_kill(path, dice):
-    """The last number that a process acknowledged before it was killed, at any instruction."""
+    """Return the last number that a process acknowledged before it was killed, at any instruction."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", COUNTING, str(path)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout
         acknowledged = [process.stdout.readline() for _ in range(dice.randrange(1, 10))]
-        time.sleep(dice.uniform(0.0, 0.004))  # nothing is waited for here: this is what makes the moment any moment
+        time.sleep(dice.uniform(0.0, 0.004))  # not a wait for anything: it makes the moment of the kill random
         process.kill()
         acknowledged += process.stdout.read().splitlines()
     return int(acknowledged[-1])
@@ -98,7 +98,7 @@ def _leftovers(folder):
 
 
 @pytest.mark.parametrize("most", [8, pytest.param(25, marks=pytest.mark.full)])
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path, most):
+def test_a_killed_writer_loses_no_acknowledged_write(tmp_path, most):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)

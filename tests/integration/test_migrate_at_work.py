@@ -1,4 +1,4 @@
-"""Jobs moved while programs go on to use both queues, while stores fail, and while somebody wants the end."""
+"""Jobs moved while programs use both queues, while stores fail, and until the move is stopped."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ def _small_batches(monkeypatch):
 
 
 async def works(queue, done, dice, stop):
-    """A worker: acks most, gives some back, until nothing comes any more."""
+    """Work until no more jobs come after `stop`: ack most jobs, and hand some back."""
     while True:
         jobs = await queue.dequeue(batch_size=3)
         for job in jobs:
@@ -41,7 +41,7 @@ async def works(queue, done, dice, stop):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
-async def test_producers_and_workers_on_both_sides(tmp_path, pair):
+async def test_jobs_are_moved_while_producers_and_workers_use_both_queues(tmp_path, pair):
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -77,7 +77,7 @@ async def test_producers_and_workers_on_both_sides(tmp_path, pair):
     assert dict.fromkeys(expected, 1) == dict(done)
 
 
-async def test_two_moves_at_once_between_queues_that_are_one_object(tmp_path):
+async def test_concurrent_moves_between_two_objects_move_each_job_once(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
     for number in range(JOBS):
         await source.enqueue("work", b"%d" % number)
@@ -90,7 +90,7 @@ async def test_two_moves_at_once_between_queues_that_are_one_object(tmp_path):
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER])
 @pytest.mark.parametrize("ill", ["source", "dest", "both"])
 @in_virtual_time
-async def test_stores_that_fail_now_and_then(fault, ill):
+async def test_a_move_completes_although_stores_fail_now_and_then(fault, ill):
     dice = random.Random(7)
     stores = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(2)]
     source, dest = (DirectQueue(storage, clock=VirtualClock()) for storage in stores)
@@ -107,7 +107,7 @@ async def test_stores_that_fail_now_and_then(fault, ill):
 @pytest.mark.parametrize("ill", [0, 1])
 @pytest.mark.parametrize("good", range(5))
 @in_virtual_time
-async def test_a_store_that_is_away_ends_a_move_which_the_next_finishes(ill, good):
+async def test_the_next_move_finishes_one_that_a_store_failure_ended(ill, good):
     stores = [FaultyStorage(InMemoryStorage(clock=VirtualClock())) for _ in range(2)]
     source, dest = (DirectQueue(storage, clock=VirtualClock(), deadline=5) for storage in stores)
     for number in range(20):
@@ -125,7 +125,7 @@ async def test_a_store_that_is_away_ends_a_move_which_the_next_finishes(ill, goo
 
 
 @in_virtual_time
-async def test_whoever_wants_the_end_gets_it_between_two_batches():
+async def test_a_move_stops_between_two_batches_when_asked_to():
     source, dest = (DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for _ in range(2))
     for number in range(20):
         await source.enqueue("work", b"%d" % number)
@@ -154,7 +154,7 @@ async def test_a_move_is_a_few_commits_for_many_jobs():
     await migrate(source, dest)
     assert [2, 2] == [storage.writes for storage in stores], "taken and removed; added and let go"
     assert (await migrate(source, dest)).complete
-    assert [2, 2] == [storage.writes for storage in stores], "looking in vain writes nothing"
+    assert [2, 2] == [storage.writes for storage in stores], "an empty look writes nothing"
 
 
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""Jobs moved between every two kinds of queues: all that both know is kept, and nothing is lost without being asked."""
+"""Jobs moved between every two kinds of queues keep the fields that both have, and lose others only if allowed."""
 
 import pytest
 
@@ -8,7 +8,18 @@ from jqueue.core.migration.mover import ID_TAKEN, Mover
 from jqueue.domain.moving import HOLD, is_moving
 from jqueue.domain.operations import HandBack
 from jqueue.domain.operations.moving import Arrive, Depart, Take
-from tests.moved_jobs import KEPT_BY_ALL, KEPT_BY_BLOBS, PAIRS, audit, drained, filled, jobs_of, open_at, take, told
+from tests.moved_jobs import (
+    KEPT_BY_ALL,
+    KEPT_BY_BLOBS,
+    PAIRS,
+    audit,
+    drained,
+    filled,
+    jobs_of,
+    kept_fields,
+    open_at,
+    take,
+)
 
 pairs = pytest.mark.parametrize(("here", "there"), PAIRS, ids=["-to-".join(pair) for pair in PAIRS])
 lacking = pytest.mark.parametrize(
@@ -26,7 +37,7 @@ def is_blob(queue):
 
 
 @pairs
-async def test_all_that_both_know_is_kept(queues):
+async def test_a_move_keeps_all_fields_that_both_queues_have(queues):
     source, dest = queues
     await filled(source)
     before = await jobs_of(source)
@@ -36,25 +47,25 @@ async def test_all_that_both_know_is_kept(queues):
     assert len(before) == report.moved
     assert [] == await jobs_of(source)
     delay = source.capabilities.delay and dest.capabilities.delay
-    kept = [[told(job, fields, delay=delay) for job in jobs] for jobs in (before, await jobs_of(dest))]
+    kept = [[kept_fields(job, fields, delay=delay) for job in jobs] for jobs in (before, await jobs_of(dest))]
     assert kept[0] == kept[1]
     assert not any(map(is_moving, await jobs_of(dest)))
 
 
 @pairs
-async def test_there_and_back(queues):
+async def test_jobs_moved_there_and_back_are_unchanged(queues):
     source, dest = queues
     await filled(source, other=dest)
-    before = [told(job) for job in await jobs_of(source)]
+    before = [kept_fields(job) for job in await jobs_of(source)]
     assert len(before) > 5
     for one, other in [(source, dest), (dest, source), (source, dest), (dest, source)]:
         report = await migrate(one, other)
         assert (len(before), True) == (report.moved, report.complete), report
-        assert before == [told(job) for job in await jobs_of(other)]
+        assert before == [kept_fields(job) for job in await jobs_of(other)]
 
 
 @pairs
-async def test_order_is_kept_and_what_comes_later_comes_later(queues):
+async def test_a_move_keeps_the_order_between_earlier_and_later_jobs(queues):
     source, dest = queues
     for number in range(5):
         await source.enqueue("work", b"%d" % number)
@@ -66,7 +77,7 @@ async def test_order_is_kept_and_what_comes_later_comes_later(queues):
 
 @pytest.mark.wide
 @pairs
-async def test_a_dry_run_says_the_same_and_does_nothing(queues):
+async def test_a_dry_run_gives_the_same_report_and_moves_nothing(queues):
     source, dest = queues
     await filled(source)
     before = await jobs_of(source)
@@ -105,7 +116,7 @@ async def test_attempts_only_grow_and_failures_are_kept(queues):
 
 @pytest.mark.wide
 @pairs
-async def test_the_same_again_moves_nothing(queues):
+async def test_repeating_a_finished_move_moves_nothing(queues):
     source, dest = queues
     await filled(source)
     await migrate(source, dest, lossy=True)
@@ -148,15 +159,15 @@ async def test_a_move_that_ended_at_any_step_is_finished_by_the_next(tmp_path, h
                 await Ending(source, dest).run()
         await audit(source, dest, ids)
         other_source, other_dest = open_at(folder, here, "source"), open_at(folder, there, "dest")
-        assert await workers_get_no_job_twice(other_source, other_dest)
+        assert await is_no_job_ready_twice(other_source, other_dest)
         assert (await migrate(other_source, other_dest)).complete
         await audit(other_source, other_dest, ids)
         assert [] == await jobs_of(other_source)
         assert [b"%d" % count for count in range(7)] == await drained(other_dest, "work")
 
 
-async def workers_get_no_job_twice(source, dest):
-    """Whether nothing can be had from both queues. What was claimed to find out is given back."""
+async def is_no_job_ready_twice(source, dest):
+    """Return True if no job can be claimed from both queues. The claims of this check are handed back."""
     found = []
     for queue in (source, dest):
         jobs = await queue.dequeue(batch_size=99)
@@ -183,7 +194,7 @@ async def test_source_workers_get_no_job_that_is_being_moved(queues):
         async def _remove(self, moves, taken, arrived):
             assert [] == await source.dequeue(batch_size=99)
             if is_blob(dest):
-                assert [] == await dest.dequeue(batch_size=99), "it can be had there before it has left here"
+                assert [] == await dest.dequeue(batch_size=99), "a job is ready there before it has left here"
             return await super()._remove(moves, taken, arrived)
 
     assert (await Looking(source, dest, lossy=True).run()).complete
@@ -191,7 +202,7 @@ async def test_source_workers_get_no_job_that_is_being_moved(queues):
 
 
 @pairs
-async def test_a_job_that_is_taken_from_the_mover_is_not_in_both(queues):
+async def test_a_job_taken_from_the_mover_is_not_in_both_queues(queues):
     source, dest = queues
     for number in range(4):
         await source.enqueue("work", b"%d" % number)
@@ -222,15 +233,15 @@ async def test_a_revoked_claim_of_a_move_puts_the_job_back_as_it_was(queues):
     taken = [job for [job] in await source.apply_each(*map(Take, queued))]
     assert {HOLD} == {job.claim_timeout for job in taken}
     assert len(queued) == await source.requeue_stale(0)
-    assert [told(job) for job in before] == [told(job) for job in await jobs_of(source)]
+    assert [kept_fields(job) for job in before] == [kept_fields(job) for job in await jobs_of(source)]
     jobs = [result[0] for result in await source.apply_each(*map(Take, await jobs_of(source))) if result]
     assert len(queued) == len(jobs)
     await source.apply_each(HandBack(tuple(job.claim for job in jobs)))
-    assert [told(job) for job in before] == [told(job) for job in await jobs_of(source)]
+    assert [kept_fields(job) for job in before] == [kept_fields(job) for job in await jobs_of(source)]
 
 
 @pairs
-async def test_another_job_with_the_same_id_is_no_reason_to_drop_one(queues):
+async def test_a_job_whose_id_is_taken_in_the_other_queue_is_refused_and_kept(queues):
     source, dest = queues
     await source.enqueue("work", b"one")
     [job] = await jobs_of(source)
@@ -242,7 +253,7 @@ async def test_another_job_with_the_same_id_is_no_reason_to_drop_one(queues):
 
 
 @pairs
-async def test_a_job_finished_there_meanwhile_is_not_brought_again(queues):
+async def test_a_job_finished_in_the_other_queue_meanwhile_is_not_moved_again(queues):
     source, dest = queues
     for number in range(3):
         await source.enqueue("work", b"%d" % number)
@@ -256,7 +267,7 @@ async def test_a_job_finished_there_meanwhile_is_not_brought_again(queues):
 
 
 @pairs
-async def test_what_departs_is_not_finished(queues):
+async def test_a_departed_job_is_not_recorded_as_finished(queues):
     source, _ = queues
     await source.enqueue("work", b"")
     [job] = await jobs_of(source)
@@ -270,7 +281,7 @@ async def test_what_departs_is_not_finished(queues):
 
 
 @lacking
-async def test_what_would_lose_something_stays_unless_it_is_allowed(queues):
+async def test_a_job_that_would_lose_a_field_stays_unless_losses_are_allowed(queues):
     source, dest = queues
     await filled(source)
     before = await jobs_of(source)
@@ -279,14 +290,14 @@ async def test_what_would_lose_something_stays_unless_it_is_allowed(queues):
     assert 1 == refused["the priority would be lost"]
     assert not report.complete
     assert len(before) == report.moved + len(await jobs_of(source))
-    assert {told(job)["id"] for job in before if job.priority} <= {job.id for job in await jobs_of(source)}
+    assert {kept_fields(job)["id"] for job in before if job.priority} <= {job.id for job in await jobs_of(source)}
     report = await migrate(source, dest, lossy=True)
     assert report.complete
     assert {"the priority": 1} == {name: tally.count for name, tally in report.lost.items() if name == "the priority"}
 
 
 @pytest.mark.parametrize(("here", "there"), [("vsqs", "file"), ("file", "file"), ("file", "memory")])
-async def test_what_there_is_too_large_for_stays_and_the_rest_goes(tmp_path, here, there):
+async def test_a_job_too_large_for_the_other_queue_stays_and_the_rest_moves(tmp_path, here, there):
     source = open_at(tmp_path, here, "source")
     dest = open_at(tmp_path, there, "dest", limits=Limits(payload_bytes=100))
     for size in (10, 200, 20):
@@ -295,11 +306,11 @@ async def test_what_there_is_too_large_for_stays_and_the_rest_goes(tmp_path, her
         report = await migrate(source, dest, dry_run=dry_run)
         assert (2, 1) == (report.moved, sum(tally.count for tally in report.refused.values()))
     assert [b"x" * 10, b"x" * 20] == await drained(dest)
-    assert [b"x" * 200] == await drained(source), "it can be had here as before"
+    assert [b"x" * 200] == await drained(source), "it can be claimed here as before"
 
 
 @pytest.mark.parametrize("here", ["file", "vsqs"])
-async def test_where_there_is_no_room_the_rest_stays(tmp_path, here):
+async def test_jobs_stay_when_the_other_queue_is_full(tmp_path, here):
     source = open_at(tmp_path, here, "source")
     small = open_at(tmp_path, "file", "dest", limits=Limits(blob_bytes=3000))
     for number in range(20):
@@ -312,7 +323,7 @@ async def test_where_there_is_no_room_the_rest_stays(tmp_path, here):
     assert [b"%d" % number for number in range(20)] == await drained(large)
 
 
-async def test_one_queue_is_not_moved_to_itself(tmp_path):
+async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):
     file, folder = open_at(tmp_path, "file", "one"), open_at(tmp_path, "vsqs", "one")
     await file.enqueue("work", b"")
     await folder.enqueue("work", b"")

@@ -1,4 +1,4 @@
-"""What is special where a queue has rules: keys, limits, cron entries, moves that were cut short."""
+"""Moves of queues with unique keys, limits and cron entries, and moves that were interrupted."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from jqueue.formats.vsqs.store import CAPABILITIES, VsqsFolder
 from tests.moved_jobs import drained, jobs_of, open_at, take
 
 
-async def test_a_unique_key_is_taken_once(tmp_path):
+async def test_a_job_whose_unique_key_is_taken_in_the_other_queue_is_refused(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
     await source.enqueue("work", b"here", unique_key="one")
     there = await dest.enqueue("work", b"there", unique_key="one")
@@ -65,7 +65,7 @@ async def test_limits_that_a_format_cannot_have_are_reported(tmp_path):
     assert [b"paused"] == await drained(dest)
 
 
-async def test_jobs_of_a_limited_entrypoint_go_and_hold_nobody_up(tmp_path):
+async def test_a_move_of_jobs_with_a_limited_entrypoint_does_not_use_up_the_limit(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
     for number in range(3):
         await source.enqueue("work", b"%d" % number, concurrency_key="one")
@@ -79,7 +79,7 @@ async def test_jobs_of_a_limited_entrypoint_go_and_hold_nobody_up(tmp_path):
     assert [b"0", b"2"] == await drained(dest)
 
 
-async def test_a_move_to_another_queue_is_to_be_finished_first(tmp_path):
+async def test_an_unfinished_move_to_another_queue_must_be_finished_first(tmp_path):
     source, dest, other = (open_at(tmp_path, "file", name) for name in ("source", "dest", "other"))
     await source.enqueue("work", b"")
 
@@ -96,7 +96,7 @@ async def test_a_move_to_another_queue_is_to_be_finished_first(tmp_path):
     assert (await migrate(source, dest)).complete
 
 
-async def test_a_move_that_was_allowed_to_lose_is_finished_by_one_that_is_not(tmp_path):
+async def test_a_move_without_lossy_finishes_one_with_it(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "vsqs", "dest")
     jobs = [await source.enqueue("work", b"%d" % number, priority=1) for number in range(2)]
     await take(source, dest, jobs)
@@ -109,7 +109,7 @@ async def test_a_move_that_was_allowed_to_lose_is_finished_by_one_that_is_not(tm
     assert ([b"1"], [b"0"]) == (await drained(source), await drained(dest))
 
 
-async def test_a_job_redriven_between_two_runs_is_alive_there(tmp_path):
+async def test_a_job_redriven_between_two_runs_is_ready_in_the_other_queue(tmp_path):
     source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "file", "dest")
     await source.enqueue("work", b"payload")
     [job] = await source.dequeue()
@@ -121,7 +121,7 @@ async def test_a_job_redriven_between_two_runs_is_alive_there(tmp_path):
     assert [b"payload"] == await drained(dest)
 
 
-async def test_dead_jobs_come_to_a_format_that_knows_no_delays(tmp_path):
+async def test_dead_jobs_can_be_moved_to_a_format_without_delays(tmp_path):
     class Undelayed(VsqsFolder):
         capabilities = replace(CAPABILITIES, delay=False)
 

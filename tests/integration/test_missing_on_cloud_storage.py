@@ -1,6 +1,6 @@
-"""What is missing on Cloud Storage is told by its structure or by one more request, whatever the English around it.
+"""A missing object or bucket on Cloud Storage is told by the structure of the error or by one more request.
 
-Google's testbench words its errors differently from Google, and has the text of one error inside another.
+The wording does not matter: Google's testbench words its errors differently, and nests one error in another.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def open_storage(server, bucket=BUCKET, **options):
 
 
 @in_each_wording
-async def test_a_queue_is_created_where_nothing_was_and_only_other_words_than_googles_cost_a_request(server, wording):
+async def test_creating_a_queue_costs_an_extra_request_only_if_the_error_is_worded_differently(server, wording):
     async with asyncio.timeout(30), DirectQueue(open_storage(server), deadline=20) as queue:
         job = await queue.enqueue("work", b"payload")
         assert {DOWNLOAD: 1, UPLOAD: 1} | ({LIST: 1} if wording == "testbench" else {}) == server.requests
@@ -48,7 +48,7 @@ async def test_a_queue_is_created_where_nothing_was_and_only_other_words_than_go
 
 
 @in_each_wording
-async def test_an_absent_object_is_no_error_to_read_or_remove_and_a_conflict_to_overwrite(server, wording):
+async def test_a_missing_object_can_be_read_and_removed_and_conflicts_with_an_overwrite(server, wording):
     async with asyncio.timeout(30), open_storage(server) as storage:
         assert (b"", None) == await storage.read()
         assert (b"", None) == await storage.read_if_changed("17")
@@ -59,7 +59,7 @@ async def test_an_absent_object_is_no_error_to_read_or_remove_and_a_conflict_to_
 
 
 @in_each_wording
-async def test_a_missing_bucket_is_told_at_once_in_the_words_of_the_server(server, wording):
+async def test_a_missing_bucket_is_an_error_at_once_with_the_text_of_the_server(server, wording):
     storage = open_storage(server, "nobody-made-this")
     async with asyncio.timeout(30), storage:
         for call, asked in [
@@ -76,8 +76,8 @@ async def test_a_missing_bucket_is_told_at_once_in_the_words_of_the_server(serve
             assert Counter([asked] if wording == "google" or asked == LIST else [asked, LIST]) == server.requests
 
 
-async def test_a_404_that_is_not_googles_says_nothing_about_the_object(server):
-    """A gateway answers with a page of its own: a queue must not be taken for empty, or its bucket for missing."""
+async def test_a_404_from_a_gateway_is_not_taken_for_a_missing_object(server):
+    """A gateway answers with its own page: the queue must not be taken for empty, or its bucket for missing."""
     address = urlsplit(server.url)
     async with asyncio.timeout(30), FaultProxy(address.hostname, address.port) as proxy:
         proxy.every(1, ReplaceAnswer(404, b"<html>No such object here</html>", ask=False))
@@ -88,7 +88,7 @@ async def test_a_404_that_is_not_googles_says_nothing_about_the_object(server):
                 assert StorageError is type(caught.value)
 
 
-async def test_a_client_of_the_users_own_asks_for_nothing_but_the_object(server):
+async def test_a_client_of_the_user_requests_only_the_object(server):
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 

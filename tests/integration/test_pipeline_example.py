@@ -1,4 +1,4 @@
-"""The example that `make pipeline` runs: as its users run it, and what it says if something is not as it should be."""
+"""The example of `make pipeline`, run as users do, and its messages about wrong figures and arguments."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ LONGEST_SECONDS = 600
 
 @pytest.fixture
 def folder(tmp_path):
-    """Files in nested folders, beside things that are not to be counted."""
+    """Return nested folders with files, and with entries that must not be counted."""
     for number in range(FILES):
         path = tmp_path / "files" / f"{number % 3}" / f"file {{{number}}} [x] é"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def example():
-    """Its functions, as a module."""
+    """Return the example as a module."""
     spec = importlib.util.spec_from_file_location("pipeline_example", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -53,7 +53,7 @@ def run(*arguments, **environment):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
-def test_the_whole_story_is_told_and_all_of_it_is_true(folder, tmp_path):
+def test_the_example_prints_every_step_with_correct_figures(folder, tmp_path):
     if problem := java_problem():
         cannot_be_had(problem)
     result = run(folder, "--out", tmp_path / "out", "--master", "local[2]")
@@ -72,8 +72,8 @@ def test_the_whole_story_is_told_and_all_of_it_is_true(folder, tmp_path):
     assert "WARN" not in result.stderr
 
 
-def test_what_is_not_true_is_told(example, folder, tmp_path):
-    """A plain loop finds a wrong figure, a file that nobody did, and one that was done twice."""
+def test_wrong_figures_are_found(example, folder, tmp_path):
+    """A plain loop finds a wrong figure, a file without a result, and one with two results."""
     files = example.find_files(folder)
     assert FILES == len(files)
     good = [{"path": path, **example.summary(path)._asdict()} for path, _ in files]
@@ -90,7 +90,7 @@ def test_a_missing_java_gives_a_one_line_error(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_arguments_are_told_and_nothing_is_made(folder, tmp_path):
+def test_wrong_arguments_are_errors_and_make_no_files(folder, tmp_path):
     for arguments, line in (
         ([tmp_path / "nothing"], "is not a folder"),
         ([folder, "--out", folder], "exists already: give a new path"),
@@ -101,7 +101,7 @@ def test_wrong_arguments_are_told_and_nothing_is_made(folder, tmp_path):
         assert result.stderr.splitlines()[-1].endswith(line)
 
 
-def test_a_folder_with_too_few_files_is_told(tmp_path):
+def test_a_folder_with_too_few_files_is_an_error(tmp_path):
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "one").touch()
     result = run(tmp_path / "few", "--out", tmp_path / "out")

@@ -1,6 +1,6 @@
-"""What is asked of a store, request by request: it charges for each, and opening a client costs more than ten of them.
+"""Requests to a store, counted: a store charges for each, and opening a client costs more than ten of them.
 
-The requests are counted by a proxy between the real client and the real server.
+A proxy between the real client and the real server counts the requests.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ READS = {
     "seaweedfs": ("GET", 200),
     "azurite": ("GET", 206),
     "gcs_server": ("GET", 200),
-}  # Azure's client asks in ranges
+}  # Azure's client requests ranges
 UNCHANGED, ABSENT = ("GET", 304), ("GET", 404)
 
 on_each_server = pytest.mark.parametrize("server", ["seaweedfs", "azurite", "gcs_server"])
@@ -30,7 +30,7 @@ of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 @asynccontextmanager
 async def counted(request, name):
-    """A storage for a new object, whose requests a proxy counts; the proxy; and a storage that goes around it."""
+    """Return a storage for a new object behind a counting proxy, the proxy, and a storage without the proxy."""
     honest = store_of(request, name)
     address, key = urlsplit(honest.address), honest.new_key()
     assert address.hostname is not None
@@ -43,14 +43,14 @@ async def counted(request, name):
 
 
 def taken(proxy):
-    """What was asked and answered since the last time."""
+    """Return the requests and their status since the last call."""
     requests = [(request.method, request.status) for request in proxy.requests]
     proxy.requests.clear()
     return requests
 
 
 def count_clients(storage):
-    """How many clients a storage opens and closes from now on."""
+    """Count the clients that a storage opens and closes from now on."""
     counts: Counter[str] = Counter()
     connect = storage._client._connect
 
@@ -66,7 +66,7 @@ def count_clients(storage):
 
 
 async def everything(queue):
-    """Each thing that a queue does, one after the other."""
+    """Call the verbs of a queue one after the other."""
     await queue.enqueue("work", b"")
     [job] = await queue.dequeue("work")
     await queue.heartbeat(job)
@@ -104,7 +104,7 @@ async def test_a_hundred_calls_at_once_are_one_write_or_two(request, server):
 
 @of_each_kind
 @on_each_server
-async def test_a_poll_of_an_unchanged_object_is_one_conditional_read_that_sends_nothing_back(request, server, kind):
+async def test_a_poll_of_an_unchanged_object_is_one_conditional_read_without_content(request, server, kind):
     async with counted(request, server) as (storage, proxy, direct), DirectQueue(direct) as producer:
         await producer.enqueue("something else", b"")
         polls, read_if_changed = [], storage.read_if_changed
@@ -122,18 +122,18 @@ async def test_a_poll_of_an_unchanged_object_is_one_conditional_read_that_sends_
             await producer.enqueue("work", b"")
             [job] = await consumer
             assert b"" == job.payload
-        assert all(asks_for_a_change(asked) for asked in proxy.requests if asked.method == "GET")
+        assert all(is_conditional(asked) for asked in proxy.requests if asked.method == "GET")
         assert [None] * (len(polls) - 1) == polls[:-1]
         assert [UNCHANGED] * (len(polls) - 1) + [READS[server], WRITES[server]] == taken(proxy)
 
 
-def asks_for_a_change(asked):
-    """Whether it is a conditional read."""
+def is_conditional(asked):
+    """Return True if a request is a conditional read."""
     return "if-none-match" in asked.headers or "ifGenerationNotMatch=" in asked.path
 
 
 @on_each_server
-async def test_an_empty_dequeue_that_waits_for_nothing_is_one_conditional_read(request, server):
+async def test_an_empty_dequeue_without_a_wait_is_one_conditional_read(request, server):
     async with counted(request, server) as (storage, proxy, _), BrokerQueue(storage) as queue:
         await queue.enqueue("something else", b"")
         taken(proxy)
@@ -144,8 +144,8 @@ async def test_an_empty_dequeue_that_waits_for_nothing_is_one_conditional_read(r
 
 @of_each_kind
 @on_each_server
-async def test_nothing_but_the_object_is_asked_for(request, server, kind):
-    """No bucket, no list, no metadata; and all of it through one connection."""
+async def test_only_the_object_is_requested(request, server, kind):
+    """The queue requests no bucket, list or metadata, and uses one connection."""
     async with counted(request, server) as (storage, proxy, _):
         async with kind(storage) as queue:
             for _ in range(2):
@@ -176,7 +176,7 @@ async def test_a_client_is_opened_once_and_closed_when_the_queue_is_left(request
 
 
 @on_each_server
-async def test_calls_that_come_at_once_open_one_client(request, server):
+async def test_concurrent_calls_open_one_client(request, server):
     async with counted(request, server) as (storage, _, _), storage, DirectQueue(storage) as queue:
         await asyncio.gather(*(storage.read() for _ in range(5)), *(queue.enqueue("work", b"") for _ in range(5)))
         await asyncio.gather(*(queue.read_state() for _ in range(5)), queue.dequeue("work"))
@@ -184,7 +184,7 @@ async def test_calls_that_come_at_once_open_one_client(request, server):
 
 
 @on_each_server
-async def test_one_of_two_queues_that_share_a_storage_may_leave(request, server):
+async def test_a_queue_can_be_closed_while_another_shares_its_storage(request, server):
     async with counted(request, server) as (storage, _, _):
         clients = count_clients(storage)
         async with BrokerQueue(storage) as staying:

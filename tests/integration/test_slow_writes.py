@@ -1,4 +1,4 @@
-"""Cloud Storage takes about one write a second of an object, and answers more with 429. Nobody who calls sees that."""
+"""Cloud Storage takes about one write a second of an object, and answers more with 429. Callers do not see that."""
 
 import asyncio
 from collections import Counter
@@ -46,4 +46,4 @@ async def test_thirty_calls_at_once_succeed_within_their_deadline(slow_server, k
         assert {200: state.version, 429: answers[429]} == answers
         assert 1 <= answers[429] <= REFUSALS_FOR_A_WRITE * (state.version - 1)
         if kind is BrokerQueue:
-            assert 3 >= state.version, "those that were called together are committed together"
+            assert 3 >= state.version, "calls made together are committed together"

@@ -66,7 +66,7 @@ def told(job, fields):
 @pytest.mark.parametrize(("here", "there"), [("memory", "memory"), ("memory", "vsqs"), ("vsqs", "vsqs")])
 @given(data=st.data(), size=st.integers(1, 4))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_there_and_back(here, there, data, size):
+def test_jobs_moved_there_and_back_are_unchanged(here, there, data, size):
     both_blobs = {here, there} == {"memory"}
     given_jobs = data.draw(several(all_of_it=both_blobs))
     fields = (*KEPT_BY_ALL, *KEPT_BY_BLOBS) if both_blobs else KEPT_BY_ALL
