@@ -1,4 +1,4 @@
-"""The benchmarks themselves: what they make of figures, what they report, and that their rows can be run."""
+"""The benchmarks themselves: their statistics, their reports, and that their rows can be run."""
 
 import io
 import json
@@ -39,14 +39,14 @@ def record(name, *runs, **more):
     return Record(Contestant(name, "here", PROGRAMS / "depth.py"), list(runs), **more)
 
 
-# What is made of figures
+# Statistics
 
 
-def test_a_median_is_of_the_runs_that_have_the_figure():
+def test_the_median_of_a_figure_uses_the_runs_that_have_it():
     assert {"a": 2, "b": 7.5} == medians([{"a": 1, "b": 5}, {"a": 2}, {"a": 300, "b": 10}])
 
 
-def test_a_ratio_is_that_of_the_medians_and_its_range_that_of_the_pairs():
+def test_a_ratio_compares_medians_and_its_range_compares_pairs_of_runs():
     assert Ratio(2.0, 1.0, 6.0) == ratio_of([10, 20, 60], [10, 10, 10])
 
 
@@ -71,36 +71,36 @@ def test_a_target_is_met_or_not(target, met, missed):
     ("value", "text"),
     [(None, "-"), (0, "0"), (0.01234, "0.0123"), (12.345, "12.3"), (123.4, "123"), (12345.6, "12,346")],
 )
-def test_a_figure_has_the_digits_that_mean_something(value, text):
+def test_a_figure_is_shown_with_its_significant_digits(value, text):
     assert text == number(value)
 
 
-def test_a_target_is_for_the_ratio_where_there_are_two():
+def test_a_target_applies_to_the_ratio_of_two_contestants():
     records = {"jqueue": record("jqueue", {"x": 10}, {"x": 30}), "other": record("other", {"x": 5}, {"x": 10})}
     outcome = outcome_of(against("x", "other", Target(">=", 3), "x"), records)
     assert (20, 7.5, Ratio(20 / 7.5, 2, 3), False) == (outcome.ours, outcome.theirs, outcome.ratio, outcome.met)
 
 
-def test_a_target_is_for_ours_where_it_stands_alone_or_beside_a_control():
+def test_a_target_applies_to_jqueue_alone_or_beside_a_control():
     records = {"jqueue": record("jqueue", {"x": 10, "y": 2})}
     measures = Measure("jqueue", "x"), Measure("jqueue", "y")
     assert outcome_of(alone("x", Target("<=", 10), "x"), records).met is True
     assert outcome_of(Line("x", *measures, Target("<=", 9), is_control=True), records).met is False
 
 
-def test_what_is_missing_is_said_and_nothing_is_met():
+def test_a_missing_figure_has_a_reason_and_meets_no_target():
     records = {"jqueue": record("jqueue", {"x": 10}), "other": record("other", absent="redis is not installed")}
     outcome = outcome_of(against("x", "other", Target(">=", 1), "x"), records)
     assert (None, "other: redis is not installed") == (outcome.met, outcome.reason)
 
 
-def test_runs_that_failed_are_said_beside_those_that_did_not():
+def test_failed_runs_are_reported_beside_successful_ones():
     records = {"jqueue": record("jqueue", {"x": 1}, None, errors=["failed with status 1: a\nb\nValueError: c"])}
     outcome = outcome_of(alone("x", None, "x"), records)
     assert "jqueue: 1 of 2 runs failed: failed with status 1: ValueError: c" == outcome.reason
 
 
-def test_an_error_is_shortened_to_what_says_what_went_wrong():
+def test_an_error_is_shortened_to_its_first_and_last_line():
     assert "took longer than 3 s" == in_short("took longer than 3 s")
     assert "failed with status 1: KeyError: 'x'" == in_short("failed with status 1: Traceback\n  File\nKeyError: 'x'\n")
 
@@ -108,12 +108,12 @@ def test_an_error_is_shortened_to_what_says_what_went_wrong():
 @pytest.mark.parametrize(
     "output", ["", "nonsense", "[1]", "{}", '{"x": "1"}', '{"x": true}', '{"x": NaN}', '{"x": {}}']
 )
-def test_a_program_that_prints_no_figures_has_failed(output):
+def test_a_program_without_valid_figures_has_failed(output):
     with pytest.raises(ProgramFailedError):
         parse_result(output)
 
 
-def test_the_last_line_counts():
+def test_the_last_line_of_the_output_is_the_result():
     assert {"x": 1} == parse_result('starting\n{"x": 2}\n{"x": 1}\n')
 
 
@@ -128,7 +128,7 @@ def made_up():
     return RowResult(row, records, [outcome_of(line, records) for line in row.lines])
 
 
-def test_the_table_shows_each_line_with_its_note_its_range_and_what_is_missing():
+def test_the_table_shows_each_line_with_its_note_its_range_and_missing_figures():
     written = io.StringIO()
     Console(file=written, width=150).print(report.table_of([made_up()]))
     text = written.getvalue()
@@ -177,7 +177,7 @@ DRAWN = {
 }
 
 
-def test_the_points_of_the_plot_are_in_order_and_without_those_that_failed():
+def test_the_points_of_the_plot_are_sorted_and_leave_out_failed_runs():
     assert {"file": {64: [Point(0, 7, 11), Point(10, 5, 9)]}, "memory": {64: [Point(0, 8, None)]}} == points_of(DRAWN)
 
 
@@ -195,13 +195,13 @@ def test_the_plot_is_drawn(tmp_path):
 # The rows
 
 
-def test_every_row_has_a_title_of_its_own():
+def test_every_row_has_a_unique_title():
     titles = [row.title for row in ROWS]
     assert sorted(set(titles)) == sorted(titles)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.name}-{row.title}".replace(" ", "_"))
-def test_a_row_compares_contestants_that_take_part_and_can_be_run(row):
+def test_a_row_compares_its_own_contestants_and_each_can_be_run(row):
     names = [contestant.name for contestant in row.contestants]
     assert sorted(set(names)) == sorted(names)
     for line in row.lines:
@@ -219,17 +219,17 @@ def test_requirements_are_pinned(path):
     assert direct_requirements(path)
 
 
-def test_every_peer_takes_part_somewhere_and_none_can_be_left_out():
+def test_every_peer_takes_part_in_a_row_and_all_peers_can_be_left_out():
     def taking_part(rows):
         return {contestant.name for row in rows for contestant in row.contestants if contestant.is_peer}
 
     of_formats = {contestant.name for row in format_rows() for contestant in row.contestants if contestant.is_peer}
-    assert {original.name for original in ORIGINALS} <= of_formats  # each meets ours on its own format only
+    assert {original.name for original in ORIGINALS} <= of_formats  # each is compared on its own format only
     assert {*PEERS, *of_formats} == taking_part(ROWS)
     assert set() == taking_part(all_rows([]))
 
 
-def test_every_worker_is_compared_with_ours_on_the_same_jobs():
+def test_every_peer_worker_is_compared_with_jqueue_on_the_same_jobs():
     [row] = [row for row in ROWS if row.name == "worker"]
     peers = {contestant.name: contestant for contestant in row.contestants if contestant.is_peer}
     assert set(WORKERS) == set(peers)
@@ -242,25 +242,25 @@ def test_every_worker_is_compared_with_ours_on_the_same_jobs():
         assert "warm_jobs" in contestant.program.read_text(encoding="utf-8")
 
 
-def test_no_row_is_run_more_often_than_it_says():
+def test_a_row_is_run_at_most_its_own_number_of_times():
     row = Row("made", "up", (), (), most_runs=3)
     assert [1, 3, 3] == [runs_of(row, runs) for runs in (1, 3, 5)]
 
 
 @pytest.mark.parametrize(("option", "known"), [("--rows", "depth"), ("--peers", "dirq")])
-def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(option, known):
+def test_an_unknown_name_is_refused_with_a_list_of_known_names(option, known):
     answer = CliRunner().invoke(application, [option, "nobody"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert answer.exit_code == 2
     assert known in answer.output
 
 
-def test_the_page_shows_the_figures_of_the_run_that_is_kept():
+def test_the_page_shows_the_figures_of_the_stored_run():
     page, results = ROOT / "docs/reference/performance.md", ROOT / "benchmarks/results.json"
     table = markdown(json.loads(results.read_text(encoding="utf-8")))
     assert f"{BEGIN}\n{table}\n{END}" in page.read_text(encoding="utf-8")
 
 
-def test_a_page_without_a_place_for_the_figures_is_left_as_it_is(tmp_path):
+def test_a_page_without_a_place_for_the_figures_stays_unchanged(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no place", encoding="utf-8")
     with pytest.raises(ValueError, match="has no place for the figures"):

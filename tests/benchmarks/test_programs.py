@@ -1,4 +1,4 @@
-"""Running the benchmarks: what fails stops nobody, what is far away answers late, and each of our programs runs."""
+"""Running benchmarks: a failure stops no other program, the proxy adds latency, and each jqueue program runs."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.wide
 HERE = Environment("here", Path(sys.executable), {"python": "0"})
 
 
-def test_what_fails_or_is_absent_does_not_stop_the_others(tmp_path):
+def test_a_failing_or_missing_contestant_does_not_stop_the_others(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import json, sys\n"
@@ -56,7 +56,7 @@ def test_what_fails_or_is_absent_does_not_stop_the_others(tmp_path):
     assert [1, 2] == [int(line.split("run ")[1][0]) for line in told if "jqueue, run" in line]
 
 
-def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path):
+def test_a_program_that_exceeds_its_timeout_is_ended_with_its_children(tmp_path):
     program, pipe = tmp_path / "program.py", tmp_path / "pipe"
     os.mkfifo(pipe)
     program.write_text(
@@ -78,7 +78,7 @@ def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path):
         os.close(reading)
 
 
-# The store far away
+# The proxy that adds latency
 
 
 async def test_the_proxy_adds_its_delay_each_way_and_keeps_the_order():
@@ -109,7 +109,7 @@ async def test_the_proxy_adds_its_delay_each_way_and_keeps_the_order():
     assert elapsed >= 2 * delay
 
 
-async def test_a_connection_to_a_server_that_is_gone_ends():
+async def test_a_connection_to_a_closed_server_ends():
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -122,7 +122,7 @@ async def test_a_connection_to_a_server_that_is_gone_ends():
         writer.close()
 
 
-# Our programs, on small numbers, in this environment
+# The programs of jqueue, with small parameters, in this environment
 
 BRIEF = {"in_flight": 4, "seconds": 0.05, "warm_seconds": 0, "payload_bytes": 64}
 FORMATS = {"jobs": 20, "in_flight": 4, "payload_bytes": 64}
@@ -184,6 +184,6 @@ def test_our_program_runs_on_spark(program, given, figure):
 
 
 @pytest.mark.parametrize("row", all_rows(), ids=lambda row: f"{row.name}-{row.title}".replace(" ", "_"))
-def test_our_programs_are_among_those_that_are_tried_here(row):
+def test_every_jqueue_program_of_a_row_is_run_in_this_file(row):
     tried = {program for program, _, _ in (*PROGRAMS_RUN, *ON_S3, *ON_SPARK)}
     assert {each.program.stem for each in row.contestants if not each.is_peer} <= tried

@@ -1,6 +1,6 @@
-"""The table of rooms in the architecture page and the map in the files page, made of the modules' docstrings.
+"""Make the table of rooms in the architecture page and the map in the files page from the docstrings of modules.
 
-`python -m tests.docs.architecture_map` writes both anew.
+`python -m tests.docs.architecture_map` writes both into the pages.
 """
 
 import ast
@@ -51,7 +51,7 @@ PAGES = {ROOT / "docs/reference/architecture.md": rooms, ROOT / "docs/reference/
 
 
 def as_it_should_be(page: Path) -> str:
-    """A page with its map made anew."""
+    """A page with its map made from the docstrings."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     return f"{before}{BEGIN}\n{PAGES[page]()}\n\n{END}{rest.partition(END)[2]}"
 

@@ -1,4 +1,4 @@
-"""docs/reference/formats.md says of each format what the code says."""
+"""docs/reference/formats.md agrees with the code on the capabilities and the URL of each format."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 def table(heading):
-    """The rows of the table whose first column has this heading."""
+    """The rows, with the header, of the table whose first column has this heading."""
     lines = iter(PAGE.splitlines())
     header = next(line for line in lines if line.startswith(f"| {heading} |"))
     next(lines)
@@ -36,14 +36,14 @@ def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_every_format_has_its_part_and_a_url_that_is_shown():
+def test_every_format_has_a_column_and_an_example_url():
     assert {url.partition(":")[0] for url in COLUMNS.values()} == set(FORMATS)
     for scheme in FORMATS:
         assert EXAMPLES[scheme] in PAGE
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_what_each_can_do_is_what_the_page_says(column):
+def test_the_capabilities_of_each_format_match_the_page(column):
     header, *rows = table("capability")
     said = {row[0].strip("`"): row[header.index(column)] for row in rows}
     capabilities = jqueue.connect(COLUMNS[column]).capabilities

@@ -1,4 +1,4 @@
-"""The tests that the testing page gives to the author of a storage pass for an honest one, and fail for another."""
+"""The tests that the testing page offers for your own storage pass for a correct one and fail for a faulty one."""
 
 import os
 import re
@@ -40,12 +40,12 @@ def snippets():
 
 
 @pytest.mark.full
-def test_an_honest_storage_passes(tmp_path, snippets):
+def test_a_correct_storage_passes(tmp_path, snippets):
     last = run_as_tests(tmp_path, "\n".join(snippets), processes=4).splitlines()[-1]
     assert re.match(r"\d{3} passed", last), last
 
 
-def test_an_honest_storage_passes_what_is_soon_done(tmp_path, snippets):
+def test_a_correct_storage_passes_the_short_tests(tmp_path, snippets):
     chosen = f"TestMyStorage or simulation or {VERBS}"
     output = run_as_tests(tmp_path, in_short("\n".join(snippets)), "-k", chosen, "-vv")
     assert re.search(r" [4-9]\d passed", output.splitlines()[-1]), output
@@ -54,7 +54,7 @@ def test_an_honest_storage_passes_what_is_soon_done(tmp_path, snippets):
         assert re.search(rf"{name}.* PASSED", output), name
 
 
-def test_one_that_ignores_the_etag_fails(tmp_path, snippets):
+def test_a_storage_that_ignores_the_etag_fails(tmp_path, snippets):
     storage, tests = (in_short(snippet) for snippet in snippets)
     careless = storage.replace("if if_match != (await self.read())[1]:", "if False:")
     assert careless != storage

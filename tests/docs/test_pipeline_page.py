@@ -1,4 +1,4 @@
-"""docs/guide/pipeline.md names every option that there is, and every column, and none that there is not."""
+"""docs/guide/pipeline.md names exactly the options and columns of the code."""
 
 import re
 from pathlib import Path
@@ -18,11 +18,11 @@ def first_column(table):
 
 
 @pytest.mark.parametrize(("part", "options"), PARTS.items(), ids=list(PARTS))
-def test_the_options_of_each_part_are_those_of_the_code(part, options):
+def test_the_options_of_each_part_match_the_code(part, options):
     table = PAGE.partition(f"<!-- options: {part} -->\n")[2].partition("\n\n")[0]
     assert sorted(options) == sorted(first_column(table))
 
 
-def test_the_columns_of_a_bulk_enqueue_are_those_of_the_code():
+def test_the_columns_of_a_bulk_enqueue_match_the_code():
     table = PAGE.partition("| column | type |")[2].partition("\n\n")[0]
     assert list(columns.EXPECTED) == [name for name in first_column(table) if name]

@@ -1,4 +1,4 @@
-"""What the docs name exists: pages, files, functions, lines of code, tests and targets of make."""
+"""The pages, files, functions, lines of code, tests and make targets that the docs name exist."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`((?:\w+/)+\w+\.py)` · `([\w.]+)`(?: · `([^`]+)`)?")
-"""As docs/reference/protocol.md names code: file below jqueue/, function, and perhaps a part of a line in it."""
+"""A reference to code in docs/reference/protocol.md: a file below jqueue/, a function, and maybe a part of a line."""
 
 RULE = re.compile(r"^### (\d)\. .*?(?=^##)", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"`(test_\w+)`")
@@ -26,13 +26,13 @@ def _text(name: str) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors that the headings of a page make."""
+    """The anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     broken = []
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
@@ -62,12 +62,12 @@ def _references() -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize("reference", _references(), ids=" ".join)
-def test_code_that_a_page_names_is_there(reference):
+def test_code_named_on_a_page_exists(reference):
     _, file, function, line = reference
     assert line in _functions(ROOT / "jqueue" / file).get(function, "there is no such function")
 
 
-def test_each_safety_rule_names_the_code_that_upholds_it_and_tests_that_exist():
+def test_each_safety_rule_names_its_code_and_existing_tests():
     files = (ROOT / "tests/safety").glob("test_*.py")
     existing = {name for file in files for name in _functions(file)}
     rules = {match[1]: match[0] for match in RULE.finditer(_text("docs/reference/protocol.md"))}
@@ -80,6 +80,6 @@ def test_each_safety_rule_names_the_code_that_upholds_it_and_tests_that_exist():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_the_commands_that_a_page_names_can_be_run(page):
+def test_make_targets_named_on_a_page_exist(page):
     targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets

@@ -1,9 +1,9 @@
 """Every Python snippet of README.md and docs/ runs, page by page.
 
-The snippets of a page, pasted one after the other into one file, are a program. They run in the order of the page,
+The snippets of a page, pasted one after the other into one file, form a program. They run in the order of the page,
 share their names, and do not `await` at the top level, which Python refuses in a file. Users run a pasted program
-again, so it runs twice in one folder, which is empty at first. A snippet that begins with `# not run: <why>` is only
-compiled.
+again, so it runs twice in one folder, which is empty at first. A snippet that begins with `# not run: <reason>` is
+only compiled.
 """
 
 import re
@@ -23,7 +23,7 @@ MOST_NOT_RUN = 3
 
 
 def _code(example: Example) -> CodeType:
-    """The snippet compiled, with the line numbers of its page."""
+    """The compiled snippet, with the line numbers of its page."""
     source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
     return compile(source, example.path, "exec", dont_inherit=True)
 
@@ -36,7 +36,7 @@ def _evaluate(example: Example) -> None:
 
 
 def _run(page: Path) -> list[str]:
-    """Run the snippets of a page, and return their texts."""
+    """Run the snippets of a page and return their texts."""
     examples = list(Sybil([CodeBlockParser("python", _evaluate)]).parse(page).examples())
     for example in examples:
         example.evaluate()
@@ -80,7 +80,7 @@ def test_a_snippet_must_not_await_at_the_top_level(tmp_path):
 @pytest.mark.parametrize(
     "snippet", ["assert False", "import asyncio\nasync def main():\n    assert False\nasyncio.run(main())"]
 )
-def test_a_snippet_can_fail_and_its_line_is_told(tmp_path, snippet):
+def test_a_failing_snippet_is_reported_with_its_line(tmp_path, snippet):
     page = _page(tmp_path, "x = 1", snippet)
     with pytest.raises(AssertionError) as caught:
         _run(page)

@@ -1,6 +1,6 @@
-"""docs/reference/state-machine.md holds exactly what the transition table says.
+"""docs/reference/state-machine.md shows exactly the transitions of the transition table.
 
-`python tests/docs/test_state_machine.py` writes it into the page.
+`python tests/docs/test_state_machine.py` writes them into the page.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/guide/stores.md: the table of requests is what the benchmark counts, and each URL can be copied as it stands."""
+"""docs/guide/stores.md: the table of requests matches the benchmark's count, and each URL works as it is written."""
 
 import re
 import subprocess
@@ -18,25 +18,25 @@ COMMANDS = [
 
 
 @pytest.mark.wide
-def test_the_table_of_requests_is_what_is_counted():
+def test_the_table_of_requests_matches_the_count():
     assert table() in TEXT
 
 
 @pytest.mark.parametrize("url", URLS)
 def test_each_url_names_a_storage(url, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
-    assert connect(url, create=True) is not None  # the folders are those of an example
+    assert connect(url, create=True) is not None  # the folders of an example do not exist here
 
 
-def test_the_stores_that_speak_s3_have_a_url_with_their_endpoint():
+def test_each_s3_compatible_store_has_a_url_with_its_endpoint():
     section = TEXT[TEXT.index("## Amazon S3") : TEXT.index("## Google")]
     for store in ("MinIO", "Cloudflare R2", "Ceph", "DigitalOcean Spaces", "SeaweedFS"):
         assert re.search(rf"^\| {store} \| `s3://[^`]+endpoint_url=http[^`]+` \|$", section, re.MULTILINE), store
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_shell_takes_each_url_as_it_stands(command):
-    """Without quotes, bash would end the command at an &, and fail for want of a file at a ?."""
+def test_a_shell_passes_each_url_unchanged(command):
+    """Without quotes, bash would end the command at an &, and would look for matching files at a ?."""
     script = f'shopt -s failglob; jqueue() {{ echo "${{@: -1}}"; }}; {command}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=20, env={})
     assert (0, "") == (done.returncode, done.stderr)

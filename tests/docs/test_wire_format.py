@@ -1,4 +1,4 @@
-"""The examples and the tables of docs/reference/wire-format.md, held against the codec."""
+"""The examples and the tables of docs/reference/wire-format.md agree with the codec."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def _names(heading: str) -> list[str]:
     return [name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
 
-def test_the_example_is_a_queue_written_by_us():
+def test_the_example_is_byte_for_byte_a_queue_written_by_jqueue():
     state = codec.decode(OURS)
     assert ((), 6) == (state.set_aside, len(state.jobs))
     assert OURS == codec.encode(state)
@@ -35,8 +35,8 @@ def test_the_example_of_1_0_0_is_read_and_written_in_our_format():
     assert state == codec.decode(converted)
 
 
-def test_every_field_of_the_header_is_told():
-    """Those left out where they are empty too: the example has them all."""
+def test_every_field_of_the_header_is_documented():
+    """The example has every field, including the fields that are left out when empty."""
     header = json.loads(codec.encode_header(codec.decode(OURS)) + b"}}")
     ours = set(QueueState.model_fields) - {"set_aside", "extra"} | {"format"}
     assert ours == header.keys()
@@ -44,7 +44,7 @@ def test_every_field_of_the_header_is_told():
     assert sorted(ours) == sorted(rows)
 
 
-def test_every_field_of_the_tables_of_the_header_is_told():
+def test_every_field_of_the_tables_of_the_header_is_documented():
     section = _section("The header")
     for model in (QueueSettings, EntrypointRules):
         assert [] == [name for name in model.model_fields if f"`{name}`" not in section]
@@ -52,7 +52,7 @@ def test_every_field_of_the_tables_of_the_header_is_told():
     assert [] == [name for name in set(Schedule.model_fields) - like_a_job - {"name"} if f"`{name}`" not in section]
 
 
-def test_every_field_of_a_job_is_told():
+def test_every_field_of_a_job_is_documented():
     fields = set(Job.model_fields) - {"id"}
     assert sorted(fields) == sorted(_names("A job"))
     assert all(f'"{name}":' in OURS.decode() for name in fields), "the example shows every field"

@@ -1,4 +1,4 @@
-"""What the tests beside other programs share with those beside the originals of Python."""
+"""Fixtures of tests/interop that the tests with programs outside Python use as well."""
 
 import pytest
 

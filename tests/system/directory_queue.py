@@ -1,4 +1,4 @@
-"""Perl's Directory::Queue in a process of its own, told line by line what to do with a folder, as `Dirq` is."""
+"""Perl's Directory::Queue in its own process, which gets its commands for a folder line by line, like `Dirq`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ while (my $line = <STDIN>) {
 
 
 def perl() -> str:
-    """The Perl that has Directory::Queue. Without one the test is skipped."""
+    """Path of a Perl with Directory::Queue. Without one, the test is skipped."""
     found = shutil.which("perl")
     if found is None or subprocess.run([found, "-e", "use Directory::Queue 2"], capture_output=True).returncode:
         pytest.skip(MISSING)
@@ -117,12 +117,12 @@ def perl() -> str:
 
 
 class DirectoryQueue(ByLine):
-    """A queue of Directory::Queue's; its methods are those of `Simple`, or of `Normal` where there is a schema.
+    """A queue of Directory::Queue. It has the methods of `Simple`, or with a schema those of `Normal`.
 
     Args:
-        path: of the folder.
-        schema: of the elements.
-        options: umask, maxelts, granularity and rndhex.
+        path: path of the folder.
+        schema: schema of the elements, for `Normal`.
+        options: options of the queue: umask, maxelts, granularity and rndhex.
     """
 
     def __init__(self, path: Path, schema: dict[str, str] | None = None, **options: Any) -> None:

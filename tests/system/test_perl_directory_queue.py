@@ -1,4 +1,4 @@
-"""jqueue and Perl's Directory::Queue on one folder, as jqueue and Python's dirq are, and what only Perl does."""
+"""jqueue and Perl's Directory::Queue on one folder: the contract of Python's dirq, and behaviour of Perl alone."""
 
 import os
 import random
@@ -68,12 +68,12 @@ def ours(folder, kind, **options):
 
 
 def everything_in(folder):
-    """What is in a folder of dirq, without what is jqueue's own."""
+    """The paths in a folder of dirq, without the files of jqueue itself."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".jqueue" not in path.parts)
 
 
 def modes(folder):
-    """The modes of all that is in a folder, by its part in the format."""
+    """The modes of a folder and everything in it, by role in the format."""
     found = {"": folder.stat().st_mode & 0o7777}
     for name in everything_in(folder):
         part = re.sub(r"\b[0-9a-f]{14}\b", "element", re.sub(r"^[0-9a-f]{8}", "folder", name))
@@ -138,7 +138,7 @@ async def test_text_and_tables_of_every_character_are_the_same_for_both(schema, 
 
 
 @pytest.mark.parametrize("code", NONCHARACTERS)
-async def test_perl_writes_and_reads_no_noncharacters_in_text(code, theirs, folder):
+async def test_perl_refuses_noncharacters_in_text(code, theirs, folder):
     perl = theirs("queue", schema={"body": "string", "header": "table?"})
     async with ours(folder, "queue", schema="body:string,header:table?") as queue:
         with pytest.raises(OriginalError, match="unexpected character in body"):
@@ -170,7 +170,7 @@ async def test_payloads_of_any_size(kind, size, theirs, folder):
 
 @of_both_kinds
 @pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
-async def test_what_is_made_has_the_same_modes_whoever_made_it(kind, umask, theirs, folder, tmp_path):
+async def test_files_and_folders_have_the_same_modes_in_both_programs(kind, umask, theirs, folder, tmp_path):
     perl, beside = theirs(kind, umask=umask), tmp_path / "beside"
     assert perl.lock(perl.add(element(kind, b"payload")))
     async with ours(beside, kind, umask=f"{umask:o}") as queue:
@@ -182,7 +182,7 @@ async def test_what_is_made_has_the_same_modes_whoever_made_it(kind, umask, thei
 
 
 @pytest.mark.parametrize("granularity", [0, 1, 60, 3600])
-async def test_elements_of_the_simple_kind_are_named_alike(granularity, theirs, folder):
+async def test_elements_of_the_simple_kind_have_the_same_names_in_both_programs(granularity, theirs, folder):
     perl, step = theirs("simple", granularity=granularity, rndhex=11), max(1, granularity)
     async with ours(folder, "simple", granularity=step) as queue:
         for _ in range(3):
@@ -199,7 +199,7 @@ async def test_elements_of_the_simple_kind_are_named_alike(granularity, theirs, 
 
 
 @of_both_kinds
-async def test_an_element_of_any_age_is_locked_by_either(kind, theirs, folder):
+async def test_both_programs_lock_an_old_element(kind, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
         for number in range(2):
@@ -212,7 +212,7 @@ async def test_an_element_of_any_age_is_locked_by_either(kind, theirs, folder):
 
 
 @of_both_kinds
-async def test_a_lock_of_perls_is_stale_when_it_was_not_touched_for_long(kind, theirs, folder):
+async def test_a_perl_lock_is_stale_after_the_timeout_unless_touched(kind, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
         name = perl.add(element(kind, b"payload"))
@@ -230,7 +230,7 @@ async def test_a_lock_of_perls_is_stale_when_it_was_not_touched_for_long(kind, t
 
 
 @of_both_kinds
-async def test_a_lock_that_was_taken_from_perl_finishes_nothing_for_it(kind, theirs, folder):
+async def test_perl_cannot_finish_an_element_after_losing_its_lock(kind, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
         name = perl.add(element(kind, b"payload"))
@@ -244,7 +244,7 @@ async def test_a_lock_that_was_taken_from_perl_finishes_nothing_for_it(kind, the
 
 
 @of_both_kinds
-async def test_a_claim_is_lost_when_perl_finishes_after_all_what_it_was_too_slow_for(kind, theirs, folder):
+async def test_a_claim_is_lost_when_perl_finishes_the_element_late(kind, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
         name = perl.add(element(kind, b"payload"))
@@ -260,8 +260,8 @@ async def test_a_claim_is_lost_when_perl_finishes_after_all_what_it_was_too_slow
 
 
 @of_both_kinds
-@pytest.mark.parametrize(("age", "freed"), [(280, 0), (620, 1)])  # the simple kind of 2.2 does so after 300
-async def test_perls_purge_frees_a_claim_without_heartbeats_for_minutes(kind, age, freed, theirs, folder):
+@pytest.mark.parametrize(("age", "freed"), [(280, 0), (620, 1)])  # seconds; the simple kind of 2.2 frees after 300
+async def test_the_purge_of_perl_frees_a_claim_without_heartbeats_for_minutes(kind, age, freed, theirs, folder):
     perl = theirs(kind)
     async with ours(folder, kind) as queue:
         await queue.enqueue("messages", b"payload")
@@ -272,12 +272,12 @@ async def test_perls_purge_frees_a_claim_without_heartbeats_for_minutes(kind, ag
 
 
 @of_both_kinds
-async def test_each_purges_what_the_other_left_when_it_ended(kind, theirs, folder):
+async def test_each_program_purges_leftovers_of_the_other(kind, theirs, folder):
     perl, store = theirs(kind), STORES[kind](folder)
     wide = "☺" if kind == "simple" else {"body": "☺"}
     async with ours(folder, kind) as queue:
         await queue.enqueue("messages", b"first")
-        with pytest.raises(OriginalError, match="Wide character"):  # which binary data has not, and too late
+        with pytest.raises(OriginalError, match="Wide character"):  # not binary; Perl notices after it made the file
             perl.add(wide)
         left = [name for name in everything_in(folder) if re.search(r"\.tmp$|^temporary/[0-9a-f]{14}$", name)]
         assert 1 == len(left)
@@ -291,14 +291,14 @@ async def test_each_purges_what_the_other_left_when_it_ended(kind, theirs, folde
         part.mkdir() if kind == "queue" else part.touch()
         os.utime(part, (OLD, OLD))
         perl.purge()
-        assert (kind == "queue") == part.exists(), "Perl does not know .jq, and leaves it to us"
+        assert (kind == "queue") == part.exists(), "Perl does not know .jq and leaves it to jqueue"
         store.purge(datetime.now(UTC) + timedelta(seconds=301))
         assert not part.exists()
         assert [name] == perl.names()
 
 
 @of_both_kinds
-async def test_folders_come_and_go_by_either(kind, theirs, folder):
+async def test_both_programs_make_and_remove_folders(kind, theirs, folder):
     options = {"granularity": 1} if kind == "simple" else {"maxelts": 2}
     perl, store = theirs(kind, **options), STORES[kind](folder)
     async with ours(folder, kind, **options) as queue:
@@ -307,7 +307,7 @@ async def test_folders_come_and_go_by_either(kind, theirs, folder):
                 perl.add(element(kind, b"%d" % number))
             else:
                 await queue.enqueue("messages", b"%d" % number)
-            if kind == "simple" and number % 4 == 3:  # as if that were minutes ago
+            if kind == "simple" and number % 4 == 3:  # as if the folder were minutes old
                 last = max(name for name in everything_in(folder) if re.fullmatch("[0-9a-f]{8}", name))
                 (folder / last).rename(folder / f"{int(last, 16) - 1000 + number:08x}")
         folders = [name for name in everything_in(folder) if re.fullmatch("[0-9a-f]{8}", name)]
@@ -341,7 +341,7 @@ async def test_a_file_that_perl_moved_in_is_a_job(theirs, folder, tmp_path):
 
 
 @of_both_kinds
-async def test_a_set_of_perls_walks_over_folders_of_ours(kind, theirs, folder, tmp_path):
+async def test_a_perl_queue_set_reads_folders_of_jqueue(kind, theirs, folder, tmp_path):
     perl, beside = theirs(kind), tmp_path / "beside"
     names = []
     async with ours(folder, kind) as queue, ours(beside, kind) as other:

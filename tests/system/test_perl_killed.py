@@ -1,4 +1,4 @@
-"""jqueue and Perl's Directory::Queue work on one folder at the same time, and are killed at random moments."""
+"""jqueue and Perl's Directory::Queue work on one folder at the same time and are killed at random moments."""
 
 import pytest
 
@@ -27,7 +27,7 @@ while (1) {
         my $payload = "$seed-" . $added++;
         note("try", $payload);
         my $name = eval { $queue->add($kind eq "simple" ? $payload : { body => $payload }) };
-        # another Perl has purged the folder that was the last one when this add looked: it says so, and adds nothing
+        # another Perl has purged the folder that this add chose: add fails with this error and adds nothing
         die($@) if not $name and $@ !~ /^cannot rename\(\S+\/temporary\/\S+ \S+\): No such file or directory$/;
         note("added", $payload) if $name;
     }
@@ -44,7 +44,7 @@ while (1) {
     }
     $queue->count();
     eval { $queue->purge() };
-    # somebody has added to a folder that was empty: Perl's purge ends there
+    # another process has added to a folder that was empty: the purge of Perl ends there
     die($@) if $@ and $@ !~ /^cannot rmdir\(.*\): Directory not empty$/;
 }
 """
@@ -52,7 +52,7 @@ while (1) {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [5.0, 60.0])
-def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, seconds, ours, tmp_path):
+def test_no_element_is_lost_or_finished_twice_when_programs_are_killed(kind, seconds, ours, tmp_path):
     theirs = Worker([perl(), "-e", THEIRS])
     mine = Worker(ours.command(OURS), ours.environment)
     killed = Killed(kind, tmp_path, [theirs, theirs, mine, mine])

@@ -1,4 +1,4 @@
-"""The fake clock stands still until it is moved, and a queue on it uses its time."""
+"""The fake clock stands still until it is moved, and a queue with this clock uses its time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,13 +12,13 @@ from jqueue.testing import FakeClock
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def test_it_is_a_clock_that_begins_with_2026_or_where_it_is_told():
+def test_a_fake_clock_starts_at_2026_or_at_a_given_moment():
     assert isinstance(FakeClock(), Clock)
     assert datetime(2026, 1, 1, tzinfo=UTC) == FakeClock().now()
     assert NOON == FakeClock(NOON).now()
 
 
-def test_it_stands_still_until_it_is_moved():
+def test_a_fake_clock_stands_still_until_it_is_moved():
     clock = FakeClock(NOON)
     assert NOON == clock.now() == clock.now()
     assert NOON + timedelta(minutes=1) == clock.advance(60) == clock.now()
@@ -33,13 +33,13 @@ def test_both_readings_move_together():
     assert 150 <= clock.monotonic() - began < 160
 
 
-def test_it_moves_to_a_moment_in_any_time_zone():
+def test_a_fake_clock_moves_to_a_moment_in_any_time_zone():
     clock = FakeClock(NOON)
     clock.move_to(datetime(2026, 3, 1, 15, tzinfo=timezone(timedelta(hours=1))))
     assert (datetime(2026, 3, 1, 14, tzinfo=UTC), "UTC") == (clock.now(), clock.now().tzname())
 
 
-def test_it_does_not_go_back_and_takes_no_moment_without_a_zone():
+def test_a_fake_clock_refuses_to_go_back_and_moments_without_a_zone():
     clock = FakeClock(NOON)
     with pytest.raises(ValueError, match="cannot go back"):
         clock.move_to(NOON - timedelta(seconds=1))
@@ -52,7 +52,7 @@ def test_it_does_not_go_back_and_takes_no_moment_without_a_zone():
     assert NOON == clock.now()
 
 
-async def test_a_queue_on_it_has_delays_and_expiries_without_waiting():
+async def test_delays_and_expiries_follow_a_fake_clock_without_waiting():
     clock = FakeClock()
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
     await queue.enqueue("later", b"", delay=3600)
@@ -64,7 +64,7 @@ async def test_a_queue_on_it_has_delays_and_expiries_without_waiting():
     assert clock.now() == job.heartbeat_at
 
 
-async def test_a_claim_is_stale_when_the_clock_was_moved_so_far():
+async def test_a_claim_is_stale_once_the_clock_moves_past_its_timeout():
     clock = FakeClock()
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
     await queue.enqueue("work", b"")
@@ -76,12 +76,12 @@ async def test_a_claim_is_stale_when_the_clock_was_moved_so_far():
     assert (first.id, 2) == (second.id, second.attempt)
 
 
-async def test_whoever_waits_for_jobs_notices_that_it_was_moved():
+async def test_a_waiting_dequeue_notices_that_the_clock_has_moved():
     clock = FakeClock()
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock, poll_interval=0.01)
     await queue.enqueue("work", b"", delay=3600)
     waiting = asyncio.create_task(queue.dequeue("work", wait=30))
-    await queue.stats()  # by now the call waits
+    await queue.stats()  # lets the dequeue begin to wait
     for _ in range(60):
         clock.advance(60)
         await queue.stats()

@@ -1,4 +1,4 @@
-"""The fixtures work in another project with any runner of async tests, and do not interfere with its tests."""
+"""The fixtures work in another project with any plugin for async tests, and do not interfere with its tests."""
 
 import importlib.metadata
 import os
@@ -63,7 +63,7 @@ def queue_clock(queue):
 """
 
 OWN_TESTS = """
-def test_they_are_the_projects_own(queue, worker, queue_clock):
+def test_the_fixtures_of_the_project_are_used(queue, worker, queue_clock):
     assert ("my queue", "my worker", "the clock of my queue") == (queue, worker, queue_clock)
 """
 
@@ -129,12 +129,12 @@ def test_the_fixtures_work_in_async_tests(project, arguments, mark):
     assert "2 passed" in said
 
 
-def test_fixtures_of_the_same_names_are_the_projects_and_no_async_plugin_is_needed(project):
+def test_fixtures_of_a_project_override_ours_and_no_async_plugin_is_needed(project):
     said = project("-p", "no:asyncio", "-p", "no:anyio", conftest=OWN_FIXTURES, test_own=OWN_TESTS)
     assert "1 passed" in said
 
 
-def test_importing_the_plugin_imports_no_worker_and_no_test_tool_but_pytest():
+def test_importing_the_plugin_imports_no_worker_and_no_other_test_tool():
     program = """
     import sys, jqueue
     before = set(sys.modules)

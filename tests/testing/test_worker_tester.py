@@ -1,4 +1,4 @@
-"""`WorkerTester` runs a real worker until its work is done, at any simulated time, and reports what ran."""
+"""`WorkerTester` runs a real worker in simulated time until its work is done, and reports each run of a job."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ class Email(BaseModel):
     to: str
 
 
-async def test_what_ran_is_told_with_results(queue, tester):
+async def test_the_report_lists_each_run_with_its_result(queue, tester):
     app = Worker()
 
     @app.handler("greet")
@@ -49,7 +49,7 @@ async def test_what_ran_is_told_with_results(queue, tester):
     assert ((), RunReport()) == ((await queue.read_state()).jobs, (await tester.run_until_idle(app)).counts)
 
 
-async def test_delays_are_jumped_over_one_after_the_other(queue, clock, tester):
+async def test_delays_are_skipped_one_after_the_other(queue, clock, tester):
     app, times = Worker(), []
     began = clock.now()
 
@@ -65,7 +65,7 @@ async def test_delays_are_jumped_over_one_after_the_other(queue, clock, tester):
     assert [(1, HOUR), (3, 3 * HOUR), (2, 24 * HOUR)] == times
 
 
-async def test_retries_are_run_until_they_work(queue, clock, tester):
+async def test_retries_run_until_they_succeed(queue, clock, tester):
     app = Worker()
 
     @app.handler("work", backoff=Exponential(base=3600, cap=36000))
@@ -84,7 +84,7 @@ async def test_retries_are_run_until_they_work(queue, clock, tester):
     assert 4 == report[3].result
 
 
-async def test_what_a_job_died_of_is_raised_as_its_handler_raised_it(queue, tester):
+async def test_the_error_of_a_dead_job_is_raised_as_its_handler_raised_it(queue, tester):
     app = Worker()
 
     @app.handler("work", max_attempts=3)
@@ -122,7 +122,7 @@ async def test_errors_are_only_reported_on_request(queue, tester):
     assert isinstance(report.of("discarded")[0].error, Discard)
 
 
-async def test_what_no_handler_raised_is_a_recorded_error(queue, tester):
+async def test_an_error_from_outside_a_handler_is_a_recorded_error(queue, tester):
     app = Worker()
 
     @app.handler("typed")
@@ -141,7 +141,7 @@ async def test_what_no_handler_raised_is_a_recorded_error(queue, tester):
         await tester.run_until_idle(app)
 
 
-async def test_retry_and_snooze_are_told_apart(queue, clock, tester):
+async def test_the_report_distinguishes_retry_from_snooze(queue, clock, tester):
     app = Worker()
 
     @app.handler("work", max_attempts=2)
@@ -158,7 +158,7 @@ async def test_retry_and_snooze_are_told_apart(queue, clock, tester):
     assert 25 * HOUR == clock.now() - began
 
 
-async def test_a_job_that_is_put_off_for_ever_ends_with_an_error(queue, tester):
+async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tester):
     app = Worker()
 
     @app.handler("poll")
@@ -173,7 +173,7 @@ async def test_a_job_that_is_put_off_for_ever_ends_with_an_error(queue, tester):
     assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
 
-async def test_jobs_that_make_jobs_for_ever_end_with_an_error(queue, tester):
+async def test_jobs_that_enqueue_jobs_for_ever_end_the_run_with_an_error(queue, tester):
     app = Worker(concurrency=7)
 
     @app.handler("more")
@@ -186,7 +186,7 @@ async def test_jobs_that_make_jobs_for_ever_end_with_an_error(queue, tester):
     assert 100 == len(tester.report)
 
 
-async def test_as_many_jobs_as_allowed_are_no_error(queue, tester):
+async def test_a_run_of_exactly_max_jobs_is_no_error(queue, tester):
     app = Worker(concurrency=3)
 
     @app.handler("work")
@@ -196,7 +196,7 @@ async def test_as_many_jobs_as_allowed_are_no_error(queue, tester):
     assert 10 == len(await tester.run_until_idle(app, max_jobs=10))
 
 
-async def test_schedules_fire_until_the_end_that_is_given(queue, clock, tester):
+async def test_schedules_fire_up_to_the_given_end(queue, clock, tester):
     app, times = Worker(), []
 
     @app.cron("0 3 * * *", timezone="Europe/Berlin")
@@ -211,7 +211,7 @@ async def test_schedules_fire_until_the_end_that_is_given(queue, clock, tester):
     assert (4, datetime(2026, 1, 4, 2, tzinfo=UTC)) == (len(times), clock.now())
 
 
-async def test_schedules_alone_are_not_waited_for_and_those_on_the_way_fire(queue, clock, tester):
+async def test_schedules_fire_only_while_other_jobs_are_pending(queue, clock, tester):
     app = Worker()
 
     @app.cron("0 * * * *")
@@ -226,7 +226,7 @@ async def test_schedules_alone_are_not_waited_for_and_those_on_the_way_fire(queu
     assert ["hourly", "hourly", "work"] == [ran.entrypoint for ran in report]
 
 
-async def test_an_end_leaves_later_jobs_alone(queue, clock, tester):
+async def test_jobs_after_the_given_end_do_not_run(queue, clock, tester):
     app = Worker()
 
     @app.handler("work")
@@ -243,7 +243,7 @@ async def test_an_end_leaves_later_jobs_alone(queue, clock, tester):
             await tester.run_until_idle(app, until=wrong)
 
 
-async def test_limits_of_rate_are_waited_for(queue, clock, tester):
+async def test_a_run_waits_for_rate_limits(queue, clock, tester):
     app, times = Worker(), []
     began = clock.now()
 
@@ -256,7 +256,7 @@ async def test_limits_of_rate_are_waited_for(queue, clock, tester):
     assert [0, 0, 60, 60, 120] == [round(time.total_seconds()) for time in times]
 
 
-async def test_what_holds_a_job_back_for_ever_is_not_waited_for(queue, tester):
+async def test_a_run_does_not_wait_for_jobs_that_can_never_start(queue, tester):
     app = Worker()
 
     @app.handler("paused")
@@ -274,7 +274,7 @@ async def test_what_holds_a_job_back_for_ever_is_not_waited_for(queue, tester):
     assert 0 == len(await tester.run_until_idle(app))
 
 
-async def test_lifespan_and_middleware_are_the_workers_own(queue, tester):
+async def test_the_lifespan_and_middleware_of_the_worker_are_used(queue, tester):
     seen = []
 
     @asynccontextmanager
@@ -302,7 +302,7 @@ async def test_lifespan_and_middleware_are_the_workers_own(queue, tester):
     assert [shout] == app._middlewares
 
 
-async def test_plain_functions_run_too(queue, tester):
+async def test_plain_functions_run(queue, tester):
     app = Worker()
 
     @app.handler("work")
@@ -313,7 +313,7 @@ async def test_plain_functions_run_too(queue, tester):
     assert 2 == (await tester.run_until_idle(app))[0].result
 
 
-async def test_a_result_that_cannot_be_kept_kills_its_job(queue, tester):
+async def test_a_result_that_cannot_be_stored_makes_its_job_dead(queue, tester):
     app = Worker()
 
     @app.handler("work", keep_result=60)
@@ -326,7 +326,7 @@ async def test_a_result_that_cannot_be_kept_kills_its_job(queue, tester):
     assert ["dead"] == tester.report.outcomes
 
 
-async def test_a_job_cancelled_or_lost_meanwhile_is_told_so(queue, tester):
+async def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such(queue, tester):
     app, freed = Worker(claim_timeout=0.1), []
 
     @app.handler("cancelled")
@@ -365,7 +365,7 @@ async def test_a_broker_queue_that_is_not_open_is_opened(clock):
         await queue.enqueue("work", b"")
 
 
-async def test_two_runs_follow_each_other_with_the_same_worker(queue, tester):
+async def test_the_same_worker_can_run_twice(queue, tester):
     app = Worker()
 
     @app.handler("work")

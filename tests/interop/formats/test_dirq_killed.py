@@ -158,7 +158,7 @@ def test_originals_alone_stumble_over_a_folder_into_which_one_of_them_adds_late(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.full)])
-def test_nothing_is_lost_or_finished_twice_however_often_they_are_killed(kind, seconds, original, ours, tmp_path):
+def test_no_element_is_lost_or_finished_twice_when_programs_are_killed(kind, seconds, original, ours, tmp_path):
     theirs = Worker(original("dirq").command(THEIRS), original("dirq").environment)
     killed = Killed(kind, tmp_path, [theirs, *[Worker(ours.command(OURS), ours.environment)] * 3])
     killed.work(seconds)
