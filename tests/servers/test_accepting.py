@@ -16,7 +16,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("begins", [True, False])
-async def test_a_connection_is_closed_when_its_task_is_cancelled_although_it_may_not_have_begun(begins):
+async def test_a_connection_is_closed_when_its_task_is_cancelled_even_before_it_starts(begins):
     begun, writer, before = [], Writer(), asyncio.all_tasks()
 
     async def serve(reader: Any, writer: Any) -> None:

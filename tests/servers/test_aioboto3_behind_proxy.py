@@ -86,7 +86,7 @@ def _seen(proxy):
     return [(request.method, request.status) for request in proxy.requests]
 
 
-async def test_what_is_signed_for_the_proxy_reaches_the_server_as_it_is(proxy, s3, key):
+async def test_a_signed_request_reaches_the_server_unchanged(proxy, s3, key):
     await _create(s3, key)
     assert BODY == await _read(s3, key)
     assert [("PUT", 200), ("GET", 200)] == _seen(proxy)
@@ -100,7 +100,7 @@ LOST = [DropAnswer(), DropAnswer(reset=True), TruncateAnswer(head=20)]
 
 
 @pytest.mark.parametrize("fault", LOST, ids=str)
-async def test_a_write_whose_answer_is_lost_is_sent_again_and_then_refused(proxy, s3, key, fault):
+async def test_a_write_whose_answer_is_lost_is_resent_and_then_refused(proxy, s3, key, fault):
     proxy.next(fault)
     with pytest.raises(ClientError, match="PreconditionFailed"):
         await _create(s3, key)
@@ -110,14 +110,14 @@ async def test_a_write_whose_answer_is_lost_is_sent_again_and_then_refused(proxy
 
 
 @pytest.mark.parametrize("fault", [ResetRequest(0.5), ResetRequest(head=20), Refuse()], ids=str)
-async def test_a_request_that_is_lost_is_sent_again(proxy, s3, key, fault):
+async def test_a_lost_request_is_resent(proxy, s3, key, fault):
     proxy.next(fault, method="PUT")
     await _create(s3, key)
     assert [("PUT", None), ("PUT", 200)] == _seen(proxy)
 
 
 @pytest.mark.parametrize("fault", LOST, ids=str)
-async def test_a_write_that_was_done_may_look_as_if_the_server_could_not_be_reached(proxy, s3, key, fault):
+async def test_a_write_that_landed_can_end_with_a_connection_error(proxy, s3, key, fault):
     proxy.next(fault, times=2)
     reset = isinstance(fault, DropAnswer) and fault.reset
     with pytest.raises(EndpointConnectionError if reset else ConnectionClosedError):
@@ -126,14 +126,14 @@ async def test_a_write_that_was_done_may_look_as_if_the_server_could_not_be_reac
     assert BODY == await _read(s3, key)
 
 
-async def test_a_write_is_done_once_the_head_of_its_answer_is_whole(proxy, s3, key):
+async def test_a_write_succeeds_once_the_head_of_its_answer_is_complete(proxy, s3, key):
     proxy.next(TruncateAnswer(0))
     await _create(s3, key)
     assert [("PUT", 200)] == _seen(proxy)
 
 
 @pytest.mark.parametrize("fault", LOST, ids=str)
-async def test_a_read_whose_answer_is_lost_is_sent_again(proxy, s3, key, fault):
+async def test_a_read_whose_answer_is_lost_is_resent(proxy, s3, key, fault):
     await _create(s3, key)
     proxy.next(fault)
     assert BODY == await _read(s3, key)
@@ -149,7 +149,7 @@ async def test_a_read_whose_answer_is_cut_fails_with_an_error_of_aiohttp(proxy, 
     assert [("GET", 200)] == _seen(proxy)[1:]
 
 
-async def test_a_write_that_gets_no_answer_is_done_and_not_sent_again(proxy, s3, hurried, key):
+async def test_a_write_without_an_answer_lands_and_is_not_resent(proxy, s3, hurried, key):
     proxy.next(HangAnswer())
     with pytest.raises((ReadTimeoutError, TimeoutError)):  # read_timeout ends many of them, but not all
         await _create(hurried, key, LIMIT)
@@ -166,7 +166,7 @@ async def test_a_write_into_a_black_hole_is_not_ended_by_read_timeout(proxy, s3,
 
 
 @pytest.mark.parametrize("fault", [HangAnswer(), BlackHole(), TruncateAnswer(0.5, then="hang")], ids=str)
-async def test_a_read_that_gets_no_answer_is_ended_by_read_timeout(proxy, s3, hurried, key, fault):
+async def test_a_read_without_an_answer_is_ended_by_read_timeout(proxy, s3, hurried, key, fault):
     await _create(s3, key)
     proxy.next(fault)
     with pytest.raises(ReadTimeoutError):
@@ -176,14 +176,14 @@ async def test_a_read_that_gets_no_answer_is_ended_by_read_timeout(proxy, s3, hu
 
 @pytest.mark.parametrize("ask", [True, False])
 @pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests")])
-async def test_an_error_is_raised_whether_the_write_was_done_or_not(proxy, s3, key, ask, status, code):
+async def test_an_error_answer_is_raised_for_a_write_that_landed_or_not(proxy, s3, key, ask, status, code):
     proxy.next(s3_error(status, code, ask=ask))
     with pytest.raises(ClientError, match=code):
         await _create(s3, key)
     assert [("PUT", 200 if ask else None)] == _seen(proxy)
 
 
-async def test_a_write_may_be_done_after_the_caller_gave_up(proxy, s3, key):
+async def test_a_write_can_land_after_the_caller_has_given_up(proxy, s3, key):
     proxy.next(Late(0.3))
     write = asyncio.create_task(_create(s3, key))
     await proxy.until(lambda: proxy.requests and proxy.requests[0].bytes == len(BODY))

@@ -55,7 +55,7 @@ EXPECT = "Expect: 100-continue\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-async def test_requests_after_and_behind_each_other_use_one_connection_to_the_server(proxy, server, client):
+async def test_sequential_and_pipelined_requests_use_one_connection_to_the_server(proxy, server, client):
     await client.get(_put(), HELLO)
     await client.get(_put(b"1") + GET + _put(b"22"), answer_with(b"1") + answer_with(b"") + answer_with(b"22"))
     assert [b"hello", b"1", b"", b"22"] == [body for *_, body in server.done]
@@ -79,7 +79,7 @@ async def test_a_large_body_passes(server, client):
     await client.get(_put(body), answer_with(body))
 
 
-async def test_a_body_is_asked_for(server, client):
+async def test_a_100_continue_answer_is_passed_on(server, client):
     await client.get(_put(b"", more=EXPECT).replace(b": 0", b": 5"), CONTINUE)
     assert [] == server.done
     await client.get(b"hello", HELLO)
@@ -97,7 +97,7 @@ async def test_the_answer_to_a_head_request_has_no_body(client):
     await client.get(_put(), HELLO)
 
 
-async def test_an_answer_that_comes_before_the_body_is_passed_on_before_it(server, client):
+async def test_an_answer_before_the_body_is_passed_on_at_once(server, client):
     server.on_head = answer_with(b"no", head="HTTP/1.1 412 Precondition Failed")
     await client.get(_put(b"", more=EXPECT).replace(b": 0", b": 5"), server.on_head)
     await client.get(b"hello" + _put(b"1"), server.on_head)
@@ -114,7 +114,7 @@ async def test_the_connection_ends_when_the_answer_says_so(server, client, answe
     assert (answer, CLOSED) == await client.rest()
 
 
-async def test_a_server_that_closed_in_between_is_connected_to_again(proxy, server, client):
+async def test_a_connection_that_the_server_closed_is_opened_again(proxy, server, client):
     server.closes = True
     await client.get(_put(), HELLO)
     await server.ended.wait()
@@ -122,7 +122,7 @@ async def test_a_server_that_closed_in_between_is_connected_to_again(proxy, serv
     assert (1, 2) == (proxy.connections, server.connections)
 
 
-async def test_a_client_that_leaves_in_a_body_leaves_the_server_with_a_part(server, client):
+async def test_a_client_that_leaves_within_a_body_sends_the_server_a_part(server, client):
     client.send(_put()[:-1])
     client.writer.write_eof()
     await server.ended.wait()
@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_in_a_body_leaves_the_server_with_a_part(serv
 
 
 @pytest.mark.parametrize("fault", [Refuse(), DropAnswer(), DropAnswer(reset=True), TruncateAnswer(head=0)])
-async def test_nothing_is_answered(proxy, server, client, fault):
+async def test_a_dropped_or_refused_request_gets_no_answer(proxy, server, client, fault):
     proxy.next(fault, method="PUT")
     await client.get(GET, answer_with(b""))
     client.send(_put())
@@ -154,7 +154,9 @@ async def test_a_connection_is_refused_before_anything_is_read(proxy, server):
     ("fault", "status"), [(BlackHole(), None), (HangAnswer(), 200), (TruncateAnswer(1, then="hang"), 200)]
 )
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_it_hangs_until_the_client_leaves_or_the_proxy_stops(proxy, server, client, fault, status, leaves):
+async def test_a_hanging_fault_lasts_until_the_client_leaves_or_the_proxy_stops(
+    proxy, server, client, fault, status, leaves
+):
     proxy.next(fault)
     client.send(_put())
     if status:
@@ -191,7 +193,7 @@ async def test_a_black_hole_does_not_ask_for_the_body(proxy, server, client):
         (ResetRequest(0.5), _put(bytes(1000))[:-500]),
     ],
 )
-async def test_a_request_is_cut_on_its_way_to_the_server(proxy, server, client, fault, passed):
+async def test_a_request_can_be_cut_on_its_way_to_the_server(proxy, server, client, fault, passed):
     proxy.next(fault)
     client.send(_put(bytes(1000)))
     assert (b"", RESET) == await client.rest()
@@ -201,7 +203,7 @@ async def test_a_request_is_cut_on_its_way_to_the_server(proxy, server, client, 
     assert None is proxy.requests[0].status
 
 
-async def test_a_request_that_passed_whole_before_the_reset_may_be_done(proxy, server, client):
+async def test_a_request_passed_completely_before_the_reset_is_done(proxy, server, client):
     proxy.next(ResetRequest(1.0))
     client.send(_put())
     assert (b"", RESET) == await client.rest()
@@ -209,7 +211,7 @@ async def test_a_request_that_passed_whole_before_the_reset_may_be_done(proxy, s
     assert [b"hello"] == [body for *_, body in server.done]
 
 
-async def test_a_request_is_cut_after_its_body_was_asked_for(proxy, server, client):
+async def test_a_request_can_be_cut_after_100_continue(proxy, server, client):
     proxy.next(ResetRequest(2))
     await client.get(_put(b"", more=EXPECT).replace(b": 0", b": 5"), CONTINUE)
     client.send(b"hello")
@@ -228,7 +230,7 @@ async def test_a_request_is_cut_after_its_body_was_asked_for(proxy, server, clie
         (TruncateAnswer(head=10, then="reset"), HELLO[:10]),
     ],
 )
-async def test_an_answer_is_cut(proxy, server, client, fault, got):
+async def test_an_answer_can_be_cut(proxy, server, client, fault, got):
     proxy.next(fault)
     client.send(_put())
     assert (got, RESET if fault.then == "reset" else CLOSED) == await client.rest()
@@ -237,7 +239,7 @@ async def test_an_answer_is_cut(proxy, server, client, fault, got):
 
 @pytest.mark.parametrize("ask", [True, False])
 @pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests")])
-async def test_an_answer_is_replaced(proxy, server, client, ask, status, code):
+async def test_an_answer_can_be_replaced(proxy, server, client, ask, status, code):
     fault = s3_error(status, code, ask=ask)
     proxy.next(fault)
     await client.get(_put(), fault.encode("PUT", close=False))
@@ -285,7 +287,7 @@ async def test_a_late_request_is_done_after_the_client_has_left(proxy, server, c
     assert (200, [b"hello"]) == (proxy.requests[0].status, [body for *_, body in server.done])
 
 
-async def test_faults_are_planned_for_the_next_and_for_every_nth_that_match(proxy, client):
+async def test_faults_are_planned_for_the_next_or_every_nth_matching_request(proxy, client):
     slow, bad = ReplaceAnswer(503), ReplaceAnswer(500, ask=False)
     proxy.next(slow, method="PUT", path="/b", times=2)
     proxy.every(3, bad, method="PUT")
@@ -307,7 +309,7 @@ async def _faults_by_chance(server, seed):
         return [request.fault for request in proxy.requests]
 
 
-async def test_a_seed_decides_which_faults_come_by_chance(server):
+async def test_the_seed_determines_the_random_faults(server):
     first = await _faults_by_chance(server, 1)
     assert first == await _faults_by_chance(server, 1) != await _faults_by_chance(server, 2)
     assert {None, ReplaceAnswer(503), ReplaceAnswer(500)} == set(first)
@@ -333,7 +335,7 @@ async def test_clients_and_plans_may_be_in_other_threads(proxy, server):
     assert (60, 60, 3) == (proxy.count("PUT"), len(server.done), proxy.connections)
 
 
-async def test_it_starts_again_on_the_same_port(proxy, server):
+async def test_the_proxy_restarts_on_the_same_port(proxy, server):
     port = proxy.port
     await proxy.stop()
     with pytest.raises(ConnectionRefusedError):
@@ -344,13 +346,13 @@ async def test_it_starts_again_on_the_same_port(proxy, server):
     assert port == proxy.port
 
 
-async def test_a_server_that_is_not_there_closes_the_connection(server, unused_tcp_port):
+async def test_an_absent_server_closes_the_connection(server, unused_tcp_port):
     async with FaultProxy("127.0.0.1", unused_tcp_port) as proxy, connected(proxy) as client:
         client.send(_put())
         assert (b"", CLOSED) == await client.rest()
 
 
-async def test_what_is_no_http_fails_the_proxy(server):
+async def test_a_request_that_is_not_http_fails_the_proxy(server):
     proxy = FaultProxy("127.0.0.1", server.port)
     await proxy.start()
     async with connected(proxy) as client:

@@ -74,7 +74,7 @@ def _get(bucket: Bucket, name: str = NAME, **preconditions: int) -> tuple[bytes,
 
 
 @pytest.mark.parametrize("content", [b"", b"\r\n--content\x00\r\n"])
-def test_what_was_put_is_what_one_gets_with_its_generation(bucket, content):
+def test_a_get_returns_the_content_and_its_generation(bucket, content):
     generation = _put(bucket, content)
     assert (content, generation) == _get(bucket)
 
@@ -90,7 +90,7 @@ def test_the_resource_describes_the_object(bucket):
     assert uploaded.etag == reloaded.etag
 
 
-def test_only_one_creates(bucket):
+def test_a_second_create_is_refused(bucket):
     generation = _put(bucket, b"first", if_generation_match=0)
     with pytest.raises(google.PreconditionFailed) as refused:
         _put(bucket, b"second", if_generation_match=0)
@@ -98,7 +98,7 @@ def test_only_one_creates(bucket):
     assert (b"first", generation) == _get(bucket)
 
 
-def test_the_right_generation_is_replaced_and_a_stale_one_is_not(bucket):
+def test_the_current_generation_can_be_replaced_and_a_stale_one_cannot(bucket):
     first = _put(bucket, b"same")
     second = _put(bucket, b"same", if_generation_match=first)
     assert second > first
@@ -107,7 +107,7 @@ def test_the_right_generation_is_replaced_and_a_stale_one_is_not(bucket):
     assert (b"same", second) == _get(bucket)
 
 
-def test_nothing_matches_an_absent_object(bucket):
+def test_an_absent_object_matches_no_generation(bucket):
     with pytest.raises(google.PreconditionFailed):
         _put(bucket, if_generation_match=_put(bucket, name="another"))
     with pytest.raises(google.PreconditionFailed):
@@ -115,7 +115,7 @@ def test_nothing_matches_an_absent_object(bucket):
 
 
 @pytest.mark.parametrize("read", [Blob.download_as_bytes, Blob.reload])
-def test_what_is_known_already_is_not_sent_again(bucket, read):
+def test_a_known_generation_is_answered_with_304(bucket, read):
     generation = _put(bucket)
     with pytest.raises(google.NotModified) as refused:
         read(bucket.blob(NAME), if_generation_not_match=generation, **ONCE)
@@ -124,7 +124,7 @@ def test_what_is_known_already_is_not_sent_again(bucket, read):
 
 
 @pytest.mark.parametrize("call", [Blob.download_as_bytes, Blob.reload, Blob.delete])
-def test_reads_and_deletions_have_preconditions_too(bucket, call):
+def test_reads_and_deletions_check_preconditions(bucket, call):
     generation = _put(bucket)
     for wrong in ({"if_generation_match": generation - 1}, {"if_metageneration_match": 2}):
         with pytest.raises(google.PreconditionFailed):
@@ -133,13 +133,13 @@ def test_reads_and_deletions_have_preconditions_too(bucket, call):
 
 
 @pytest.mark.parametrize("call", [Blob.download_as_bytes, Blob.reload, Blob.delete])
-def test_an_absent_object_is_not_found_whatever_the_precondition(bucket, call):
+def test_an_absent_object_is_not_found_with_any_precondition(bucket, call):
     for precondition in ({}, {"if_generation_match": 1}, {"if_generation_not_match": 1}):
         with pytest.raises(google.NotFound, match="No such object: bucket/absent"):
             call(bucket.blob("absent"), **precondition, **ONCE)
 
 
-def test_a_blob_that_knows_its_generation_gets_no_other(bucket):
+def test_a_blob_with_a_generation_is_not_found_after_a_replacement(bucket):
     blob = bucket.blob(NAME)
     blob.upload_from_string(b"old", **ONCE)
     _put(bucket, b"new")
@@ -147,7 +147,7 @@ def test_a_blob_that_knows_its_generation_gets_no_other(bucket):
         blob.download_as_bytes(**ONCE)
 
 
-def test_what_is_deleted_is_gone_and_comes_back_with_a_higher_generation(bucket):
+def test_a_deleted_object_is_absent_and_returns_with_a_higher_generation(bucket):
     generation = _put(bucket)
     bucket.blob(NAME).delete(if_generation_match=generation, **ONCE)
     with pytest.raises(google.NotFound):
@@ -166,7 +166,7 @@ def test_generations_rise_even_when_the_clock_is_set_back(bucket, clock):
 
 
 @pytest.mark.parametrize(("start", "end", "part"), [(0, 0, b"0"), (2, 5, b"2345"), (7, None, b"789"), (8, 99, b"89")])
-def test_a_part_of_an_object(bucket, start, end, part):
+def test_a_range_of_an_object_can_be_read(bucket, start, end, part):
     _put(bucket, b"0123456789")
     assert part == bucket.blob(NAME).download_as_bytes(start=start, end=end, **ONCE)
     with pytest.raises(google.RequestRangeNotSatisfiable):
@@ -174,21 +174,21 @@ def test_a_part_of_an_object(bucket, start, end, part):
 
 
 @pytest.mark.parametrize(("chunk", "puts"), [(None, 1), (16 * CHUNK, 3)])
-def test_a_large_upload(bucket, store, chunk, puts):
+def test_a_large_upload_takes_several_requests(bucket, store, chunk, puts):
     content = bytes(range(256)) * (LARGE // 256)
     (blob := bucket.blob(NAME, chunk_size=chunk)).upload_from_string(content, if_generation_match=0, **ONCE)
     assert {("POST", "resumable"): 1, ("PUT", "resumable"): puts} == store.requests
     assert (content, blob.generation) == _get(bucket)
 
 
-def test_a_large_upload_that_cannot_succeed_is_not_begun(bucket, store):
+def test_a_large_upload_with_a_failed_precondition_is_refused_at_its_start(bucket, store):
     _put(bucket)
     with pytest.raises(google.PreconditionFailed):
         _put(bucket, bytes(LARGE), if_generation_match=0)
     assert 0 == store.requests["PUT", "resumable"]
 
 
-def test_a_large_upload_that_is_overtaken_does_not_land(bucket):
+def test_a_large_upload_overtaken_by_another_write_does_not_land(bucket):
     url = bucket.blob(NAME).create_resumable_upload_session(if_generation_match=0, **ONCE)
     generation = _put(bucket, b"first", if_generation_match=0)
     answer = bucket.client._http.put(url, b"second", headers={"Content-Range": "bytes 0-5/6"})
@@ -196,7 +196,7 @@ def test_a_large_upload_that_is_overtaken_does_not_land(bucket):
     assert (b"first", generation) == _get(bucket)
 
 
-def test_a_resumable_upload_tells_how_far_it_has_come(bucket):
+def test_a_resumable_upload_reports_its_progress(bucket):
     session = bucket.client._http
     url = bucket.blob(NAME).create_resumable_upload_session(**ONCE)
 
@@ -215,7 +215,7 @@ def test_a_resumable_upload_tells_how_far_it_has_come(bucket):
     assert 404 == session.put(url + "0", b"", headers={"Content-Range": "bytes */*"}).status_code
 
 
-def test_a_plain_upload(bucket):
+def test_a_plain_upload_stores_its_content(bucket):
     url = f"{bucket.client.api_endpoint}/upload/storage/v1/b/bucket/o?uploadType=media&name=plain"
     answer = bucket.client._http.post(url, b"content", headers={"Content-Type": "text/x-test"})
     assert "text/x-test" == answer.json()["contentType"]
@@ -231,7 +231,7 @@ def test_an_upload_with_a_wrong_checksum_is_refused(bucket):
         _get(bucket, "wrong")
 
 
-def test_an_upload_that_breaks_off_does_not_land(bucket, store):
+def test_an_interrupted_upload_does_not_land(bucket, store):
     with socket.create_connection(("127.0.0.1", int(store.url.rpartition(":")[2]))) as connection:
         head = "POST /upload/storage/v1/b/bucket/o?name=half HTTP/1.1\r\nHost: test\r\nContent-Length: 8\r\n\r\n"
         connection.sendall(head.encode() + b"half")
@@ -269,7 +269,7 @@ def test_no_increment_is_lost(bucket, store):
     assert store.requests["POST", "upload"] > 420, "they were not at it at the same time"
 
 
-def test_of_many_who_create_one_does(store):
+def test_one_of_many_creators_wins(store):
     together = threading.Barrier(20, timeout=30)
 
     def create(own: Bucket) -> bool:
@@ -283,7 +283,7 @@ def test_of_many_who_create_one_does(store):
     assert 1 == sum(_for_20_clients(store, create))
 
 
-def test_an_object_can_be_written_so_often_a_second(bucket, store, clock):
+def test_writes_above_the_rate_limit_of_an_object_are_refused(bucket, store, clock):
     store.writes_per_second = 2.0
     _put(bucket, b"first")
     with pytest.raises(google.TooManyRequests) as refused:
@@ -299,7 +299,7 @@ def test_an_object_can_be_written_so_often_a_second(bucket, store, clock):
     _put(bucket, b"third")
 
 
-def test_a_write_that_is_refused_does_not_count_against_the_limit(bucket, store, clock):
+def test_a_refused_write_does_not_count_against_the_limit(bucket, store, clock):
     store.writes_per_second = 1.0
     generation = _put(bucket)
     clock.now += 1
@@ -308,7 +308,7 @@ def test_a_write_that_is_refused_does_not_count_against_the_limit(bucket, store,
     _put(bucket, if_generation_match=generation)
 
 
-def test_without_a_bucket(bucket):
+def test_calls_on_a_missing_bucket_are_not_found(bucket):
     absent = bucket.client.bucket("absent")
     for call in (lambda: _put(absent), lambda: _get(absent), lambda: bucket.client.get_bucket("absent", **ONCE)):
         with pytest.raises(google.NotFound, match="The specified bucket does not exist"):
@@ -316,7 +316,7 @@ def test_without_a_bucket(bucket):
     assert not absent.exists(**ONCE)
 
 
-def test_buckets_are_made_and_objects_listed(bucket):
+def test_buckets_are_created_and_objects_listed(bucket):
     made = bucket.client.create_bucket("made", **ONCE)
     with pytest.raises(google.Conflict):
         bucket.client.create_bucket("made", **ONCE)
@@ -329,7 +329,7 @@ def test_buckets_are_made_and_objects_listed(bucket):
     assert [["a/1", "b/1"], ["b/2"]] == [[blob.name for blob in page] for page in in_pages.pages]
 
 
-def test_a_bucket_that_is_forbidden(bucket, store):
+def test_calls_on_a_forbidden_bucket_are_refused(bucket, store):
     _put(bucket)
     store.forbid("bucket")
     for call, permission in (
@@ -348,7 +348,7 @@ def test_a_bucket_that_is_forbidden(bucket, store):
     assert b"content" == _get(bucket)[0]
 
 
-def test_every_answer_tells_the_date(bucket, clock):
+def test_every_answer_has_the_date(bucket, clock):
     clock.now += 3600
     dates: list[str] = []
     bucket.client._http.hooks["response"].append(lambda answer, **_: dates.append(answer.headers["Date"]))
@@ -377,7 +377,7 @@ def test_requests_are_counted(bucket, store):
     assert {("POST", "upload"): 1} == store.requests
 
 
-def test_what_the_server_does_not_know_it_does_not_ignore(bucket):
+def test_unknown_parameters_and_headers_are_refused(bucket):
     with pytest.raises(google.BadRequest, match="startOffset"):
         list(bucket.list_blobs(start_offset="b", **ONCE))
     _put(bucket)
@@ -385,7 +385,7 @@ def test_what_the_server_does_not_know_it_does_not_ignore(bucket):
         bucket.blob(NAME).download_as_bytes(if_etag_match="etag", **ONCE)
 
 
-def test_it_comes_back_where_it_was_with_what_it_had(bucket, store):
+def test_a_restarted_server_keeps_its_port_and_its_objects(bucket, store):
     generation, url = _put(bucket), store.url
     store.stop()
     with pytest.raises(OSError, match="refused"):

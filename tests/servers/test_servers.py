@@ -98,7 +98,7 @@ async def test_s3_refuses_a_second_creator(s3):
 
 
 @both_s3
-async def test_of_racing_creators_s3_lets_one_win(s3):
+async def test_one_of_racing_creators_wins_on_s3(s3):
     thing = S3(s3)
     contents = [b"%d" % number for number in range(RACERS)]
     answers = await asyncio.gather(*map(thing.create, contents), return_exceptions=True)
@@ -109,7 +109,7 @@ async def test_of_racing_creators_s3_lets_one_win(s3):
 
 
 @both_s3
-async def test_s3_refuses_a_stale_match_and_takes_the_right_one(s3):
+async def test_s3_refuses_a_stale_match_and_accepts_the_right_one(s3):
     thing = S3(s3)
     first = await thing.create(b"first")
     second = await thing.replace(b"second", first)
@@ -128,7 +128,7 @@ async def test_s3_refuses_a_match_on_an_absent_object(s3, expected):
 
 
 @both_s3
-async def test_s3_does_not_make_up_a_bucket(s3):
+async def test_s3_does_not_create_a_missing_bucket(s3):
     thing = S3(s3, "no-such-bucket")
     assert (404, "NoSuchBucket") == await s3_refuses(thing.get())
     assert (404, "NoSuchBucket") == await s3_refuses(thing.create(b"first"))
@@ -154,7 +154,7 @@ async def test_s3_loses_no_increment(s3):
     assert WRITERS * INCREMENTS == int((await thing.get())[0])
 
 
-async def test_moto_lets_nobody_in_between_a_check_and_a_put(moto_s3, monkeypatch):
+async def test_moto_checks_and_puts_in_one_step(moto_s3, monkeypatch):
     from moto.s3.models import S3Backend
 
     put = S3Backend.put_object
@@ -178,7 +178,7 @@ async def test_moto_lets_nobody_in_between_a_check_and_a_put(moto_s3, monkeypatc
         ({"aws_access_key_id": "who"}, "InvalidAccessKeyId"),
     ],
 )
-async def test_seaweedfs_refuses_who_has_the_wrong_keys(seaweedfs, changed, code):
+async def test_seaweedfs_refuses_wrong_keys(seaweedfs, changed, code):
     async with s3_client(seaweedfs, **changed) as client:
         thing = S3(client, seaweedfs.bucket)
         assert (403, code) == await s3_refuses(thing.get())
@@ -226,7 +226,7 @@ async def test_azurite_refuses_a_second_creator(blobs):
     assert (b"first", etag) == await blob.get()
 
 
-async def test_of_racing_creators_azurite_lets_one_win(blobs):
+async def test_one_of_racing_creators_wins_on_azurite(blobs):
     blob = Blob(blobs)
     contents = [b"%d" % number for number in range(RACERS)]
     answers = await asyncio.gather(*map(blob.create, contents), return_exceptions=True)
@@ -235,7 +235,7 @@ async def test_of_racing_creators_azurite_lets_one_win(blobs):
     assert (contents[winner], answers[winner]) == await blob.get()
 
 
-async def test_azurite_refuses_a_stale_match_and_takes_the_right_one(blobs):
+async def test_azurite_refuses_a_stale_match_and_accepts_the_right_one(blobs):
     blob = Blob(blobs)
     first = await blob.create(b"same")
     second = await blob.replace(b"same", first)
@@ -251,13 +251,13 @@ async def test_azurite_refuses_a_match_on_an_absent_blob(blobs):
     assert (404, "BlobNotFound") == await azure_refuses(blob.get(), ResourceNotFoundError)
 
 
-async def test_azurite_does_not_make_up_a_container(blobs):
+async def test_azurite_does_not_create_a_missing_container(blobs):
     blob = Blob(blobs, "no-such-container")
     assert (404, "ContainerNotFound") == await azure_refuses(blob.get(), ResourceNotFoundError)
     assert (404, "ContainerNotFound") == await azure_refuses(blob.create(b"first"), ResourceNotFoundError)
 
 
-async def test_azurite_refuses_who_has_the_wrong_key(azurite):
+async def test_azurite_refuses_a_wrong_key(azurite):
     async with BlobServiceClient(azurite.account_url, credential="d3Jvbmc=", retry_total=0) as client:
         assert (403, "AuthorizationFailure") == await azure_refuses(Blob(client).get())
         assert (403, "AuthorizationFailure") == await azure_refuses(Blob(client).create(b"first"))
@@ -274,7 +274,7 @@ def test_the_gcs_server_answers(gcs_server):
 
 @needs_linux
 @pytest.mark.parametrize(("server", "ports"), [("seaweedfs", 10), ("azurite", 1)])
-def test_a_server_listens_to_this_machine_only(request, server, ports):
+def test_a_server_listens_only_to_this_machine(request, server, ports):
     pid = request.getfixturevalue(server).pid
     assert [HERE] * ports == list(listening(pid))
 
@@ -312,7 +312,7 @@ def is_alive(pid):
     return True
 
 
-def test_a_child_that_does_not_want_to_end_is_killed():
+def test_a_child_that_ignores_sigterm_is_killed():
     program = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
     )
@@ -325,7 +325,7 @@ def test_a_child_that_does_not_want_to_end_is_killed():
     assert not child.folder.exists()
 
 
-def test_a_child_that_ends_too_early_tells_why(tmp_path):
+def test_a_child_that_ends_too_early_gives_an_error_with_its_output(tmp_path):
     leftover = tmp_path / "left over"
     leftover.touch()
     child = Child([sys.executable, "-c", "raise SystemExit('there is no more')"], leftovers=[str(leftover)])
@@ -335,7 +335,7 @@ def test_a_child_that_ends_too_early_tells_why(tmp_path):
     assert not leftover.exists()
 
 
-def test_a_child_that_ends_unnoticed_is_told_of_when_it_is_stopped():
+def test_a_child_that_ended_unnoticed_raises_an_error_when_stopped():
     child = Child([sys.executable, "-c", "print('goodbye')"])
     give_up = time.monotonic() + SECONDS
     while not child.has_ended and time.monotonic() < give_up:
@@ -344,7 +344,7 @@ def test_a_child_that_ends_unnoticed_is_told_of_when_it_is_stopped():
         child.stop()
 
 
-def test_a_child_that_is_not_ready_in_time_tells_so():
+def test_a_child_that_is_not_ready_in_time_gives_an_error():
     child = Child(["sleep", "60"])
     with pytest.raises(ServerUnavailableError, match=r"sleep was not ready in 0\.1 s"):
         child.wait_until(lambda: False, 0.1)
@@ -352,7 +352,7 @@ def test_a_child_that_is_not_ready_in_time_tells_so():
 
 
 @pytest.mark.parametrize("settings", [{"CI": "true"}, {"JQUEUE_TEST_SERVERS": "required"}])
-def test_where_servers_are_required_a_missing_one_is_an_error(monkeypatch, settings):
+def test_a_missing_server_is_an_error_where_servers_are_required(monkeypatch, settings):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("JQUEUE_TEST_SERVERS", "")
     with pytest.raises(pytest.skip.Exception, match="it is gone"):
@@ -364,14 +364,14 @@ def test_where_servers_are_required_a_missing_one_is_an_error(monkeypatch, setti
 
 
 @both_s3
-def test_who_asks_for_a_server_by_name_is_in_its_group(request, server):
+def test_a_test_that_names_a_server_is_in_its_group(request, server):
     group = request.node.get_closest_marker("xdist_group").args[0]
     assert server in group.split("+")
     if request.config.getoption("loadgroup", False):
         assert request.node.nodeid.endswith(f"@{group}"), "pytest-xdist has not been told"
 
 
-def test_servers_that_one_test_uses_together_are_one_group():
+def test_servers_used_by_the_same_test_form_one_group():
     none, s3, azure, moto = (frozenset(names.split()) for names in ("", "seaweedfs", "azurite", "moto_s3"))
     assert "azurite" == groups([none, s3, azure, moto])["azurite"]
     group_of = groups([s3, s3 | azure, moto, azure | moto])
