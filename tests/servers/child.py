@@ -1,8 +1,8 @@
-"""A server as a child process that never outlives the test run, however that ends.
+"""A server as a child process that never outlives the test run, even if the run is killed.
 
-Between the two stands a supervisor: this file, run as a program in a session of its own, where no Ctrl-C reaches it.
-It waits for the end of the server, or of its own standard input, which ends with the test run, even if that is killed.
-Then it stops the server and removes the folder.
+A supervisor stands between the test run and the server: this file, run as a program in its own session, where no
+Ctrl-C reaches it. It waits for the end of the server or of its own standard input, which ends with the test run. Then
+it stops the server and removes the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 PATIENCE = 5.0
-"""Seconds in which a server may end by itself before it is killed."""
+"""Seconds for a server to end after SIGTERM before it is killed."""
 
 POLL = 0.1
 _OUTPUT = "output"
@@ -31,17 +31,17 @@ _PID = "pid"
 
 
 class ServerUnavailableError(Exception):
-    """A server cannot be had here; the message says why."""
+    """A server is unavailable here. The message gives the reason."""
 
 
 class Child:
-    """One child process with a folder of its own, in which it runs, and which goes with it.
+    """One child process with its own working directory, which is removed when the process ends.
 
     Args:
-        command: what to run; `{folder}` in it is replaced.
-        environment: what it finds in its environment besides ours; `{folder}` is replaced.
-        patience: seconds between asking it to end and killing it.
-        leftovers: files elsewhere that it may leave behind.
+        command: command to run, in which `{folder}` is replaced by the working directory.
+        environment: additional environment variables, in which `{folder}` is replaced, too.
+        patience: seconds between SIGTERM and SIGKILL.
+        leftovers: files elsewhere that the process may leave behind; they are removed.
     """
 
     def __init__(
@@ -76,21 +76,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id of the server itself, once it runs."""
+        """Process id of the server itself, once it runs."""
         return int((self.folder / _PID).read_text())
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, and all is tidy."""
+        """True if the server has ended and its folder is removed."""
         return self._supervisor.poll() is not None
 
     def output(self) -> str:
-        """All that it has printed."""
+        """The output of the server so far."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
     def wait(self, seconds: float) -> int:
-        """Wait until it has ended by itself, and return its status.
+        """Wait until the process ends by itself, and return its exit status.
 
         Raises:
             ServerUnavailableError: it takes longer.
@@ -103,7 +103,7 @@ class Child:
         return status
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Ask again and again until it is ready.
+        """Call `ready` repeatedly until it returns True.
 
         Raises:
             ServerUnavailableError: it takes longer, or the process has ended.
@@ -118,10 +118,10 @@ class Child:
             time.sleep(POLL / 4)
 
     def stop(self) -> None:
-        """Stop it and remove its folder. To stop again does nothing.
+        """Stop the process and remove its folder. A second call does nothing.
 
         Raises:
-            RuntimeError: it had ended already, and nobody knew.
+            RuntimeError: the process had ended before, unnoticed.
         """
         if self._output.closed:
             return
@@ -144,7 +144,7 @@ class Child:
 
 
 def supervise(command: Sequence[str], folder: str, patience: float, leftovers: Iterable[str]) -> int:
-    """Run a command until it ends or nobody needs it any more. Returns its status."""
+    """Run a command until it ends or standard input ends. Returns its exit status."""
     status = 1
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -162,7 +162,7 @@ def supervise(command: Sequence[str], folder: str, patience: float, leftovers: I
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> int:
-    """Ask its process group to end, and then kill it."""
+    """Send SIGTERM to the process group, then SIGKILL after `patience` seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The checksum that Cloud Storage has of every object."""
+"""CRC32C, the checksum that Cloud Storage keeps of every object."""
 
 import importlib
 from contextlib import suppress
@@ -8,7 +8,7 @@ _CRC_TABLE = [reduce(lambda crc, _: crc >> 1 ^ 0x82F63B78 * (crc & 1), range(8),
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum for which Google's client has a fast library. Without it, two megabytes take a second."""
+    """The checksum, by the fast library of Google's client if it is there. Without it, two megabytes take a second."""
     with suppress(ImportError):
         return int(importlib.import_module("google_crc32c").value(data))
     crc = 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as a proxy has to know it: where a message ends, and how a connection is closed or reset."""
+"""The parts of HTTP/1.1 that a proxy needs: finding the end of a message, and closing or resetting a connection."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self._writer = writer
-        self._writer.transport.set_write_buffer_limits(0)  # `drain` waits for all of it
+        self._writer.transport.set_write_buffer_limits(0)  # `drain` waits until the whole buffer is sent
 
     @property
     def closed(self) -> bool:
-        """Nothing more comes from there, as far as is known here."""
+        """True if the connection is known to be at its end."""
         return self.reader.at_eof() or self._writer.is_closing()
 
     async def send(self, data: bytes) -> None:
-        """Send; returns when the machine has taken all of it."""
+        """Send data, and return when the operating system has taken all of it."""
         self._writer.write(data)
         await self._writer.drain()
 
     def end(self) -> None:
-        """Say that nothing more will be sent."""
+        """End the sending direction of the connection."""
         with suppress(OSError):
             self._writer.write_eof()
 
@@ -44,14 +44,14 @@ class Line:
             pass
 
     def reset(self) -> None:
-        """Close so that the other side is told of an error, and not of an end. It still gets what was sent."""
+        """Close with a reset, so that the other side gets an error instead of an end. It still gets the data sent."""
         with suppress(OSError):
             option = struct.pack("ii", 1, 0)
             self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Close; what the other side doesn't want to take is thrown away."""
+        """Close the connection, and discard data that the other side has not taken."""
         if self._writer.transport.get_write_buffer_size():
             self._writer.transport.abort()
         self._writer.close()
@@ -61,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as the server gave it, with the framing of its body; and whether the connection goes on after it."""
+    """The bytes of an answer, with the framing of its body. `keeps` is True if the connection stays open."""
 
     status: int
     head: bytes
@@ -70,14 +70,14 @@ class Answer:
 
 
 def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
-    """The first line, and the headers."""
+    """The first line and the headers."""
     first, *lines = head.decode("latin-1").strip().split("\r\n")
     pairs = (line.partition(":") for line in lines)
     return first, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 async def pieces_of(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncGenerator[bytes, None]:
-    """A body as it comes, with its framing."""
+    """The pieces of a body as they arrive, with the framing."""
     if not _is_chunked(headers):
         left = int(headers.get("content-length", 0))
         while left:
@@ -97,7 +97,7 @@ async def pieces_of(reader: asyncio.StreamReader, headers: dict[str, str]) -> As
 
 
 async def read_answer(reader: asyncio.StreamReader, method: str) -> Answer:
-    """The whole answer to a request of this method. An interim one (1xx) counts as one without a body."""
+    """Read the whole answer to a request of this method. An interim answer (1xx) counts as one without a body."""
     head = await reader.readuntil(END_OF_HEAD)
     first, headers = parse_head(head)
     version, status = first.split()[0], int(first.split()[1])

@@ -1,4 +1,4 @@
-"""What the fault proxy can do to a request or to its answer: each a value."""
+"""The faults that the fault proxy can apply to a request or to its answer, as values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.fault_http import END_OF_HEAD
 
 @dataclass(frozen=True)
 class Latency:
-    """So many seconds pass before the head is passed on to the server, and before its answer is passed back."""
+    """Delay the request by `there` seconds, and its answer by `back` seconds."""
 
     there: float = 0.0
     back: float = 0.0
@@ -19,32 +19,32 @@ class Latency:
 
 @dataclass(frozen=True)
 class Late:
-    """The whole request is taken in, and reaches the server after so many seconds, even if the client has left."""
+    """Read the whole request, and send it to the server after some seconds, even if the client has left."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """The connection is closed, and the server is not asked.
+    """Close the connection without asking the server.
 
-    If no method and no path is asked for, a new connection is closed before anything is read. Otherwise, and on a
-    connection that was used before, the head is read first, to see whether this is the one.
+    If the plan names no method and no path, a new connection is closed before anything is read. Otherwise, and on a
+    connection that was used before, the head is read first, to see if the request matches.
     """
 
 
 @dataclass(frozen=True)
 class BlackHole:
-    """The request is swallowed and never answered, nor is `Expect: 100-continue`, until the client leaves."""
+    """Read the request and never answer it, nor its `Expect: 100-continue`, until the client leaves."""
 
 
 @dataclass(frozen=True)
 class ResetRequest:
-    """The head and so much of the body are passed on, then both connections are reset.
+    """Pass on the head and a part of the body, then reset both connections.
 
     Args:
-        body: so many bytes, or, a float, such a part of Content-Length.
-        head: pass on only so many bytes of the head, and nothing of the body.
+        body: number of bytes of the body to pass on; a float is a fraction of Content-Length.
+        head: number of bytes of the head to pass on, without any of the body.
     """
 
     body: int | float = 0
@@ -53,24 +53,24 @@ class ResetRequest:
 
 @dataclass(frozen=True)
 class DropAnswer:
-    """The server has answered, the client gets nothing: its connection is closed or reset."""
+    """Close or reset the client's connection after the server has answered, without passing on the answer."""
 
     reset: bool = False
 
 
 @dataclass(frozen=True)
 class HangAnswer:
-    """The server has answered, the client gets nothing, and its connection stays open until it leaves."""
+    """Keep the answer of the server, and the connection open until the client leaves."""
 
 
 @dataclass(frozen=True)
 class TruncateAnswer:
-    """The server has answered, the client gets the head and so much of the body.
+    """Send the client the head and a part of the body of the server's answer.
 
     Args:
-        body: so many bytes, or, a float, such a part of it.
-        head: send only so many bytes of the head, and nothing of the body.
-        then: what becomes of the connection.
+        body: number of bytes of the body to send; a float is a fraction of the body.
+        head: number of bytes of the head to send, without any of the body.
+        then: what to do with the connection afterwards.
     """
 
     body: int | float = 0.5
@@ -80,13 +80,13 @@ class TruncateAnswer:
 
 @dataclass(frozen=True)
 class ReplaceAnswer:
-    """The client gets another answer than the server's.
+    """Send the client a different answer from the server's.
 
     Args:
-        status: the status of this one.
-        body: its body.
+        status: status of the answer.
+        body: body of the answer.
         headers: further headers.
-        ask: whether the server has been asked, and so has done what was asked for.
+        ask: True if the request is sent to the server, which then carries it out.
     """
 
     status: int = 500
@@ -95,7 +95,7 @@ class ReplaceAnswer:
     ask: bool = True
 
     def encode(self, method: str, close: bool) -> bytes:
-        """What is sent to the client."""
+        """The bytes to send to the client."""
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", f"Content-Length: {len(self.body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if close:
@@ -104,7 +104,7 @@ class ReplaceAnswer:
 
 
 def s3_error(status: int, code: str, *, ask: bool = True) -> ReplaceAnswer:
-    """An error as S3 gives it: 500 InternalError, 503 SlowDown."""
+    """An error in the format of S3, such as 500 InternalError or 503 SlowDown."""
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{code}</Message></Error>'
     return ReplaceAnswer(status, body.encode(), (("Content-Type", "application/xml"),), ask)
 
@@ -113,5 +113,5 @@ Fault = Latency | Late | Refuse | BlackHole | ResetRequest | DropAnswer | HangAn
 
 
 def share(part: int | float, whole: int) -> int:
-    """So many bytes of something: an integer says how many, a float which part of it."""
+    """Number of bytes: `part` itself if it is an integer, or this fraction of `whole` if it is a float."""
     return int(part * whole) if isinstance(part, float) else part

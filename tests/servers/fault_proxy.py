@@ -1,9 +1,9 @@
-"""A proxy between a real client and a real server, on one machine, that breaks what it is told to break.
+"""A proxy between a real client and a real server on one machine, which applies planned faults.
 
-It knows where an HTTP/1.1 request ends, and where its answer begins and ends. So it can lose, hold back, cut or replace
-an answer *after the server has committed*, which is what a client has to survive. Requests and answers pass through it
-byte for byte: the `Host` header is the proxy's, as the client wrote (and signed) it. Answers are passed on when they
-are whole; interim ones (100 Continue) at once.
+It finds the end of each HTTP/1.1 request, and the start and end of each answer. So it can lose, delay, cut or replace
+an answer *after the server has committed*, which a client has to survive. Requests and answers pass through it byte
+for byte: the `Host` header is the proxy's, as the client wrote (and signed) it. Answers are passed on when they are
+complete, interim answers (100 Continue) at once.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from tests.servers.fault_kinds import (
 
 @dataclass(eq=False)
 class Request:
-    """One request as it was seen.
+    """The record of one request.
 
     Attributes:
-        method: its method.
-        path: its target, with the query.
-        headers: their names are in lower case.
-        fault: what was done to it.
-        bytes: how much of its body has come from the client, with the framing.
-        status: of the server's answer, once that is here and whole; not what the client got.
-        done: the proxy has nothing more to do for it.
+        method: method of the request.
+        path: target of the request, with the query.
+        headers: headers by name in lower case.
+        fault: fault applied to the request.
+        bytes: number of bytes of the body received from the client, with the framing.
+        status: status of the server's answer once it is complete; the client may have got another one.
+        done: True if the proxy has finished with the request.
     """
 
     method: str
@@ -66,13 +66,13 @@ class Request:
 
     @property
     def expects_continue(self) -> bool:
-        """The client asks the server whether it wants the body."""
+        """True if the client sends the body only after 100 Continue."""
         return self.headers.get("expect", "").lower() == "100-continue"
 
 
 @dataclass(eq=False)
 class _Plan:
-    """A fault for requests that match: for `left` of them in a row, or for every nth."""
+    """A fault for matching requests: for the next `left` of them, or for every nth."""
 
     fault: Fault
     method: str | None
@@ -86,23 +86,23 @@ class _Plan:
 
 
 class FaultProxy:
-    """Listens on 127.0.0.1, and passes on to one server. Faults may be planned from any thread.
+    """A proxy that listens on 127.0.0.1 and passes requests on to one server. Any thread may plan faults.
 
-    A request meets at most one fault: one that was planned for the next, or else for every nth, or else one by chance.
+    A request meets at most one fault: one planned for the next request, or else for every nth, or else a random one.
 
     Args:
-        target_host: where the server is.
-        target_port: its port.
-        seed: of `random`. The same requests in the same order meet the same faults.
+        target_host: host of the server.
+        target_port: port of the server.
+        seed: seed of `random`. The same requests in the same order meet the same faults.
 
     Attributes:
-        latency: so many seconds pass there, and as many back, for every request, whatever its fault.
-        rate: the chance of a request to meet one of `kinds`.
-        kinds: faults that come by chance.
-        random: decides about them.
-        requests: those that were read, in the order in which they came.
-        connections: how many were accepted.
-        fired: how often each type of fault was applied.
+        latency: seconds of delay in each direction, for every request.
+        rate: probability that a request meets one of `kinds`.
+        kinds: the random faults.
+        random: source of randomness for these faults.
+        requests: the requests read so far, in order of arrival.
+        connections: number of accepted connections.
+        fired: number of times that each type of fault was applied.
     """
 
     def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
@@ -129,22 +129,22 @@ class FaultProxy:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, on the same port as the last time."""
+        """Listen, after a restart on the same port as before."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=LONGEST_HEAD)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close everything. Until the next start, connections are refused by the machine.
+        """Close everything. Until the next start, the operating system refuses connections.
 
         Raises:
-            BaseExceptionGroup: the proxy itself failed, as it does over what is no HTTP.
+            BaseExceptionGroup: the proxy itself failed, for example over a request that is not HTTP.
         """
         if self._server is not None:
             self._server.close()
             for task in (tasks := list(self._tasks)):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # transports close
+            await asyncio.sleep(0)  # lets transports close
             await self._server.wait_closed()
             self._server = None
         errors, self._errors = self._errors, []
@@ -159,7 +159,7 @@ class FaultProxy:
         await self.stop()
 
     def next(self, fault: Fault, *, method: str | None = None, path: str | None = None, times: int = 1) -> None:
-        """Plan a fault for the next so many requests of this method whose path contains this text."""
+        """Plan a fault for the next `times` requests of this method whose path contains this text."""
         with self._lock:
             self._next.append(_Plan(fault, method, path, left=times))
 
@@ -169,29 +169,29 @@ class FaultProxy:
             self._every.append(_Plan(fault, method, path, nth=nth))
 
     def clear(self) -> None:
-        """Pass on everything from now on. What is recorded, and what hangs already, stays."""
+        """Remove all plans, the rate and the latency. Records stay, and requests that hang already keep hanging."""
         with self._lock:
             self._next.clear()
             self._every.clear()
             self.rate = self.latency = 0.0
 
     def count(self, method: str | None = None) -> int:
-        """How many requests have come, of this method."""
+        """Number of requests so far, of one method if it is given."""
         return sum(method in (None, request.method) for request in list(self.requests))
 
     async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
-        """Wait for something to become true that depends on the requests."""
+        """Wait until a condition on the requests is true."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await self._change.wait()
 
     def changed(self) -> None:
-        """Wake whoever waits for a condition."""
+        """Wake the tasks that wait for a condition."""
         self._change.set()
         self._change = asyncio.Event()
 
     def arrived(self, head: bytes) -> Request:
-        """Record a request, and decide what becomes of it."""
+        """Record a request and choose its fault."""
         first, headers = parse_head(head)
         method, path = first.split()[:2]
         with self._lock:
@@ -232,7 +232,7 @@ class FaultProxy:
         task = asyncio.create_task(_Connection(self, Line(reader, writer)).run(self._refuses_at_once()))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        task.add_done_callback(lambda _: writer.close())  # it may have been cancelled before it began
+        task.add_done_callback(lambda _: writer.close())  # the task may be cancelled before it begins
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -241,7 +241,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """One connection of a client, and the one to the server that belongs to it."""
+    """One connection of a client, with its connection to the server."""
 
     def __init__(self, proxy: FaultProxy, client: Line) -> None:
         self._proxy = proxy
@@ -250,7 +250,7 @@ class _Connection:
         self._upload: asyncio.Task[None] | None = None
 
     async def run(self, refuse: bool) -> None:
-        """Pass on one request after the other, until one side or a fault ends it."""
+        """Pass on requests until one side or a fault ends the connection."""
         try:
             while not refuse:
                 head = await self._client.reader.readuntil(END_OF_HEAD)
@@ -260,14 +260,14 @@ class _Connection:
                 finally:
                     request.done = True
                     self._proxy.changed()
-        except (EOFError, asyncio.LimitOverrunError, OSError):  # one of them left
+        except (EOFError, asyncio.LimitOverrunError, OSError):  # one side has closed its connection
             pass
         finally:
             await self._forget_server()
             await self._client.close()
 
     async def _handle(self, request: Request, head: bytes) -> bool:
-        """Returns whether the client's connection goes on."""
+        """Handle one request. Returns True if the client's connection stays open."""
         fault, client = request.fault, self._client
         source, latency = client.reader, self._proxy.latency
         match fault:
@@ -306,7 +306,7 @@ class _Connection:
         return await self._settle(answer)
 
     async def _ask(self, request: Request, head: bytes, source: asyncio.StreamReader) -> Answer:
-        """Ask the server: its answer may come before it has got all of the body."""
+        """Send the request to the server and return its answer, which may come before the end of the body."""
         fault = request.fault
         if self._server is None or self._server.closed:
             await self._forget_server()
@@ -333,7 +333,7 @@ class _Connection:
                 while left != 0 and (piece := await anext(pieces, b"")):
                     if source is self._client.reader:
                         request.bytes += len(piece)
-                    with suppress(OSError):  # the server wants no more of it: what counts is what it answers
+                    with suppress(OSError):  # the server may stop reading early; only its answer matters
                         await server.send(piece[:left])
                     left = left and max(0, left - len(piece))
         except Exception:
@@ -347,7 +347,7 @@ class _Connection:
         self._client.reset()
 
     async def _take_in(self, request: Request) -> asyncio.StreamReader:
-        """Read the body without asking the server. Returns it, to be read again."""
+        """Read the body from the client without asking the server. Returns a reader of that body."""
         if request.expects_continue:
             await self._client.send(CONTINUE)
         source = asyncio.StreamReader(limit=LONGEST_HEAD)
@@ -379,7 +379,7 @@ class _Connection:
         return False
 
     async def _settle(self, answer: Answer) -> bool:
-        """Wait until the rest of a body has passed that was answered early. Returns whether the connection goes on."""
+        """Pass on the rest of a body that was answered early. Returns True if the connection stays open."""
         assert self._upload is not None
         if not answer.keeps and not self._upload.done():
             self._client.end()
@@ -394,6 +394,6 @@ class _Connection:
             if upload is not None:
                 upload.cancel()
                 await asyncio.gather(upload, return_exceptions=True)
-        finally:  # also when it is stopped just here
+        finally:  # also if the proxy stops during the gather
             if server is not None:
                 await server.close()

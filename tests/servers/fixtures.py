@@ -1,7 +1,7 @@
 """The servers as fixtures of a test run: `seaweedfs`, `azurite`, `moto_s3`, `gcs_server`, `spark`, `spark_cluster`.
 
-Each starts when a test first asks for it. If it cannot be had, the test is skipped, except where the environment has
-CI, or JQUEUE_TEST_SERVERS=required: there that is an error.
+Each starts when a test first asks for it. If a server is unavailable, the test is skipped. It fails instead if the
+environment has CI or JQUEUE_TEST_SERVERS=required.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ON_SPARK = frozenset({SPARK, "spark_cluster"})
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A Spark session on two cores of this machine, which takes a while to start."""
+    """A Spark session on two cores of this machine. Its start takes several seconds."""
 
     def make() -> SparkHere:
         from tests.servers.spark_here import SparkHere
@@ -42,7 +42,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[SparkCluster]:
-    """A cluster of two workers, with `master`, for programs of their own."""
+    """A Spark cluster of two workers, with the URL `master`, for tests that start their own drivers."""
 
     def make() -> SparkCluster:
         from tests.servers.spark_cluster import SparkCluster
@@ -54,7 +54,7 @@ def spark_cluster() -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="session")
 def seaweedfs() -> Iterator[SeaweedFS]:
-    """A real S3 store, with `endpoint_url`, `access_key`, `secret_key`, `region`, and a `bucket` for everybody."""
+    """A real S3 store, with `endpoint_url`, `access_key`, `secret_key`, `region`, and a shared `bucket`."""
 
     def make() -> SeaweedFS:
         from tests.servers.seaweedfs import SeaweedFS
@@ -103,7 +103,7 @@ def gcs_server() -> Iterator[GCSServer]:
 def _running(make: Callable[[], Any]) -> Iterator[Any]:
     server, reason = _started(make)
     if reason is not None:
-        cannot_be_had(reason)
+        skip_or_fail(reason)
     try:
         yield server
     finally:
@@ -111,7 +111,7 @@ def _running(make: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _started(make: Callable[[], Any]) -> tuple[Any, str | None]:
-    """A server, or why there is none."""
+    """A started server and None, or None and the reason why it is unavailable."""
     try:
         server = make()
         server.start()
@@ -120,16 +120,16 @@ def _started(make: Callable[[], Any]) -> tuple[Any, str | None]:
     return server, None
 
 
-def cannot_be_had(reason: str) -> NoReturn:
-    """Skip the test, or fail where it must not be skipped."""
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test, or fail it where servers are required."""
     if os.environ.get("CI") or os.environ.get("JQUEUE_TEST_SERVERS") == "required":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 def servers_of(item: pytest.Item) -> frozenset[str]:
-    """The servers that a test uses, as fixtures or as parameters by which it asks for fixtures."""
-    if ON_SPARK & {*getattr(item, "fixturenames", ())}:  # one process for Java, with servers of its own
+    """The servers that a test uses, as fixtures or as parameters that name fixtures."""
+    if ON_SPARK & {*getattr(item, "fixturenames", ())}:  # one test process for Java, which starts its own servers
         return frozenset({SPARK})
     callspec = getattr(item, "callspec", None)
     parameters = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
@@ -137,7 +137,7 @@ def servers_of(item: pytest.Item) -> frozenset[str]:
 
 
 def groups(uses: Iterable[frozenset[str]]) -> dict[str, str]:
-    """To which group of tests each server belongs, so that no server is used by two groups."""
+    """The group of tests of each server, such that no server is used by two groups."""
     together = {name: {name} for name in (*NAMES, SPARK)}
     for used in uses:
         joined = set(used).union(*(together[name] for name in used))

@@ -1,4 +1,4 @@
-"""What our small Cloud Storage says when it refuses a call: in Google's words, or in those of Google's testbench."""
+"""Error answers of the small Cloud Storage server, in the wording of Google or of Google's testbench."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def as_json(resource: object, status: int = 200) -> Answer:
 
 
 class RefusalError(Exception):
-    """The call is answered with an error, in Google's words; or in those of its testbench, if they are given."""
+    """A call to answer with an error. `testbench` is the wording of Google's testbench, where it differs."""
 
     def __init__(self, status: int, reason: str, message: str, domain: str = "global", testbench: str = "") -> None:
         super().__init__(message)

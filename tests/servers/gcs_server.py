@@ -1,12 +1,12 @@
-"""A small Google Cloud Storage, for tests: the part of the JSON API with which google-cloud-storage compares and sets.
+"""A small Google Cloud Storage for tests: the part of the JSON API that google-cloud-storage needs for compare-and-set.
 
-It is written after Google's documentation of that API. There are no versions, access lists, updates or batches, and
-what it does not know is refused, not ignored. What the documentation leaves open is as it is reported of the real one:
-an absent object is 404 to who reads or deletes it, whatever the precondition, and 412 to who uploads with a match;
-errors are JSON, but those of a download are text. Chosen here, for want of a source: too fast a write is 429 before its
-precondition is looked at, and only a write that succeeds counts against the limit.
+It follows Google's documentation of that API. It has no versions, access lists, updates or batches, and it refuses
+unknown parameters and headers instead of ignoring them. Where the documentation is silent, it follows reports about the
+real service: reading or deleting an absent object is 404 with any precondition, and uploading to it with a match is
+412. Errors are JSON, except those of a download, which are text. Two choices have no source: a write that comes too
+fast is 429 before its precondition is checked, and only successful writes count against the rate limit.
 
-It can also word its errors as Google's own testbench does: other sentences, and the error as a text inside another one.
+It can also word its errors like Google's testbench: with other sentences, and with the error as a text inside another.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tests.servers.accepting import accepting
 from tests.servers.crc32c import crc32c
 from tests.servers.gcs_refusals import Answer, RefusalError, as_json, invalid, not_found
 
-CHUNK = 256 * 1024  # what is kept of an unfinished resumable upload is a multiple of it
+CHUNK = 256 * 1024  # an unfinished resumable upload keeps a multiple of this
 _PARAMETER = re.compile(
     "alt|fields|generation|if(G|Metag)eneration(Not)?Match|maxResults|name|pageToken|prefix|prettyPrint|project"
     "|projection|upload(Type|_id)"
 )
-_HEADERS = {"if-match", "if-none-match", "transfer-encoding"}  # would have to be heeded, and are not
+_HEADERS = {"if-match", "if-none-match", "transfer-encoding"}  # not implemented, and must not be ignored
 _BUCKET = "/storage/v1/b/(?P<bucket>[^/]+)"
 _OBJECT = f"{_BUCKET}/o/(?P<name>[^/]+)"
-_ROUTES = (  # method, path, kind, and the permission that it takes
+_ROUTES = (  # method, path, kind and required permission
     ("POST", f"/upload{_BUCKET}/o", "upload", "objects.create"),
     ("PUT", f"/upload{_BUCKET}/o", "resumable", "objects.create"),
     ("GET", f"/download{_OBJECT}", "download", "objects.get"),
@@ -74,7 +74,7 @@ def _number(params: Mapping[str, str], param: str) -> int | None:
 
 
 def _said(body: bytes) -> dict[str, Any]:
-    """What a body tells in JSON."""
+    """The JSON object in a body."""
     with suppress(ValueError):
         if isinstance(said := json.loads(body or b"{}"), dict):
             return said
@@ -83,7 +83,7 @@ def _said(body: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Call:
-    """A request, taken apart."""
+    """A parsed request."""
 
     method: str
     kind: str
@@ -94,7 +94,7 @@ class Call:
     body: bytes
 
     def parts(self) -> tuple[dict[str, Any], bytes]:
-        """Of a multipart upload: what is said about the object, and its content."""
+        """The metadata and the content of a multipart upload."""
         boundary = self.headers.get_boundary()
         delimiter = f"\r\n--{boundary}".encode()
         first, _, rest = (b"\r\n" + self.body).removeprefix(delimiter).partition(delimiter)
@@ -108,7 +108,7 @@ class Call:
 
 @dataclass
 class Session:
-    """A resumable upload: what was told about the object and of what it has to be, and what has come of it."""
+    """A resumable upload: its metadata, its preconditions, the content received so far, and the final answer."""
 
     said: dict[str, Any]
     params: Mapping[str, str]
@@ -117,18 +117,19 @@ class Session:
 
 
 class GCSServer:
-    """The server, and what it stores, which outlives `stop` and `start`, as does its port.
+    """The server and its objects. The objects and the port survive `stop` and `start`.
 
-    One thread does all calls, one after another: nothing comes between the check of a precondition and the write.
+    One thread handles all calls, one after another, so that no call comes between the check of a precondition and the
+    write.
 
     Args:
-        clock: tells the seconds since 1970; every moment that the server shows or goes by is of this clock.
-        writes_per_second: of each object; a faster one is answered with 429.
+        clock: returns the seconds since 1970; the server takes every time from it.
+        writes_per_second: rate limit of each object; a faster write is answered with 429.
 
-    `wording` of errors is "google", or "testbench".
+    `wording` is the wording of errors, "google" or "testbench".
 
     `requests` counts the calls by method and kind: upload, resumable, download, metadata, delete, list, bucket, create.
-    A resumable upload is `("POST", "resumable")` and, for each chunk, `("PUT", "resumable")`.
+    A resumable upload is one `("POST", "resumable")` and, for each chunk, one `("PUT", "resumable")`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, writes_per_second: float | None = None) -> None:
@@ -138,7 +139,7 @@ class GCSServer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget buckets, objects, refusals and counts; the settings are as at first. Generations go on."""
+        """Discard buckets, objects, refusals and counts, and restore the settings. Generations keep growing."""
         self.clock, self.writes_per_second = self._at_first
         self.wording = "google"
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -157,7 +158,7 @@ class GCSServer:
         return self
 
     def stop(self) -> None:
-        """Close every connection, at once."""
+        """Close all connections at once."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -174,11 +175,11 @@ class GCSServer:
         return f"http://127.0.0.1:{self._port}"
 
     def create_bucket(self, name: str) -> None:
-        """Have a bucket; one that is there stays as it is."""
+        """Create a bucket, unless it exists."""
         self._buckets.setdefault(name, {})
 
     def forbid(self, bucket: str, status: int | None = 403) -> None:
-        """Answer every call on a bucket, even one that does not exist, with 403, or 401; None takes that back."""
+        """Answer every call on a bucket, even a missing one, with 403 or 401. A status of None ends this."""
         self._forbidden[bucket] = status
 
     async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
@@ -186,10 +187,10 @@ class GCSServer:
         server = await asyncio.start_server(accepting(self._connection), sock=listening, limit=1 << 20)
         started.set()
         await self._stopping.wait()
-        server.close()  # and the connections are cancelled, as this is the end
+        server.close()  # the end of `asyncio.run` cancels the connections
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, EOFError, ValueError, asyncio.CancelledError):  # somebody leaves, or talks nonsense
+        with suppress(OSError, EOFError, ValueError, asyncio.CancelledError):  # a client left or sent invalid data
             while True:
                 await self._exchange(reader, writer)
         writer.transport.abort()
@@ -264,7 +265,7 @@ class GCSServer:
         return resource, content
 
     def _check(self, params: Mapping[str, str], bucket: str, name: str) -> None:
-        """Refuse if the object is not as the preconditions want it."""
+        """Refuse a call whose preconditions do not match the object."""
         resource, _ = self._buckets[bucket].get(name, ({}, b""))
         for what in ("Generation", "Metageneration"):
             actual = int(resource.get(what.lower(), 0))
@@ -276,7 +277,7 @@ class GCSServer:
                 raise RefusalError(304, "notModified", "Not Modified")
 
     def _pace(self, bucket: str, name: str) -> None:
-        """Refuse a write that comes too soon after the last one."""
+        """Refuse a write that comes too soon after the last one to the same object."""
         waited = self.clock() - self._written.get((bucket, name), float("-inf"))
         if self.writes_per_second is not None and 0 <= waited * self.writes_per_second < 1:
             message = f"The object {bucket}/{name} exceeded the rate limit for object mutation operations."

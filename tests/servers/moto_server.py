@@ -1,4 +1,4 @@
-"""moto's imitation of S3, in a thread of this process."""
+"""moto's imitation of S3 in a thread of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 
 
 class MotoS3:
-    """A server on 127.0.0.1 that takes any keys. It checks and puts in two steps, so requests for objects queue up."""
+    """A server on 127.0.0.1 that accepts any keys. moto checks and puts in two steps, so a lock serialises requests."""
 
     access_key = "jqueue"
     secret_key = "a secret of the tests"
@@ -24,14 +24,14 @@ class MotoS3:
         self._undo = ExitStack()
 
     def start(self) -> None:
-        """Start it."""
+        """Start the server."""
         self._undo.enter_context(patch.object(S3Response, "key_response", _one_at_a_time(S3Response.key_response)))
         self._server.start()
         self._undo.callback(self._close)
         self.endpoint_url = "http://{}:{}".format(*self._server.get_host_and_port())
 
     def stop(self) -> None:
-        """Stop it; moto is as it was."""
+        """Stop the server and restore moto."""
         self._undo.close()
 
     def _close(self) -> None:
@@ -45,7 +45,7 @@ def _one_at_a_time(respond: Any) -> Any:
     lock = threading.Lock()
 
     def key_response(self: S3Response, request: Any, *arguments: Any) -> Any:
-        _ = request.data  # whoever is slow to send its body must not stop the others
+        _ = request.data  # read the body first, so that a slow client does not block others
         with lock:
             return respond(self, request, *arguments)
 

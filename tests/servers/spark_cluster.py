@@ -1,6 +1,6 @@
-"""Spark's own cluster: a master, and a worker on each of two hosts, which are two names of this machine.
+"""A standalone Spark cluster: a master, and a worker on each of two hosts, which are two names of this machine.
 
-Two hosts, as Spark does not speculate on the one where a task is stuck.
+It has two hosts, because Spark never starts a speculative copy of a task on the host of the task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.servers.child import Child, ServerUnavailableError
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 90.0
 PATIENCE = 15.0
-"""Seconds in which a worker may end its executors, for which Spark gives them ten."""
+"""Seconds for a worker to end. Spark allows ten seconds for its executors."""
 
 HOSTS = ("127.0.0.1", "localhost")
 DEPLOY = "org.apache.spark.deploy"
@@ -24,7 +24,7 @@ DAEMON = {
     **ONLY_HERE,
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
-    # executors inherit these: one that is killed leaves its files in the folder that goes with its worker
+    # executors inherit these: files of a killed executor are then in the folder that is removed with its worker
     "JAVA_TOOL_OPTIONS": "-Djava.io.tmpdir={folder} -XX:-UsePerfData",
     "SPARK_LOCAL_DIRS": "{folder}",
     "TMPDIR": "{folder}",
@@ -38,8 +38,8 @@ class SparkCluster:
     """A standalone cluster of two workers, each with one core.
 
     Attributes:
-        master: its URL, once it is started.
-        processes: of the master and of the workers.
+        master: URL of the master, once the cluster is started.
+        processes: the processes of the master and of the workers.
     """
 
     master: str
@@ -48,10 +48,10 @@ class SparkCluster:
         self.processes: list[Child] = []
 
     def start(self) -> None:
-        """Start it, and wait until both workers are known to the master.
+        """Start the cluster, and wait until both workers are registered with the master.
 
         Raises:
-            ServerUnavailableError: it needs something that is not there.
+            ServerUnavailableError: a requirement is missing.
         """
         from jqueue.spark.session import java_problem
 
@@ -69,17 +69,17 @@ class SparkCluster:
             raise
 
     def stop(self) -> None:
-        """Stop it, the workers first."""
+        """Stop the cluster, workers first."""
         while self.processes:
             self.processes.pop().stop()
 
     def environment(self) -> dict[str, str]:
-        """What a driver finds in its environment: it imports what tests do, and executors run this interpreter."""
+        """Environment of a driver: it can import the modules of tests, and executors run this interpreter."""
         return {**os.environ, **ONLY_HERE, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 
     @property
     def workers(self) -> list[Child]:
-        """The processes of the workers: executors work below their folders."""
+        """The processes of the workers. Executors run below their folders."""
         return self.processes[1:]
 
     def _begun(self, kind: str, host: str, *options: str) -> Child:

@@ -1,4 +1,4 @@
-"""Spark on this machine, started and stopped as the servers are: without Java, it cannot be had."""
+"""Spark on this machine, started and stopped like the servers. It is unavailable without Java."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class SparkHere:
-    """A session on two cores.
+    """A Spark session on two cores.
 
     Attributes:
-        session: once it is started.
+        session: the session, once it is started.
     """
 
     session: SparkSession
 
     def start(self) -> None:
-        """Start the machine that Spark runs on.
+        """Start the session.
 
         Raises:
-            ServerUnavailableError: it needs something that is not there.
+            ServerUnavailableError: a requirement is missing.
         """
         from jqueue.spark.session import java_problem, local_session
 
@@ -33,9 +33,9 @@ class SparkHere:
             raise ServerUnavailableError(problem)
         interrupt = signal.getsignal(signal.SIGINT)
         self.session = local_session("jqueue tests", "local[2]")
-        signal.signal(signal.SIGINT, interrupt)  # PySpark's own would end what others press Ctrl-C for
+        signal.signal(signal.SIGINT, interrupt)  # replaces PySpark's handler, which would break tests of Ctrl-C
         self.session.sparkContext.setLogLevel("ERROR")
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the session."""
         self.session.stop()

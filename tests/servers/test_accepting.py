@@ -1,4 +1,4 @@
-"""No connection outlives the task that serves it."""
+"""A connection is closed with the task that serves it."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What aioboto3 does when answers are lost, though it is told to try once. The S3 adapter is written against this."""
+"""The behaviour of aioboto3 when answers are lost, even with a single attempt. The S3 adapter relies on it."""
 
 import asyncio
 from urllib.request import Request, urlopen
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.wide
 BUCKET = "behind-the-proxy"
 BODY = b"x" * 1000
 READ_TIMEOUT = 0.3
-"""Of who is in a hurry."""
+"""Read timeout of the client `hurried`, in seconds."""
 
 LIMIT = 0.8
-"""How long such a caller waits for anything."""
+"""Seconds that a caller waits for a write of that client."""
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def _create(s3, key, limit=10):
 async def _read(s3, key):
     async with asyncio.timeout(10):
         answer = await s3.get_object(Bucket=BUCKET, Key=key)
-        async with answer["Body"]:  # what `as` gives would raise what aiohttp raises
+        async with answer["Body"]:  # with `as`, the body would raise errors of aiohttp
             return await answer["Body"].read()
 
 
@@ -151,7 +151,7 @@ async def test_a_read_whose_answer_is_cut_fails_with_an_error_of_aiohttp(proxy, 
 
 async def test_a_write_without_an_answer_lands_and_is_not_resent(proxy, s3, hurried, key):
     proxy.next(HangAnswer())
-    with pytest.raises((ReadTimeoutError, TimeoutError)):  # read_timeout ends many of them, but not all
+    with pytest.raises((ReadTimeoutError, TimeoutError)):  # read_timeout ends many of these writes, but not all
         await _create(hurried, key, LIMIT)
     await proxy.until(lambda: proxy.requests[0].done)
     assert [("PUT", 200)] == _seen(proxy)

@@ -1,4 +1,4 @@
-"""The checksum is the same from the fast library and from our own table."""
+"""The fast library and the table give the same checksum."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The fault proxy does what it is told, between a server and a client that see every byte."""
+"""The fault proxy applies its faults as planned, between a server and a client that see every byte."""
 
 import asyncio
 import http.client

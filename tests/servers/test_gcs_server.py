@@ -1,4 +1,4 @@
-"""Our small Cloud Storage, as Google's own client sees it: what it answers, and what the client makes of that."""
+"""The small Cloud Storage server under Google's own client: its answers, and the results that the client returns."""
 
 import random
 import socket
@@ -22,12 +22,12 @@ from google.cloud.storage import Blob, Bucket, Client
 pytestmark = pytest.mark.wide
 
 ONCE: dict[str, Any] = {"retry": None, "timeout": (5, 30)}
-LARGE = 9 << 20  # more than the 8 MiB from which on the client uploads in several requests
+LARGE = 9 << 20  # above the 8 MiB from which the client uploads in several requests
 NAME = "a folder/jöbs+%2F?.json"
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     now = 1_800_000_000.0
 
@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCSServer]:
-    # Otherwise the client asks for the bucket as well, in a thread of its own, and insists for two minutes.
+    # Otherwise the client also requests the bucket in another thread, and retries for two minutes.
     monkeypatch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     threads = threading.active_count()
     with GCSServer(clock) as server:
@@ -62,7 +62,7 @@ def bucket(store: GCSServer) -> Iterator[Bucket]:
 
 
 def _put(bucket: Bucket, content: bytes = b"content", name: str = NAME, **preconditions: int) -> int:
-    """Upload, and tell the generation. Each call has a blob of its own, as a blob asks for the generation it knows."""
+    """Upload and return the generation. Each call uses a new blob, because a blob requests the generation it knows."""
     blob = bucket.blob(name)
     blob.upload_from_string(content, **preconditions, **ONCE)
     return int(blob.generation)
@@ -252,7 +252,7 @@ def _increment(bucket: Bucket, times: int) -> None:
 
 
 def _for_20_clients(server: GCSServer, work: Callable[[Bucket], Any]) -> list[Any]:
-    """What the work of each comes to."""
+    """The result of the work of each client."""
 
     def run(_: int) -> Any:
         with _client(server) as client:
@@ -266,7 +266,7 @@ def test_no_increment_is_lost(bucket, store):
     _put(bucket, b"0", "counter")
     _for_20_clients(store, lambda own: _increment(own, 20))
     assert b"400" == _get(bucket, "counter")[0]
-    assert store.requests["POST", "upload"] > 420, "they were not at it at the same time"
+    assert store.requests["POST", "upload"] > 420, "the clients did not run at the same time"
 
 
 def test_one_of_many_creators_wins(store):

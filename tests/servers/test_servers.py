@@ -1,4 +1,4 @@
-"""The servers start, listen to this machine only, compare and set, and end with the test run, however it ends."""
+"""The servers start, listen only to this machine, support compare-and-set, and end with the test run."""
 
 import asyncio
 import http.client
@@ -22,7 +22,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.servers.child import Child, ServerUnavailableError
-from tests.servers.fixtures import cannot_be_had, groups
+from tests.servers.fixtures import groups, skip_or_fail
 from tests.servers.listening import HERE, listening, needs_linux
 
 pytestmark = pytest.mark.wide
@@ -72,7 +72,7 @@ def s3_client(server, **changed):
 
 @pytest.fixture
 async def s3(request, server):
-    """A client for the server that a parameter names."""
+    """A client for the server named by a parameter."""
     async with s3_client(request.getfixturevalue(server)) as client:
         with suppress(client.exceptions.BucketAlreadyOwnedByYou):
             await client.create_bucket(Bucket=BUCKET)
@@ -356,11 +356,11 @@ def test_a_missing_server_is_an_error_where_servers_are_required(monkeypatch, se
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("JQUEUE_TEST_SERVERS", "")
     with pytest.raises(pytest.skip.Exception, match="it is gone"):
-        cannot_be_had("it is gone")
+        skip_or_fail("it is gone")
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(pytest.fail.Exception, match="it is gone"):
-        cannot_be_had("it is gone")
+        skip_or_fail("it is gone")
 
 
 @both_s3

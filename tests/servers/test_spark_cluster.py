@@ -1,4 +1,4 @@
-"""The cluster of Spark's listens to this machine only, and is in the group of all that starts Java."""
+"""The Spark cluster listens only to this machine, and its tests are in the group of all tests that start Java."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A server and a client of HTTP/1.1 that see every byte, to look at what is between them."""
+"""A server and a client of HTTP/1.1 that see every byte, to test the proxy between them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -10,14 +10,14 @@ CLOSED, RESET = "closed", "reset"
 
 
 class TinyServer:
-    """Answers each request with its body. It keeps what it has done, and what it saw cut.
+    """A server that answers each request with its body. It records complete and incomplete requests.
 
     Attributes:
-        done: method, path, headers and body of each request that came whole.
-        cut: what came of a request that did not come whole.
-        answer: the whole answer to give, if not the usual one.
+        done: method, path, headers and body of each complete request.
+        cut: the bytes of each incomplete request.
+        answer: the whole answer to give instead of the body.
         on_head: the whole answer to give before the body is read.
-        closes: the connection ends with the answer.
+        closes: True if the connection ends with the answer.
     """
 
     def __init__(self):
@@ -63,7 +63,7 @@ class TinyServer:
 
 
 class _Coming:
-    """What comes from a client. A StreamReader would forget, at a reset, what it has got before."""
+    """The bytes from a client. A StreamReader would discard its buffer at a reset."""
 
     def __init__(self, reader):
         self._reader = reader
@@ -102,19 +102,19 @@ class Client:
         self.writer.write(data)
 
     async def get(self, data, answer):
-        """Send this, and get exactly this answer."""
+        """Send data, and assert that exactly this answer comes."""
         self.send(data)
         async with asyncio.timeout(SECONDS):
             assert answer == await self.reader.readexactly(len(answer))
 
     async def is_silent(self):
-        """Nothing comes for a while."""
+        """Assert that nothing comes for 50 ms."""
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await self.reader.read(1)
 
     async def rest(self):
-        """Everything that still comes, and how it ends."""
+        """The remaining bytes, and CLOSED or RESET."""
         got = b""
         try:
             async with asyncio.timeout(SECONDS):

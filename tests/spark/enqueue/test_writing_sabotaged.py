@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jqueue.spark.session import java_problem
-from tests.servers.fixtures import cannot_be_had
+from tests.servers.fixtures import skip_or_fail
 from tests.spark.enqueue.bulk import staged_at, texts_of, url_on, write
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.full, pytest.mark.xdist_group("spark")]
 def java():
     problem = java_problem()
     if problem is not None:
-        cannot_be_had(problem)
+        skip_or_fail(problem)
 
 
 @pytest.fixture(params=["file", "seaweedfs"])

@@ -12,7 +12,7 @@ import pytest
 from jqueue import DirectQueue, connect
 from jqueue.operations import Enqueue
 from jqueue.spark.session import java_problem
-from tests.servers.fixtures import cannot_be_had
+from tests.servers.fixtures import skip_or_fail
 
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def rows(folder, table):
 @pytest.mark.full
 async def test_each_run_adds_to_the_history_and_renews_what_is_made_from_it(tmp_path):
     if problem := java_problem():
-        cannot_be_had(problem)
+        skip_or_fail(problem)
     folder, names = tmp_path / "history", [str(tmp_path / f"{name}.json") for name in ("empty", "mails")]
     async with connect(names[0], DirectQueue) as queue:
         await queue.cancel((await queue.enqueue("mail", b"")).id)
