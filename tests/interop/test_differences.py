@@ -14,7 +14,7 @@ pytestmark = pytest.mark.wide
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
-ROW = re.compile(r"^\| \[(.+)\]\(\.\./tests/interop/differences/(\w+)\.py\) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| \[(.+)\]\(\.\./\.\./tests/interop/differences/(\w+)\.py\) \| (.+) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
