@@ -1,4 +1,4 @@
-"""The real jqueue 1.0.0, in an environment of its own, beside ours: the same program can be run on both."""
+"""The real jqueue 1.0.0 in its own environment, and this project: the same program can be run on both."""
 
 import sys
 from pathlib import Path
@@ -16,6 +16,6 @@ def ours() -> Interpreter:
 
 @pytest.fixture(scope="session")
 def real() -> Interpreter:
-    """1.0.0 asks for Python 3.12, but runs on 3.11 as well, with the pins that ours is tested with."""
+    """jqueue 1.0.0, with the pins of this project. It requires Python 3.12, but also runs on 3.11."""
     pins = ("-c", str(ROOT / "constraints.txt"))
     return Release("jqueue", "1.0.0", options=pins, oldest=(3, 12)).interpreter()

@@ -1,6 +1,6 @@
-"""Environments of other programs, and of other versions of this one: built when first needed, and kept between runs.
+"""Environments of other programs and of other versions of jqueue, which are built when first needed and kept.
 
-`make clean` removes them: their folders are called `.venv-<name>`. A failure to build one is the failure of the test.
+`make clean` removes them: their folders are called `.venv-<name>`. If one cannot be built, the test fails.
 """
 
 import fcntl
@@ -24,18 +24,18 @@ ASK_VERSION = "import sys, {0}, importlib.metadata; print(importlib.metadata.ver
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that has one version of a package."""
+    """A Python with one version of a package."""
 
     python: Path
     environment: dict[str, str]
 
     def command(self, program: Path | str, *arguments: str) -> list[str]:
-        """The command that runs a file, or a text, with every warning shown."""
+        """The command that runs a program, given as a file or as text, with all warnings enabled."""
         code = [str(program)] if isinstance(program, Path) else ["-c", program]
         return [str(self.python), "-W", "always", *code, *arguments]
 
     def run(self, program: Path | str, *arguments: str, folder: Path) -> str:
-        """Run a program in a folder, and return what it prints. It must succeed, and nothing may go wrong aside."""
+        """Run a program in a folder and return its output. It must succeed without a traceback or a warning."""
         folder.mkdir(parents=True, exist_ok=True)
         result = subprocess.run(
             self.command(program, *arguments),
@@ -53,13 +53,13 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class Release:
-    """One version of a package, as it is on PyPI.
+    """One version of a package on PyPI.
 
     Attributes:
-        package: its name.
-        version: which one.
-        options: more arguments for pip.
-        oldest: the Python that it asks for; older ones install it all the same, and must be able to run it.
+        package: name of the package.
+        version: version of the package.
+        options: further arguments for pip.
+        oldest: Python version that the package requires. It is installed on older ones too, and must run there.
     """
 
     package: str
@@ -68,7 +68,7 @@ class Release:
     oldest: tuple[int, int] = (3, 0)
 
     def interpreter(self) -> Interpreter:
-        """A Python of the version that runs now, with this release: built if it is not there yet."""
+        """A Python of the current version with this release. Builds its environment if it does not exist."""
         cache = ROOT / f".venv-{self.package}-{self.version}"
         version = "{}.{}".format(*sys.version_info)
         python = cache / version / "bin" / "python"
@@ -111,7 +111,7 @@ class Release:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what would lead one interpreter to the other's modules."""
+    """The environment variables without those by which one interpreter would find modules of another."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -129,7 +129,7 @@ def _call(*command: str) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[Path]:
-    """Only one process builds at a time: a test run has several."""
+    """Let one process build at a time, because a test run has several."""
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -137,7 +137,7 @@ def _lock(path: Path) -> Iterator[Path]:
 
 
 def _refuse_if_it_failed_already(lock: Path) -> None:
-    """The other processes of one test run need not find out again, each after minutes, that there is no network."""
+    """Fail if another process of this test run has failed to build, instead of waiting minutes for the network."""
     run_id, _, reason = lock.read_text(encoding="utf-8").partition("\n")
     if run_id == _run_id():
         pytest.fail(reason, pytrace=False)

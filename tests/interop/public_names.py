@@ -1,7 +1,7 @@
 """Print every public name of the modules of jqueue 1.0.0, with its parameters and their defaults, one on each line.
 
-Run by the interpreter of 1.0.0, it writes public_names_1_0_0.txt; run by ours, it says what became of those names.
-Left out are names with an underscore, and the modules of S3 and GCS, whose adapters are not here yet.
+With the interpreter of 1.0.0, the output is public_names_1_0_0.txt; with this project's, it is compared with that file.
+Names with an underscore and the modules of S3 and GCS are left out.
 """
 
 import enum
@@ -26,10 +26,10 @@ SPECIAL = ("__aenter__", "__aexit__")
 
 
 def parameters(function):
-    """The parameters as they would be written, without annotations; a default made anew each time is `...`."""
+    """The parameters as in source code, without annotations. A default without a readable repr is `...`."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # an exception that takes what Exception takes
+    except ValueError:  # an exception with the signature of Exception
         return "(*args)"
     shown, keyword_only = [], False
     for name, parameter in signature.parameters.items():

@@ -1,4 +1,4 @@
-"""Run by 1.0.0: call everything on `queue.json`, and print how each call ended."""
+"""A program for 1.0.0 that makes every call on `queue.json` and prints how each call ended."""
 
 import asyncio
 import sys

@@ -1,6 +1,6 @@
-"""Where ours differs from jqueue 1.0.0: each difference is a program that shows it, and a row in the docs.
+"""The differences from jqueue 1.0.0: each one is a program that shows it, and a row in the docs.
 
-The docstring of a program says the difference, why it is one, and what each version prints.
+The docstring of a program states the difference, its reason, and the output of each version.
 """
 
 import ast
@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| \[(.+)\]\(\.\./\.\./tests/interop/differences/(\w+)\.py\)
 
 @dataclass(frozen=True)
 class Difference:
-    """A program that prints one thing on 1.0.0 and another on ours."""
+    """A program whose output differs between 1.0.0 and 2.0.0."""
 
     path: Path
     title: str
@@ -28,7 +28,7 @@ class Difference:
 
 
 def read(path: Path) -> Difference:
-    """A difference, from the docstring of its program: the title, the reason, the lines that each version prints."""
+    """Read a difference from the docstring of its program: the title, the reason and the output of each version."""
     title, reason, expected = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")
     printed: dict[str, list[str]] = {"1.0.0": [], "2.0.0": []}
     for line in expected.splitlines():
@@ -41,7 +41,7 @@ DIFFERENCES = [read(path) for path in sorted((Path(__file__).parent / "differenc
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.path.stem)
-def test_a_difference_is_as_it_is_said_to_be(difference, real, ours, tmp_path):
+def test_a_difference_prints_what_its_docstring_states(difference, real, ours, tmp_path):
     printed = {
         "1.0.0": real.run(difference.path, folder=tmp_path / "real").splitlines(),
         "2.0.0": ours.run(difference.path, folder=tmp_path / "ours").splitlines(),

@@ -1,4 +1,4 @@
-"""The real jqueue 1.0.0 and ours on one file: it refuses what we wrote, and we read what it wrote."""
+"""The real jqueue 1.0.0 and this version on one file: 1.0.0 refuses the new format, and the old format is read."""
 
 import asyncio
 import json
@@ -42,17 +42,17 @@ def queue(path):
     return DirectQueue(LocalFileSystemStorage(path))
 
 
-# 1.0.0 on our blob
+# 1.0.0 on a blob of this version
 
 
 async def nothing(queue):
-    """Nothing was ever put in."""
+    """A queue that never had a job to serve."""
     await queue.enqueue("task", b"")
     await queue.cancel((await queue.read_state()).jobs[0].id)
 
 
 async def emptied(queue):
-    """All that was put in is done."""
+    """A queue whose only job is done."""
     await queue.enqueue("task", b"", job_id="done")
     await queue.ack((await queue.dequeue())[0])
 
@@ -79,7 +79,7 @@ async def everything(queue):
 
 
 @pytest.mark.parametrize("state", [nothing, emptied, queued, in_progress, dead, everything], ids=lambda it: it.__name__)
-async def test_1_0_0_refuses_our_blob_and_changes_no_byte(state, real, queue, folder, path):
+async def test_1_0_0_refuses_a_blob_of_jqueue_2_and_changes_no_byte(state, real, queue, folder, path):
     await state(queue)
     before, status = path.read_bytes(), path.stat()
     names = sorted(entry.name for entry in folder.iterdir())
@@ -99,12 +99,12 @@ def test_1_0_0_refuses_a_state_without_jobs_and_without_a_commit(real, folder, p
     assert encode(QueueState()) == path.read_bytes()
 
 
-# Ours on its blob
+# This version on a blob of 1.0.0
 
 
 @pytest.fixture
 def written(real, folder):
-    """What 1.0.0 says of the queue that it left."""
+    """The description that 1.0.0 prints of the queue it wrote."""
     return json.loads(real.run(HERE / "written_by_1_0_0.py", folder=folder))
 
 
@@ -114,7 +114,7 @@ def shown(job):
     return {**fields, "times": [time and time.timestamp() for time in times]}
 
 
-async def test_jobs_of_1_0_0_are_read_as_it_reads_them(written, queue):
+async def test_jobs_of_1_0_0_are_read_as_1_0_0_reads_them(written, queue):
     state = await queue.read_state()
     assert written["version"] == state.version
     assert written["jobs"] == [shown(job) for job in state.jobs]
@@ -123,7 +123,7 @@ async def test_jobs_of_1_0_0_are_read_as_it_reads_them(written, queue):
     assert () == state.set_aside
 
 
-async def test_looking_at_a_queue_of_1_0_0_leaves_it_to_1_0_0(written, queue, real, folder, path):
+async def test_reading_a_queue_of_1_0_0_does_not_convert_it(written, queue, real, folder, path):
     before = path.read_bytes()
     await queue.read_state()
     assert len(written["in progress"]) == (await queue.stats()).in_progress
@@ -159,7 +159,7 @@ async def test_jobs_of_1_0_0_are_served_in_its_order_and_can_be_done(kind, writt
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-async def test_claims_of_1_0_0_are_recovered_when_they_are_stale_and_not_before(kind, written, path):
+async def test_claims_of_1_0_0_are_recovered_once_they_are_stale(kind, written, path):
     async with kind(LocalFileSystemStorage(path), stale_timeout=2) as queue:
         assert [] == await queue.dequeue("to be acked")
         [given_back] = await queue.dequeue("to be claimed", batch_size=10)
@@ -173,21 +173,21 @@ async def test_claims_of_1_0_0_are_recovered_when_they_are_stale_and_not_before(
             await queue.ack(job.id)
 
 
-async def test_claims_of_1_0_0_are_recovered_by_order(written, queue):
+async def test_claims_of_1_0_0_are_recovered_by_requeue_stale(written, queue):
     assert 0 == await queue.requeue_stale(timedelta(hours=1))
     assert 2 == await queue.requeue_stale(timedelta(0))
     recovered = [(await queue.read_state()).find(job_id) for job_id in written["in progress"]]
     assert [JobStatus.QUEUED] * 2 == [job.status for job in recovered if job]
 
 
-async def test_several_of_ours_that_convert_at_once_lose_nothing(written, path):
+async def test_concurrent_conversions_of_a_queue_of_1_0_0_lose_no_job(written, path):
     queues = [DirectQueue(LocalFileSystemStorage(path)) for _ in range(5)]
     await asyncio.gather(*(queue.enqueue_many([Enqueue("added", b"")] * 2) for queue in queues))
     assert len(written["jobs"]) + 10 == len((await queues[0].read_state()).jobs)
 
 
-async def test_an_empty_file_that_1_0_0_left_is_refused_and_kept(queue, folder, path):
-    """1.0.0 creates the file before it fills it, and empties it before each write: a kill in between leaves nothing."""
+async def test_an_empty_file_left_by_1_0_0_is_refused_and_kept(queue, folder, path):
+    """1.0.0 creates or empties the file before each write, so that a kill in between leaves an empty file."""
     folder.mkdir()
     path.touch()
     for call in (queue.read_state(), queue.enqueue("task", b""), queue.dequeue()):
@@ -196,7 +196,7 @@ async def test_an_empty_file_that_1_0_0_left_is_refused_and_kept(queue, folder, 
     assert b"" == path.read_bytes()
 
 
-WRITES_WHAT_WE_WOULD_NOT_TAKE = """
+ENQUEUES_INVALID_JOBS = """
 import asyncio
 from jqueue import *
 q = DirectQueue(LocalFileSystemStorage("queue.json"))
@@ -205,9 +205,9 @@ for entrypoint, payload, priority in {jobs}:
 """
 
 
-async def test_jobs_of_1_0_0_that_ours_would_refuse_are_served(real, queue, folder):
+async def test_jobs_of_1_0_0_beyond_the_limits_of_jqueue_2_are_served(real, queue, folder):
     jobs = """[("", b"a", 0), ("line\\nbreak", b"b", 0), ("x" * 600, b"c", 0), ("large", b"d" * (2 << 20), 0)]"""
-    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=jobs), folder=folder)
+    real.run(ENQUEUES_INVALID_JOBS.format(jobs=jobs), folder=folder)
     served = await queue.dequeue(batch_size=10)
     assert ["", "line\nbreak", "x" * 600, "large"] == [job.entrypoint for job in served]
     assert [b"a", b"b", b"c", b"d" * (2 << 20)] == [job.payload for job in served]
@@ -217,13 +217,13 @@ async def test_jobs_of_1_0_0_that_ours_would_refuse_are_served(real, queue, fold
 
 async def test_priorities_of_1_0_0_beyond_32_bits_are_served(real, queue, folder):
     jobs = [("late", b"", 2**40), ("early", b"", -(2**40))]
-    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=jobs), folder=folder)
+    real.run(ENQUEUES_INVALID_JOBS.format(jobs=jobs), folder=folder)
     assert ["early", "late"] == [job.entrypoint for job in await queue.dequeue(batch_size=2)]
 
 
 @pytest.mark.parametrize("entrypoint", ["", "line\nbreak", "x" * 600])
-async def test_entrypoints_of_1_0_0_that_ours_would_refuse_can_be_asked_for(entrypoint, real, queue, folder):
-    real.run(WRITES_WHAT_WE_WOULD_NOT_TAKE.format(jobs=[(entrypoint, b"", 0)]), folder=folder)
+async def test_invalid_entrypoints_of_1_0_0_can_be_dequeued_by_name(entrypoint, real, queue, folder):
+    real.run(ENQUEUES_INVALID_JOBS.format(jobs=[(entrypoint, b"", 0)]), folder=folder)
     assert [entrypoint] == [job.entrypoint for job in await queue.dequeue(entrypoint)]
 
 
@@ -249,7 +249,7 @@ asyncio.run(main())
 
 
 async def converted_by(queue):
-    """Convert the queue. A look in the middle of a write of 1.0.0 finds the file empty or cut, and is refused."""
+    """Convert the queue. A read during a write of 1.0.0 finds the file empty or cut and fails, so it is repeated."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -259,8 +259,10 @@ async def converted_by(queue):
 
 
 @pytest.mark.parametrize("seen", [1, 10, 40])
-async def test_what_1_0_0_acknowledged_before_we_convert_is_kept_and_then_it_refuses(seen, real, queue, folder, path):
-    """A write of 1.0.0 that is under way at the very moment of the conversion may be lost: the docs say to stop it."""
+async def test_jobs_acknowledged_by_1_0_0_survive_a_conversion_and_its_later_calls_fail(
+    seen, real, queue, folder, path
+):
+    """A write of 1.0.0 during the conversion may be lost, which is why the docs say to stop 1.0.0 first."""
     folder.mkdir()
     writer = await asyncio.create_subprocess_exec(
         *real.command(ENQUEUES_UNTIL_REFUSED), cwd=folder, env=real.environment, stdout=asyncio.subprocess.PIPE

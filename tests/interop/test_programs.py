@@ -1,4 +1,4 @@
-"""Programs written for jqueue 1.0.0 run on ours, unchanged, and print the same."""
+"""Programs written for jqueue 1.0.0 run unchanged on this version and print the same."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def param(program):
 
 
 @pytest.mark.parametrize("program", [param(program) for program in PROGRAMS])
-def test_a_program_written_for_1_0_0_prints_the_same_on_ours(program, real, ours, tmp_path):
+def test_a_program_written_for_1_0_0_prints_the_same_on_jqueue_2(program, real, ours, tmp_path):
     assert real.run(program, folder=tmp_path / "real") == ours.run(program, folder=tmp_path / "ours")
 
 

@@ -1,4 +1,4 @@
-"""Every public name of jqueue 1.0.0 is in ours, with the same parameters, kinds and defaults; ours may take more."""
+"""Every public name of jqueue 1.0.0 exists, with the same parameters, kinds and defaults, and maybe further ones."""
 
 import ast
 import re
@@ -21,11 +21,11 @@ DIFFERENCES = {
     "jqueue.core.direct.MutationFn": "operations are values; it was the type of a private method's argument",
     "jqueue.core.group_commit.MutationFn": "operations are values; it was the type of a private method's argument",
 }
-"""What was changed on purpose, and why. docs/reference/compatibility.md has the same table."""
+"""Intended changes and their reasons. docs/reference/compatibility.md has the same table."""
 
 
 def parsed(text: str) -> dict[str, ast.arguments | str]:
-    """Each name with its parameters, or with what else the line says of it."""
+    """Each name with its parameters, or with the rest of its line."""
     names: dict[str, ast.arguments | str] = {}
     for line in text.splitlines():
         match = LINE.fullmatch(line)
@@ -41,7 +41,7 @@ def parsed(text: str) -> dict[str, ast.arguments | str]:
 
 
 def changed(name: str, theirs: ast.arguments, ours: ast.arguments) -> set[str]:
-    """The parameters of 1.0.0 that ours does not take in the same way; the name itself if ours demands another."""
+    """The parameters of 1.0.0 that have changed, and the name itself if there is a new required parameter."""
     found = set()
     our_defaults = _defaults(ours)
     positions = [parameter.arg for parameter in ours.args]
@@ -71,11 +71,11 @@ def _defaults(arguments: ast.arguments) -> dict[str, str | None]:
     return {parameter.arg: ast.unparse(default) if default else None for parameter, default in pairs}
 
 
-def test_the_frozen_names_are_those_of_the_real_1_0_0(real, tmp_path):
+def test_the_frozen_names_match_the_real_1_0_0(real, tmp_path):
     assert FROZEN.read_text(encoding="utf-8") == real.run(HERE / "public_names.py", folder=tmp_path)
 
 
-def test_every_public_name_of_1_0_0_is_in_ours_but_for_the_listed_differences(ours, tmp_path):
+def test_every_public_name_of_1_0_0_exists_except_for_listed_differences(ours, tmp_path):
     theirs = parsed(FROZEN.read_text(encoding="utf-8"))
     here = parsed(ours.run(HERE / "public_names.py", folder=tmp_path))
     found = set()
@@ -92,7 +92,7 @@ def test_the_page_lists_the_same_changes_of_names_and_parameters_with_the_same_r
     assert DIFFERENCES == dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
 
 
-def test_a_changed_parameter_would_be_noticed():
+def test_a_changed_parameter_is_noticed():
     theirs = parsed("a.f(x, y=1, *, z=2)")
     for mine, difference in {
         "a.f(x, y=1, *, z=2, more=3)": set(),

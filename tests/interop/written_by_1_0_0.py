@@ -1,4 +1,4 @@
-"""Run by 1.0.0: leave a queue in `queue.json` with jobs in every state that it knows, and print what it sees there."""
+"""A program for 1.0.0 that writes `queue.json` with jobs in every status of 1.0.0, and prints the queue."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""An adapter must give every content an etag, and none to a missing object: `(b"", None)`
+"""An adapter must give every content an etag, and a missing object none: `(b"", None)`
 
-Why: without an etag nothing can be compared and set, and an empty object may be a queue that was cut short
+Why: compare-and-set needs an etag, and an empty object may be a queue that was cut short
 
 1.0.0: an etag for nothing: done
 1.0.0: content without an etag: done

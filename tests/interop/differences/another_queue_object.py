@@ -1,6 +1,6 @@
-"""An id stands for the claim that this queue object handed out, and for no other's
+"""An id stands only for a claim that the same queue object handed out
 
-Why: an id alone does not say which claim is meant; `Job` does, and is taken everywhere
+Why: an id alone does not name a claim. `Job` does, and every verb accepts it
 
 1.0.0: acked by its id through another queue object
 2.0.0: ClaimLostError

@@ -1,6 +1,6 @@
-"""A broker takes calls between entering and leaving only, and says so with QueueClosedError; it can be entered again
+"""A broker accepts calls only between entering and leaving, or raises QueueClosedError; it can be entered again
 
-Why: outside, nothing would be done: every call ends, and says what became of it
+Why: outside its block a call would never be done: each call must end with its outcome
 
 1.0.0: before: no answer
 1.0.0: after: JQueueError

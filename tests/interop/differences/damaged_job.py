@@ -1,4 +1,4 @@
-"""One job that cannot be read is set aside and kept, and the others go on
+"""A job that cannot be read is set aside and kept, and the other jobs are served
 
 Why: one bad job must not stop all others
 

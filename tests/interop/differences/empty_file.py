@@ -1,6 +1,6 @@
 """An empty file is not an empty queue
 
-Why: it is what is left of a queue when a write in place was cut short; remove the file to start anew
+Why: a write in place that was cut short leaves an empty file. Remove the file to start a new queue
 
 1.0.0: 0 jobs
 2.0.0: InvalidBlobError

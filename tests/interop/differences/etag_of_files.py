@@ -1,6 +1,6 @@
-"""The etag of a file is a token and what the system says of the file, not a hash of the content
+"""The etag of a file is a token and the file's metadata, not a hash of its content
 
-Why: a content that comes back, as after a restore, is another version; and nothing has to be hashed
+Why: restored content is a new version even if it is equal, and no content has to be hashed
 
 1.0.0: the same content, the same etag: True
 2.0.0: the same content, the same etag: False

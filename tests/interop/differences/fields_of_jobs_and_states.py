@@ -1,4 +1,4 @@
-"""`Job` and `QueueState` have more fields: `model_dump` and equality show them; a state cannot be hashed any more
+"""`Job` and `QueueState` have more fields: `model_dump` and equality show them; a state can no longer be hashed
 
 Why: attempts, limits, schedules, results and commits are part of the state
 

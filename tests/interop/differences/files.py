@@ -1,6 +1,6 @@
-"""The queue's file is replaced at each write, is its owner's alone (0600), and has a `.lock` beside it
+"""The file of a queue is replaced at each write, belongs to its owner alone (0600), and has a `.lock` file beside it
 
-Why: a write in place that is cut short loses the queue; payloads are nobody else's business
+Why: a write in place that is cut short loses the queue, and payloads are private
 
 1.0.0: queue.json
 1.0.0: 0644, the same file after the second write: True

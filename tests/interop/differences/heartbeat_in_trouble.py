@@ -1,6 +1,6 @@
-"""A heartbeat goes on through trouble with the store, until the claim's timeout
+"""A heartbeat is retried through errors of the store until the timeout of the claim
 
-Why: one failed beat cost 1.0.0 the claim, silently
+Why: in 1.0.0, one failed heartbeat silently cost the claim
 
 1.0.0: 1 beat
 2.0.0: many beats

@@ -1,6 +1,6 @@
-"""A worker that lost its claim cannot end the claim of the next one
+"""A worker that lost its claim cannot end the claim of the next worker
 
-Why: the next worker is still at it, and its failure would go unnoticed
+Why: the next worker still runs the job, and its failure would go unnoticed
 
 1.0.0: the late worker: done
 1.0.0: the worker that holds it: JobNotFoundError

@@ -1,6 +1,6 @@
 """A write whose answer was lost is recognised: it is neither repeated nor reported as failed
 
-Why: an operation takes effect at most once, and a call that succeeded says so
+Why: an operation takes effect at most once, and a call that succeeded returns normally
 
 1.0.0: answered by a conflict: done, and stored 2 times
 1.0.0: answered by a timeout: StorageError, and stored 1 times

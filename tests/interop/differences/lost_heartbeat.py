@@ -1,6 +1,6 @@
-"""A heartbeat that finds its claim lost cancels the block, which leaves with ClaimLostError
+"""A heartbeat that finds its claim lost cancels the block, which raises ClaimLostError
 
-Why: two workers at one job, and the first would not know; `on_lost="event"` lets the block go on
+Why: otherwise two workers run one job, and the first does not know. With `on_lost="event"` the block goes on
 
 1.0.0: the block went on
 2.0.0: ClaimLostError

@@ -1,6 +1,6 @@
-"""A job that was given back, or recovered, goes behind its equals
+"""A nacked or recovered job goes behind jobs of equal priority
 
-Why: a job that always fails must not keep the others waiting; `nack(job, charge=False)` keeps its place
+Why: a job that always fails must not delay the others. `nack(job, charge=False)` keeps its place
 
 1.0.0: a b
 2.0.0: b a

@@ -1,6 +1,6 @@
 """Jobs of equal priority are served in the order of their commits, not of `created_at`
 
-Why: the clocks of several machines disagree
+Why: the clocks of different machines disagree
 
 1.0.0: b a
 2.0.0: a b

@@ -1,6 +1,6 @@
-"""A payload is not shown by `repr` and `print`, nor by any error
+"""`repr`, `print` and errors never show a payload
 
-Why: logs are read by more people than queues are
+Why: more people read logs than queues
 
 1.0.0: shown by: job state storage error
 2.0.0: shown by:

@@ -1,6 +1,6 @@
-"""What changes nothing writes nothing: an empty dequeue does not even create the file
+"""A call that changes nothing writes nothing: an empty dequeue does not even create the file
 
-Why: a write that is not needed is a race that somebody else loses
+Why: an unnecessary write is a race that another writer loses
 
 1.0.0: the file is there: True
 2.0.0: the file is there: False

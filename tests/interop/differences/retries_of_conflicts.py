@@ -1,6 +1,6 @@
-"""Lost races are retried until a deadline (30 s, or `deadline=`), not 10 or 20 times; `max_retries=n` still counts
+"""Lost races are retried until a deadline (30 s, or `deadline=`), not 10 or 20 times; `max_retries=n` still limits them
 
-Why: how many races are lost says nothing about whether the store works. 1.0.0 counted tries, ours counts retries
+Why: the number of lost races does not show whether the store works. 1.0.0 counted attempts, 2.0.0 counts retries
 
 1.0.0: 12 lost races: CASConflictError
 1.0.0: 3 lost races, max_retries=3: CASConflictError
@@ -16,7 +16,7 @@ from jqueue import CASConflictError, DirectQueue, InMemoryStorage, JQueueError
 
 
 class Contested:
-    """Somebody else writes in between, so many times."""
+    """A store where another writer wins the first `times` races."""
 
     def __init__(self, races):
         self.storage = InMemoryStorage(b'{"version": 0, "jobs": []}')

@@ -1,6 +1,6 @@
-"""Queues and file stores are no dataclasses, and keep the settings that they were made with
+"""Queues and file stores are not dataclasses, and their settings cannot be changed
 
-Why: a claim, a lock and a commit under way rest on them; make a new object instead
+Why: claims, locks and commits under way depend on the settings. Make a new object instead
 
 1.0.0: dataclasses, equal if their settings are
 1.0.0: stale_timeout can be set: True

@@ -1,6 +1,6 @@
 """The blob has another shape: `jobs` is an object keyed by id, one job per line
 
-Why: 1.0.0 must refuse it; it would drop claims and every field that it does not know
+Why: 1.0.0 must refuse it, because it would drop claims and every unknown field
 
 1.0.0: list
 2.0.0: dict

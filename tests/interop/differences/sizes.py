@@ -1,6 +1,6 @@
 """Sizes are limited: 1 MiB for a payload, 512 bytes for a name, 64 MiB for the blob, 10,000 jobs in one dequeue
 
-Why: the blob is written whole at every commit; `Limits` sets other figures, as in `DirectQueue(storage, limits=...)`
+Why: each commit writes the whole blob. `Limits` sets other limits, as in `DirectQueue(storage, limits=...)`
 
 1.0.0: a payload of 2 MiB: taken
 1.0.0: an entrypoint of 600 bytes: taken

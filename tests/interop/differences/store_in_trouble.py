@@ -1,6 +1,6 @@
-"""A store in trouble is tried again until the deadline; what ends the call then is a StorageError that says what is so
+"""A failing store is retried until the deadline; then the call raises a StorageError that says if it took effect
 
-Why: "certainly not done" (DeadlineExceededError) and "perhaps done" (UnknownOutcomeError) are not the same
+Why: "certainly not done" (DeadlineExceededError) and "perhaps done" (UnknownOutcomeError) need different reactions
 
 1.0.0: two failures: StorageError
 1.0.0: down: StorageError

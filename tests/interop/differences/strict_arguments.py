@@ -1,6 +1,6 @@
 """Arguments are checked before anything is sent: types, 32 bits for a priority, a printable name for an entrypoint
 
-Why: what one process writes, all others must be able to read
+Why: all processes must be able to read what one process writes
 
 1.0.0: taken: '5' 1.0 True 2147483648
 1.0.0: taken: '' 'a\\nb'

@@ -1,6 +1,6 @@
-"""A symbolic link at the queue's path is refused; links on the way there are followed
+"""A symbolic link at the path of the queue is refused; links in the folders above are followed
 
-Why: a write replaces the file, so that it would replace the link; give the path of the file itself
+Why: a write replaces the file and would replace the link. Give the path of the file itself
 
 1.0.0: the file: done
 1.0.0: the folder: done

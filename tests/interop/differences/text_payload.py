@@ -1,6 +1,6 @@
 """A payload must be bytes-like
 
-Why: 1.0.0 took a text for base64, and stored other bytes than were meant
+Why: 1.0.0 decoded a text as base64 and stored different bytes
 
 1.0.0: b'i\\xb7\\x1d'
 2.0.0: InvalidJobError, a ValueError: True

@@ -1,6 +1,6 @@
-"""A claim's timeout is that of the queue that made it, and is kept with it
+"""The timeout of a claim is set by the queue that made it, and is stored with it
 
-Why: another process's setting, or its clock, must not take a job from a live worker
+Why: the setting or the clock of another process must not take a job from a live worker
 
 1.0.0: taken over: 1
 2.0.0: taken over: 0

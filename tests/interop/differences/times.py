@@ -1,6 +1,6 @@
-"""Times are aware and in UTC
+"""Times have a time zone and are in UTC
 
-Why: times without a zone cannot be compared with the others
+Why: times without a zone cannot be compared with others
 
 1.0.0: 2024-01-01 12:00:00
 1.0.0: 2024-01-01 12:00:00+02:00

@@ -1,6 +1,6 @@
 """A queue object is used by one running event loop at a time
 
-Why: it keeps the state of the last commit and the claims that it handed out; make one for each thread, on one storage
+Why: it caches the state of the last commit and its claims. Make one queue object per thread, on one storage
 
 1.0.0: in two threads: done
 2.0.0: in two threads: JQueueError

@@ -1,6 +1,6 @@
-"""Only a claimed job can be acked, given back or kept alive
+"""Only a claimed job can be acked, nacked or kept alive
 
-Why: an ack of what nobody holds may be that of a worker that lost it
+Why: an ack without a claim may come from a worker that has lost the claim
 
 1.0.0: ack: done
 1.0.0: nack: done

@@ -1,6 +1,6 @@
-"""A queue that was there and is gone is a StorageError, and not an empty queue
+"""A queue whose object has disappeared raises StorageError instead of looking empty
 
-Why: jobs were lost, and somebody should know; a new queue object starts anew
+Why: jobs were lost, and the program must notice. A new queue object starts a new queue
 
 1.0.0: read_state: done
 1.0.0: enqueue: done

@@ -1,6 +1,6 @@
-"""`QueueState.version` grows by one with each commit, whatever the commit carries
+"""`QueueState.version` grows by one with each commit
 
-Why: it is the number of the commit, by which commits are told apart; in 1.0.0 it grew with every job changed
+Why: it is the number of the commit, which identifies it. In 1.0.0 it grew with every changed job
 
 1.0.0: 4
 2.0.0: 3

@@ -1,6 +1,6 @@
-"""What is not a queue is InvalidBlobError, a StorageError, and not pydantic's ValidationError; it is left as it is
+"""An object that is not a queue raises InvalidBlobError, not pydantic's ValidationError, and stays unchanged
 
-Why: the message says what is wrong and what to do, and shows no payload
+Why: the message names the fault and the remedy, and shows no payload
 
 1.0.0: read_state: ValidationError
 1.0.0: enqueue: ValidationError

@@ -1,4 +1,4 @@
-"""The older queues whose formats we read and write, each in an environment of its own, and folders that they made."""
+"""The older programs whose formats jqueue reads and writes, each in its own environment, and folders made by them."""
 
 import os
 import tarfile
@@ -23,13 +23,13 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @pytest.fixture(scope="session")
 def original() -> Callable[[str], Interpreter]:
-    """A Python with one of the originals: "vsqs", "dirq", "textqueue-1.0" or "textqueue-1.1"."""
+    """A function that returns a Python with an original: "vsqs", "dirq", "textqueue-1.0" or "textqueue-1.1"."""
     return lambda name: ORIGINALS[name].interpreter()
 
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Callable[[str], Path]:
-    """A folder that an original made, by the name of its archive: with the times, modes and hard links of its files."""
+    """A function that unpacks an archive made by an original, with the times, modes and hard links of its files."""
 
     def unpack(name: str) -> Path:
         with tarfile.open(FIXTURES / f"{name}.tar") as archive:

@@ -1,4 +1,4 @@
-"""What dirq, in Python or Perl, and jqueue do on one folder: each reads what the other wrote, and heeds its locks."""
+"""The contract of jqueue and dirq, in Python or Perl, on one folder: each reads the other's elements and locks."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ def element(kind, payload):
 
 
 class DirqContract:
-    """A subclass has a fixture `theirs`: a function of a kind and options, which opens a queue of the original's.
+    """A subclass has a fixture `theirs`: a function of a kind and options, which opens a queue of the original.
 
     Attributes:
-        counted_dead: how many a dead job of ours is in `count` of the original's kind `queue`.
+        counted_dead: number by which a dead job of jqueue raises `count` of the original's kind `queue`.
     """
 
     counted_dead = 0
@@ -42,7 +42,7 @@ class DirqContract:
         return make
 
     @of_both_kinds
-    async def test_each_takes_what_the_other_added_in_its_order(self, kind, ours, theirs):
+    async def test_each_program_takes_elements_of_the_other_in_order(self, kind, ours, theirs):
         original = theirs(kind)
         async with ours(kind) as queue:
             for number in range(20):
@@ -59,7 +59,9 @@ class DirqContract:
             assert () == (await queue.read_state()).jobs
 
     @of_both_kinds
-    async def test_what_the_original_adds_is_served_although_jobs_of_ours_are_always_ready(self, kind, ours, theirs):
+    async def test_elements_of_the_original_are_served_even_if_jobs_of_jqueue_are_always_ready(
+        self, kind, ours, theirs
+    ):
         original = theirs(kind)
         async with ours(kind) as queue:
             for _ in range(2):
@@ -75,7 +77,7 @@ class DirqContract:
             assert b"theirs" == job.payload
 
     @of_both_kinds
-    async def test_a_worker_whose_jobs_enqueue_others_does_those_of_the_original_too(self, kind, ours, theirs):
+    async def test_elements_of_the_original_are_served_even_if_jobs_always_enqueue_jobs(self, kind, ours, theirs):
         original, left = theirs(kind), {b"%d" % number for number in range(40)}
         worker = Worker(concurrency=1)
 
@@ -97,7 +99,7 @@ class DirqContract:
         assert set() == left
 
     @of_both_kinds
-    async def test_neither_takes_what_the_other_has_locked(self, kind, ours, theirs):
+    async def test_neither_program_takes_an_element_locked_by_the_other(self, kind, ours, theirs):
         original = theirs(kind)
         async with ours(kind) as queue:
             names = [original.add(element(kind, b"%d" % number)) for number in range(3)]
@@ -118,7 +120,9 @@ class DirqContract:
             assert 0 == original.count()
 
     @of_both_kinds
-    async def test_the_original_walks_counts_and_purges_among_jobs_of_every_state(self, kind, ours, theirs, folder):
+    async def test_the_original_lists_counts_and_purges_a_folder_with_jobs_of_every_state(
+        self, kind, ours, theirs, folder
+    ):
         original = theirs(kind)
         async with ours(kind) as queue:
             for number in range(8):
@@ -142,7 +146,7 @@ class DirqContract:
             assert 0 == original.count()
 
     @of_both_kinds
-    async def test_a_claim_that_the_original_revoked_and_took_is_lost(self, kind, ours, theirs, folder):
+    async def test_a_claim_revoked_and_taken_by_the_original_is_lost(self, kind, ours, theirs, folder):
         original = theirs(kind)
         async with ours(kind) as queue:
             name = original.add(element(kind, b"payload"))
@@ -160,7 +164,7 @@ class DirqContract:
             assert 0 == original.count()
 
     @of_both_kinds
-    async def test_headers_payloads_and_attempts_outlast_a_turn_at_the_original(self, kind, ours, theirs):
+    async def test_headers_payloads_and_attempts_survive_a_lock_by_the_original(self, kind, ours, theirs):
         original = theirs(kind)
         async with ours(kind) as queue:
             sent = await queue.enqueue("work", b"\x00\xff\r\n", headers={"back\\key": "line\n\\t"}, max_attempts=5)
@@ -178,7 +182,9 @@ class DirqContract:
 
     @of_both_kinds
     @pytest.mark.parametrize("rounds", [40, pytest.param(600, marks=pytest.mark.full)])
-    async def test_taking_turns_at_random_nothing_is_lost_or_done_twice(self, kind, ours, theirs, rounds, tmp_path):
+    async def test_random_turns_of_both_programs_lose_nothing_and_do_nothing_twice(
+        self, kind, ours, theirs, rounds, tmp_path
+    ):
         seed = random.randrange(2**32)
         print(f"seed {seed}")
         chance = random.Random(seed)

@@ -1,7 +1,7 @@
-"""jqueue and dirq, in whichever language, in processes that work on one folder and are killed at random moments.
+"""Processes of jqueue and of dirq, in Python or Perl, that work on one folder and are killed at random moments.
 
-A program of dirq is given a URL, the folder, its kind, a file and a seed. It writes to the file what it is about to do
-and what it has done with each payload: `try` and `added`, `finish` and `done`.
+A program of dirq gets a URL, the folder, its kind, a file and a seed. It writes a line to the file before and after
+each operation on a payload: `try` and `added`, `finish` and `done`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.waiting import wait_until
 
 LEAST_DONE = 20
-"""So many jobs are done at the least, however slow the machine is."""
+"""Number of jobs that must be done at least, even on a slow machine."""
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}
 
@@ -70,11 +70,11 @@ asyncio.run(main())
 
 @dataclass(frozen=True)
 class Worker:
-    """What is started, is killed, and is started again.
+    """A program that is started, killed and started again.
 
     Attributes:
-        command: to which the arguments are added.
-        environment: of the process.
+        command: the command, without its arguments.
+        environment: environment variables of the process.
     """
 
     command: Sequence[str]
@@ -85,9 +85,9 @@ class Killed:
     """Workers on one folder.
 
     Args:
-        kind: of the folder.
-        path: where the folder is made, and what the workers say.
-        workers: one for each process.
+        kind: kind of the dirq folder.
+        path: the folder in which the dirq folder and the journals are made.
+        workers: one worker for each process.
     """
 
     def __init__(self, kind: str, path: Path, workers: Sequence[Worker]) -> None:
@@ -100,7 +100,7 @@ class Killed:
         self._journals.mkdir()
 
     def work(self, seconds: float) -> None:
-        """Have all work for so long, and at least until four were killed and some jobs are done."""
+        """Run all workers for `seconds`, and at least until four were killed and `LEAST_DONE` jobs are done."""
         running: list[subprocess.Popen[str] | None] = [None] * len(self._workers)
         kills, until = 0, time.monotonic() + seconds
         while time.monotonic() < until or kills < 4 or self._done() <= LEAST_DONE:
@@ -134,7 +134,7 @@ class Killed:
         return 1
 
     def audit(self) -> None:
-        """See to it that nothing was lost or finished twice, by what is left and what the workers have said."""
+        """Assert that nothing was lost or finished twice, by the remaining jobs and the journals of the workers."""
         left = asyncio.run(_drain(self._url, KINDS[self._kind](self._folder)))
         _audit(left, self._journals.iterdir())
 
@@ -144,7 +144,7 @@ def _has_begun(journal: Path) -> bool:
 
 
 async def _drain(url: str, store: DirqSimple | DirqElements) -> list[str]:
-    """What is left, once all that is held is free again."""
+    """Free all claims, and return the payloads of the remaining jobs."""
     store.purge(datetime.now(UTC) + timedelta(hours=1))
     left: list[str] = []
     async with connect(url) as queue:
@@ -167,10 +167,10 @@ def _audit(left: Sequence[str], journals: Iterable[Path]) -> None:
             said[what].append(payload)
         unsure |= set(of_it["finish"]) - set(of_it["done"])
     added, done = set(said["added"]), said["done"]
-    assert len(done) > LEAST_DONE, "it was to be proved on jobs"
+    assert len(done) > LEAST_DONE, "too few jobs were done to prove anything"
     assert [] == [payload for payload, times in collections.Counter(done).items() if times > 1], "finished twice"
-    assert set() == set(done) & set(left), "finished, and there again"
-    assert [] == [payload for payload, times in collections.Counter(left).items() if times > 1], "there twice"
+    assert set() == set(done) & set(left), "finished, and back in the queue"
+    assert [] == [payload for payload, times in collections.Counter(left).items() if times > 1], "in the queue twice"
     assert set() == added - set(done) - set(left) - unsure, "lost"
-    assert set(done) | set(left) <= set(said["try"]), "nobody added it"
+    assert set(done) | set(left) <= set(said["try"]), "never added"
     print(f"{len(added)} added, {len(done)} done, {len(left)} left, {len(unsure)} unsure")

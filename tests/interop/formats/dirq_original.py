@@ -1,4 +1,4 @@
-"""The real dirq in a process of its own, told line by line what to do with a folder."""
+"""The real dirq in its own process, which gets its commands for a folder line by line."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def names():
     return found
 
 def take(most):
-    """Take what can be locked: its name and its content, removed."""
+    """Lock and remove up to `most` elements. Returns their names and contents."""
     taken = []
     for name in names():
         if len(taken) < most and queue.lock(name):
@@ -82,15 +82,15 @@ def _value_of(text: Any) -> Any:
 
 
 class OriginalError(Exception):
-    """The original raised something."""
+    """An error that the original raised."""
 
 
 class ByLine:
-    """A queue of another program's; its methods are those that the program knows.
+    """A queue of another program, with the methods of that program.
 
     Args:
-        command: starts a program that reads a call from each line, and writes a line with what it came to.
-        environment: of the program.
+        command: command of a program that reads a call from each line and writes a line with its result.
+        environment: environment variables of the program.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
@@ -125,13 +125,13 @@ class ByLine:
 
 
 class Dirq(ByLine):
-    """A queue of dirq's; its methods are those of `QueueSimple`, or of `Queue` where there is a schema.
+    """A queue of dirq. It has the methods of `QueueSimple`, or with a schema those of `Queue`.
 
     Args:
-        interpreter: a Python that has dirq.
-        path: of the folder.
-        schema: of the elements.
-        options: umask, maxelts, granularity and rndhex.
+        interpreter: a Python with dirq.
+        path: path of the folder.
+        schema: schema of the elements, for `Queue`.
+        options: options of the queue: umask, maxelts, granularity and rndhex.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""jqueue and the real dirq of Python on one folder, and folders that it made."""
+"""jqueue and the real dirq of Python on one folder, and on folders made by the originals."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ TABLE = {"a": "1", "tab\tkey": "line\nvalue", "back\\slash": "\\t not a tab", ""
 
 
 class TestDirq(DirqContract):
-    counted_dead = 1  # a dead job is in a folder, which it counts
+    counted_dead = 1  # a dead job is in a folder, which dirq counts
 
     @pytest.fixture
     def theirs(self, original, folder):
@@ -36,14 +36,14 @@ class TestDirq(DirqContract):
 
 
 async def contents(url):
-    """What a queue has: of what is queued the payload and the headers, of what is in progress the payload."""
+    """The payloads and headers of queued jobs, and the payloads of jobs in progress."""
     async with connect(url) as queue:
         state = await queue.read_state()
         waiting = [(job.payload, dict(job.headers)) for job in state.queued_jobs()]
         return waiting, [job.payload for job in state.in_progress_jobs()]
 
 
-async def test_what_the_original_made_is_read(unpacked):
+async def test_a_folder_made_by_the_original_is_read(unpacked):
     simple, elements = unpacked("dirq-1.8-simple"), unpacked("dirq-1.8-queue")
     waiting, locked = await contents(f"dirq://{simple}/queue")
     texts = [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe".encode(), "größe".encode()]
@@ -58,7 +58,7 @@ async def test_what_the_original_made_is_read(unpacked):
     assert ([(b"text", {"k": "v"})], []) == await contents(f"dirq://{elements}/strings?{STRINGS}")
 
 
-async def test_what_perl_made_is_read(unpacked):
+async def test_a_folder_made_by_perl_is_read(unpacked):
     simple, elements = unpacked("perl-directory-queue-2.2-simple"), unpacked("perl-directory-queue-2.2-normal")
     waiting, locked = await contents(f"dirq://{simple}/queue")
     assert [b"first", b"", b"two\nlines\r\n", bytes(range(256)), "größe ☺".encode()] == [text for text, _ in waiting]
@@ -73,7 +73,7 @@ async def test_what_perl_made_is_read(unpacked):
 
 @pytest.mark.parametrize("name", ["dirq-1.8", "perl-directory-queue-2.2"])
 @pytest.mark.parametrize("kind", ["simple", "queue"])
-async def test_what_an_original_left_is_done_and_tidied_up(name, kind, unpacked):
+async def test_leftovers_of_an_original_are_done_and_removed(name, kind, unpacked):
     archive = f"{name}-{'normal' if kind == 'queue' and 'perl' in name else kind}"
     folder, options = unpacked(archive) / "queue", SCHEMA_IN_URL if kind == "queue" else "kind=simple"
     async with connect(f"dirq://{folder}?fsync=false&{options}") as queue:

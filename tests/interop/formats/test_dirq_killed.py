@@ -1,4 +1,4 @@
-"""jqueue and the real dirq work on one folder at the same time, in processes that are killed at random moments."""
+"""jqueue and the real dirq work on one folder at the same time, and their processes are killed at random moments."""
 
 import re
 import signal
@@ -14,8 +14,8 @@ from tests.interop.formats.dirq_killed import COMMON, KINDS, OURS, Killed, Worke
 pytestmark = pytest.mark.wide
 
 STUMBLES = r"^cannot rmdir\(.*\): .*Directory not empty: '.*/((temporary|obsolete)/[0-9a-f]{14}|[0-9a-f]{8})'$"
-"""What `purge` of dirq says of an element that another program is adding, is removing, or died with; and of a folder
-that was empty when it looked, and is not when it removes it."""
+"""Error of dirq's `purge` for an element that another program is adding or removing or left half done, and for a folder
+that is no longer empty when it is removed."""
 
 THEIRS = (
     COMMON
@@ -43,7 +43,7 @@ while True:
     queue.count()
     try:
         queue.purge()
-    except OSError as error:  # it stumbles over what it left itself, being killed in an add or a remove
+    except OSError as error:  # raised for leftovers of an add or a remove that was killed
         if not re.search(STUMBLES, str(error)):
             raise
 """
@@ -77,7 +77,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize(("verb", "event"), [("add", "os.rename"), ("remove", "os.remove")])
-def test_originals_alone_stumble_over_what_one_of_them_died_with_until_we_tidy_up(verb, event, original, tmp_path):
+def test_purge_of_dirq_fails_over_a_killed_process_until_jqueue_removes_its_leftovers(verb, event, original, tmp_path):
     dirq, folder = original("dirq"), tmp_path / "queue"
     command = dirq.command(KILLED, str(folder), verb, event)
     assert -signal.SIGKILL == subprocess.run(command, env=dirq.environment, check=False).returncode
@@ -128,7 +128,7 @@ except OSError as error:
 """
 
 
-def test_originals_alone_stumble_over_a_folder_into_which_one_of_them_adds_late(original, tmp_path):
+def test_purge_of_dirq_fails_over_a_folder_that_gets_a_late_element(original, tmp_path):
     dirq, folder = original("dirq"), tmp_path / "queue"
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Schemas of dirq: what the real dirq takes and refuses, we take and refuse, as far as a job fits into it."""
+"""Schemas of dirq: jqueue accepts those that the real dirq accepts, if a job fits into them, and refuses the others."""
 
 import json
 from itertools import product
@@ -28,7 +28,7 @@ for schema in json.loads(sys.argv[1]):
 
 
 def schemas():
-    """Tables of one, two and three pieces of data."""
+    """Schemas of one, two and three fields."""
     for body in KINDS:
         yield {"body": body}
         for header in KINDS:
@@ -39,7 +39,7 @@ def schemas():
 
 
 def fits(schema):
-    """True if all that dirq demands of an element is a payload and a table of headers."""
+    """True if the schema requires no more than a payload and a table of headers."""
     others = [kind for name, kind in schema.items() if name not in ("body", "header")]
     return (
         not schema.get("body", "table").startswith("table")
@@ -56,7 +56,7 @@ def ours_takes(schema):
     return True
 
 
-def test_a_schema_is_taken_if_dirq_takes_it_and_a_job_fits_into_it(original, tmp_path):
+def test_a_schema_is_accepted_if_dirq_accepts_it_and_a_job_fits_into_it(original, tmp_path):
     asked = list(schemas())
     answers = original("dirq").run(ASK, json.dumps(asked), folder=tmp_path).split()
     assert {"yes", "no"} == set(answers)

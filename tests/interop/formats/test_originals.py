@@ -1,4 +1,4 @@
-"""The originals are there, and what they made is unpacked as it was."""
+"""The originals can be installed, and their archives are unpacked with the times of their files."""
 
 import pytest
 

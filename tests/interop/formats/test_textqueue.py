@@ -1,4 +1,4 @@
-"""TextQueues with the real textqueue 1.0 and 1.1 from PyPI: their files, in turns with them, and at once."""
+"""jqueue and the real textqueue 1.0 and 1.1 from PyPI on one file: in turns and at the same time."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ SECONDS = 60
 
 
 def read_by(interpreter: Interpreter, *paths: Path) -> list[tuple[list[str], int]]:
-    """What an original finds queued in files, and how many lines it does not understand."""
+    """The messages that an original finds queued in each file, and the number of lines that it cannot read."""
     printed = interpreter.run(READ_ALL, *map(str, paths), folder=paths[0].parent)
     return [(found, errors) for found, errors in map(json.loads, printed.splitlines())]
 
@@ -42,7 +42,7 @@ def append(path: Path, text: str) -> None:
         file.write(f"-{text}\n")
 
 
-def test_what_we_find_in_a_file_is_what_1_1_finds(original, tmp_path):
+def test_jqueue_and_1_1_find_the_same_messages_in_a_file(original, tmp_path):
     contents = [content for content in MESSAGES if b"\xff" not in content and b"\x85" not in content]
     paths = [tmp_path / f"{number}.tq" for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
@@ -52,7 +52,7 @@ def test_what_we_find_in_a_file_is_what_1_1_finds(original, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_file_of_theirs_is_read_and_finished_as_they_do(unpacked, original, version):
+def test_a_file_of_textqueue_is_read_and_finished_as_textqueue_does(unpacked, original, version):
     after = (unpacked("textqueue-1.1") / "after.tq").read_bytes()
     path = unpacked(f"textqueue-{version}") / "before.tq"
     os.utime(path, (0, 0))
@@ -70,7 +70,7 @@ def test_a_file_of_theirs_is_read_and_finished_as_they_do(unpacked, original, ve
     assert read_by(original("textqueue-1.1"), path) == [([text.decode() for text in expected[2:]], 0)]
 
 
-def test_a_file_with_variables_is_read_and_finished_as_1_1_does(unpacked):
+def test_a_file_with_variables_is_read_and_finished_as_textqueue_1_1_does(unpacked):
     folder = unpacked("textqueue-1.1")
     path, after = folder / "variables-before.tq", folder / "variables-after.tq"
     found = [(payload, job.model_extra, job.status) for job, payload in messages(path)]
@@ -85,7 +85,7 @@ def test_a_file_with_variables_is_read_and_finished_as_1_1_does(unpacked):
     async def finish() -> None:
         async with queue_on(path) as queue:
             first, second = await queue.dequeue(batch_size=2)
-            path.write_bytes(path.read_bytes().replace(b"state=     ", b"state=run  "))  # 1.1, by set_variable
+            path.write_bytes(path.read_bytes().replace(b"state=     ", b"state=run  "))  # as set_variable of 1.1 does
             await queue.ack(first)
             await queue.nack(second, dead=True)
 
@@ -94,7 +94,7 @@ def test_a_file_with_variables_is_read_and_finished_as_1_1_does(unpacked):
 
 
 @pytest.mark.parametrize("single_lines", [False, True])
-def test_what_we_write_is_read_by_the_originals(original, tmp_path, single_lines):
+def test_a_file_written_by_jqueue_is_read_by_the_originals(original, tmp_path, single_lines):
     path = tmp_path / "queue.tq"
     texts = ["one", "", "  two  ", "-three", "grüß\u2028e\x00", *(["four\n\n five\n"] if not single_lines else [])]
 
@@ -111,7 +111,7 @@ def test_what_we_write_is_read_by_the_originals(original, tmp_path, single_lines
 
 
 class Reader:
-    """A process of 1.1 that has the file open all the time."""
+    """A process of 1.1 that keeps the file open."""
 
     def __init__(self, interpreter: Interpreter, path: Path) -> None:
         self.process = subprocess.Popen(
@@ -123,7 +123,7 @@ class Reader:
         )
 
     def take(self, count: int) -> list[str]:
-        """Read and finish so many messages."""
+        """Read and finish up to `count` messages."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{count}\n")
@@ -132,7 +132,7 @@ class Reader:
         return found
 
     def close(self) -> None:
-        """End it: nothing went wrong."""
+        """End the process, and assert that it exits with 0."""
         self.process.communicate(timeout=SECONDS)
         assert self.process.returncode == 0
 
@@ -152,7 +152,7 @@ def reader_on(interpreter: Interpreter, path: Path) -> Iterator[Reader]:
 
 
 async def among_ours(path: Path, reader: Reader, text: str) -> None:
-    """Take turns at two jobs of ours that fail, until the message of another program is served."""
+    """Let two jobs of jqueue fail in turns until the message of another program is served."""
     queue = queue_on(path)
     for _ in range(2):
         await queue.enqueue("queue", b"ours")
@@ -171,7 +171,7 @@ async def among_ours(path: Path, reader: Reader, text: str) -> None:
     assert ["ours", "ours", f"{text}, too"] == reader.take(9)
 
 
-def test_what_others_append_is_served_although_jobs_of_ours_are_always_ready(original, tmp_path):
+def test_appended_messages_are_served_even_if_jobs_of_jqueue_are_always_ready(original, tmp_path):
     path = tmp_path / "queue.tq"
     path.touch()
     with reader_on(original("textqueue-1.1"), path) as reader:
@@ -179,7 +179,7 @@ def test_what_others_append_is_served_although_jobs_of_ours_are_always_ready(ori
 
 
 async def in_turns(path: Path, reader: Reader, turns: int, seed: int) -> None:
-    """They append, read and finish, and so do we: each message is finished once, and none is lost."""
+    """Both programs append, read and finish messages: each message is finished once, and none is lost."""
     dice = random.Random(seed)
     added: list[str] = []
     finished: Counter[str] = Counter()
@@ -223,7 +223,7 @@ async def in_turns(path: Path, reader: Reader, turns: int, seed: int) -> None:
     ("turns", "seed"),
     [(60, 1), *(pytest.param(600, seed, marks=pytest.mark.full) for seed in (2, 3))],
 )
-def test_in_turns_with_1_1_each_message_is_finished_once(original, tmp_path, turns, seed):
+def test_each_message_is_finished_once_in_turns_with_1_1(original, tmp_path, turns, seed):
     path = tmp_path / "queue.tq"
     path.write_bytes(b"# by hand\n\n=done\n")
     with reader_on(original("textqueue-1.1"), path) as reader:
@@ -234,20 +234,20 @@ def test_in_turns_with_1_1_each_message_is_finished_once(original, tmp_path, tur
 
 
 class Worker:
-    """A process that is killed at any moment, and what it has said."""
+    """A process that is killed at any moment."""
 
     def __init__(self, command: list[str], environment: dict[str, str], out: IO[bytes]) -> None:
         self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.PIPE)
 
     def kill(self) -> str:
-        """Kill it. Returns what had gone wrong by then."""
+        """Kill the process and return its error output."""
         self.process.kill()
         _, errors = self.process.communicate(timeout=SECONDS)
         return errors.decode()
 
 
 def killed_at_random(path: Path, ours: Interpreter, theirs: Interpreter, kills: int, seed: int) -> list[list[str]]:
-    """Ours and theirs at once, each killed and begun anew again and again. Returns what they have said."""
+    """Run programs of both sides at once, and kill and restart each repeatedly. Returns the lines that they wrote."""
     dice = random.Random(seed)
     url = f"textq://{path}?fsync=false&settle=0.05"
     said = path.with_name("said")
@@ -287,7 +287,7 @@ def killed_at_random(path: Path, ours: Interpreter, theirs: Interpreter, kills: 
 
 
 async def drain(path: Path) -> list[str]:
-    """What is left."""
+    """The texts of the remaining jobs, which are acked."""
     async with queue_on(path) as queue:
         await queue.requeue_stale(0)
         left: list[str] = []
@@ -300,7 +300,7 @@ async def drain(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("kills", "seed"), [(6, 1), *(pytest.param(120, seed, marks=pytest.mark.full) for seed in (2, 3))]
 )
-def test_at_once_with_1_1_and_killed_at_any_moment_nothing_is_lost(original, ours, tmp_path, kills, seed):
+def test_no_message_is_lost_when_jqueue_and_1_1_run_at_once_and_are_killed(original, ours, tmp_path, kills, seed):
     path = tmp_path / "queue.tq"
     path.write_bytes(b"# begun by hand\n")
     said = killed_at_random(path, ours, original("textqueue-1.1"), kills, seed)
@@ -310,11 +310,11 @@ def test_at_once_with_1_1_and_killed_at_any_moment_nothing_is_lost(original, our
     done = read | set(left)
     assert added <= done, f"lost: {sorted(added - done)}"
     assert len(left) == len(set(left))
-    assert not set(left) & set(marked), "what was finished came back"
+    assert not set(left) & set(marked), "a finished message came back"
     in_file = Counter(line[1:].decode() for line in path.read_bytes().splitlines() if line.startswith(b"="))
     assert set(in_file) == done | set(marked)
     assert max(in_file.values()) == 1
-    assert max(marked.values()) <= 2, "once by the reader, which asks nobody, and once by us"
+    assert max(marked.values()) <= 2, "at most once by the reader, which takes no lock, and once by jqueue"
     assert marked, "nothing was done at all"
     for version in ("1.0", "1.1"):
         assert read_by(original(f"textqueue-{version}"), path) == [([], 0)]

@@ -1,4 +1,4 @@
-"""A process of ours that is killed at any system call leaves a TextQueue that textqueue 1.1 goes on with."""
+"""A process of jqueue killed at any system call leaves a file that textqueue 1.1 can read."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ UNAVAILABLE = 2
 
 
 @pytest.mark.parametrize("deeds", [("enqueue", "claim"), pytest.param((), marks=pytest.mark.full)])
-def test_whatever_is_left_is_read_by_1_1(original, tmp_path, deeds):
+def test_a_file_left_by_a_killed_process_is_read_by_1_1(original, tmp_path, deeds):
     tool = [sys.executable, "-m", "tests.kill.textqueue", str(tmp_path), *deeds]
     result = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     if result.returncode == UNAVAILABLE:

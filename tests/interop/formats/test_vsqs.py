@@ -1,4 +1,4 @@
-"""jqueue and the real vsqs 0.3 on one folder: one after the other, at once, and killed at any moment."""
+"""jqueue and the real vsqs 0.3 on one folder: in turns, at the same time, and killed at random moments."""
 
 import asyncio
 import os
@@ -31,10 +31,10 @@ def queue(tmp_path):
     return connect(f"vsqs://{tmp_path}/queue?fsync=false")
 
 
-# What they made before
+# Folders made by vsqs
 
 
-async def test_what_vsqs_made_is_read(unpacked):
+async def test_a_folder_made_by_vsqs_is_read(unpacked):
     queue = connect(f"vsqs://{unpacked('vsqs-0.3')}/queue")
     state = await queue.read_state()
     assert Counter({JobStatus.QUEUED: 7, JobStatus.IN_PROGRESS: 1}) == Counter(job.status for job in state.jobs)
@@ -47,12 +47,12 @@ async def test_what_vsqs_made_is_read(unpacked):
     assert {2026} == {job.created_at.year for job in jobs}
 
 
-async def test_what_vsqs_has_lost_sight_of_is_found(unpacked):
+async def test_jobs_that_vsqs_no_longer_sees_are_found(unpacked):
     folder = unpacked("vsqs-0.3")
     [expired] = await connect(f"vsqs://{folder}/expired").dequeue(batch_size=9)
     assert 2 == expired.attempt
     jobs = await connect(f"vsqs://{folder}/other").dequeue(batch_size=9)
-    assert 2 == len(jobs), "one of them claimed with a fraction of a second, which vsqs cannot read"
+    assert 2 == len(jobs), "one of them was claimed with a fraction of a second, which vsqs cannot read"
     assert 1 == len([name for name in os.listdir(folder / "other") if name.endswith(".new")])
 
 
@@ -65,11 +65,11 @@ async def test_milliseconds_are_read(unpacked):
     assert (JobStatus.IN_PROGRESS, 2099) == (held.status, held.heartbeat_at.year)
 
 
-# One after the other
+# In turns
 
 
 async def _alternate(theirs, queue, rounds, dice):
-    """Whatever one side puts in, the other takes out, in order, byte for byte; and each sees the other's timeouts."""
+    """Each side gets the payloads of the other unchanged and in order, and respects its timeouts."""
     for number in range(rounds):
         payloads = [dice.randbytes(dice.choice([0, 1, 300])) + b"%d-%d" % (number, part) for part in range(3)]
         for payload in payloads:
@@ -97,11 +97,11 @@ async def _alternate(theirs, queue, rounds, dice):
                     assert payload == found
                     theirs.delete(name)
                 case "given back":
-                    name, found = theirs.receive(timeout=0)  # over at once
+                    name, found = theirs.receive(timeout=0)  # a claim that expires at once
                     assert payload == found
                     [job] = await queue.dequeue()
                     assert payload == job.payload
-                    theirs.delete(name)  # it is ours now, and stays
+                    theirs.delete(name)  # has no effect: the claim now belongs to jqueue
                     await queue.ack(job)
         assert 0 == theirs.size()
     assert [] == await queue.dequeue()
@@ -109,14 +109,14 @@ async def _alternate(theirs, queue, rounds, dice):
 
 
 @pytest.mark.parametrize("rounds", [15, pytest.param(300, marks=pytest.mark.full)])
-async def test_they_take_turns(theirs, queue, rounds):
+async def test_jqueue_and_vsqs_can_take_turns(theirs, queue, rounds):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     await _alternate(theirs, queue, rounds, random.Random(seed))
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.full)])
-async def test_a_claim_of_either_side_that_is_over_is_the_others(theirs, queue, rounds):
+async def test_an_expired_claim_can_be_taken_by_the_other_side(theirs, queue, rounds):
     for _ in range(rounds):
         theirs.publish(b"payload")
         name, _ = theirs.receive(timeout=1)
@@ -127,12 +127,12 @@ async def test_a_claim_of_either_side_that_is_over_is_the_others(theirs, queue, 
         async with asyncio.timeout(5):
             while (found := theirs.receive()) is None:
                 await asyncio.sleep(0.05)
-        theirs.delete(name)  # known to it by that name only
+        theirs.delete(name)  # vsqs knows the job only by this name
         theirs.delete(found[0])
         assert 0 == theirs.size()
 
 
-async def test_a_job_put_off_is_theirs_when_it_is_due(theirs, queue):
+async def test_vsqs_receives_a_delayed_job_when_it_is_due(theirs, queue):
     await queue.enqueue("work", b"later", delay=0.5)
     await queue.enqueue("work", b"now")
     assert b"now" == theirs.receive()[1]
@@ -143,7 +143,7 @@ async def test_a_job_put_off_is_theirs_when_it_is_due(theirs, queue):
     assert b"later" == found[1]
 
 
-async def test_dead_jobs_and_notes_are_nothing_to_them(theirs, queue):
+async def test_vsqs_ignores_dead_jobs_and_notes(theirs, queue):
     await queue.enqueue("work", b"payload", headers={"large": "x" * 4000})
     [job] = await queue.dequeue()
     await queue.nack(job, dead=True)
@@ -155,7 +155,7 @@ async def test_dead_jobs_and_notes_are_nothing_to_them(theirs, queue):
     assert {"large": "x" * 4000} == dict(job.headers)
 
 
-async def test_a_publish_of_theirs_wakes_who_waits_here(theirs, tmp_path):
+async def test_a_publish_of_vsqs_wakes_a_waiting_dequeue(theirs, tmp_path):
     async with StoreQueue(VsqsFolder(tmp_path / "queue"), poll_interval=3600) as queue:
         waiting = asyncio.create_task(queue.dequeue(wait=30))
         while not queue._writer._files.active:
@@ -165,7 +165,7 @@ async def test_a_publish_of_theirs_wakes_who_waits_here(theirs, tmp_path):
             assert b"payload" == (await waiting)[0].payload
 
 
-async def test_their_capacity_and_ours_count_the_same(theirs, tmp_path):
+async def test_capacity_counts_the_same_in_jqueue_and_vsqs(theirs, tmp_path):
     queue = StoreQueue(VsqsFolder(tmp_path / "queue", capacity=3))
     theirs.publish(b"1")
     theirs.receive()
@@ -176,7 +176,7 @@ async def test_their_capacity_and_ours_count_the_same(theirs, tmp_path):
     assert 3 == theirs.size()
 
 
-# At once, and killed
+# At the same time, and killed
 
 
 def _lines(folder: Path):
@@ -187,7 +187,7 @@ def _lines(folder: Path):
 
 
 async def _drained(folder: Path, timeout: int) -> set[str]:
-    """What is left, as soon as every claim is over."""
+    """The payloads of the remaining jobs, which are acked as their claims expire."""
     queue = connect(f"vsqs://{folder}/queue?fsync=false")
     found: set[str] = set()
     async with asyncio.timeout(60):
@@ -200,7 +200,7 @@ async def _drained(folder: Path, timeout: int) -> set[str]:
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(90, marks=pytest.mark.full)])
-async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed(original, ours, tmp_path, seconds):
+async def test_no_job_is_lost_or_done_twice_when_either_side_is_killed(original, ours, tmp_path, seconds):
     timeout, seed = 2, random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -247,7 +247,7 @@ async def test_nothing_is_lost_or_done_twice_however_often_either_side_is_killed
     for name, times in taken.items():
         times.sort(key=lambda pair: pair[1])
         for (begun, logged), (next_begun, next_logged) in pairwise(times):
-            # A claim was made at some moment between the two times; the one logged first may be the later one.
+            # A claim was made between the two times, so the claim logged first may be the later one.
             apart = next_logged >= begun + timeout or logged >= next_begun + timeout
             free = apart or any(begun <= moment for moment in given[name])
             assert free, f"{name} was taken twice within its timeout"

@@ -1,4 +1,4 @@
-"""Programs of textqueue 1.0 and 1.1, and one that appends by itself, as text: each runs in its own environment."""
+"""Programs for textqueue 1.0 and 1.1, one that appends lines, and one for jqueue, as text."""
 
 READ_ALL = """
 import json, sys, warnings
@@ -18,7 +18,7 @@ for path in sys.argv[1:]:
         found.append(message.value)
     print(json.dumps([found, errors]))
 """
-"""The messages that are queued in each of some files, and how often something was not understood."""
+"""Prints the queued messages of each file, and the number of lines that could not be read."""
 
 READER = """
 import json, sys, warnings
@@ -36,7 +36,7 @@ for line in sys.stdin:
         message.mark_as_cleared()
     print(json.dumps(found), flush=True)
 """
-"""Reads and finishes as many messages as each line asks for."""
+"""Reads and finishes the number of messages given by each line of its input."""
 
 ENDLESS_READER = """
 import json, sys, time
@@ -54,7 +54,7 @@ while True:
     print(json.dumps(["marked", message.value]), flush=True)
     time.sleep(0.005)
 """
-"""Says that it has begun, then reads and finishes messages until it is killed."""
+"""Prints that it has begun, then reads and finishes messages until it is killed."""
 
 APPENDER = """
 import json, os, sys, time
@@ -68,7 +68,7 @@ while True:
     print(json.dumps(["added", text]), flush=True)
     time.sleep(0.003)
 """
-"""Appends lines until it is killed, as people's scripts do."""
+"""Appends lines until it is killed, like a user's script."""
 
 OURS = """
 import asyncio, json, os, random, sys
@@ -107,4 +107,4 @@ async def main(url, role, name):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-"""A producer or a consumer on our queue, until it is killed."""
+"""A producer or a consumer of jqueue that runs until it is killed."""

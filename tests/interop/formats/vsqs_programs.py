@@ -1,4 +1,4 @@
-"""What the real vsqs 0.3 is told to do, by a line of JSON for each call; and workers of both that are killed."""
+"""The real vsqs 0.3, which gets a line of JSON for each call, and workers of vsqs and jqueue that are killed."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ for line in sys.stdin:
     elif command == "size":
         answer = queue.size()
     print(json.dumps(answer), flush=True)
-os._exit(0)  # its watch would keep it alive
+os._exit(0)  # its folder watch would keep the process alive
 """
 
 _LOG = """
@@ -58,7 +58,7 @@ while True:
         say("taken", payload.decode(), begun)
         if number % 5:
             queue.delete(name)
-            if time.time() < begun + timeout:  # later, it is silent, and does nothing
+            if time.time() < begun + timeout:  # after the timeout, delete does nothing and raises no error
                 say("ended", payload.decode(), begun)
             else:
                 say("late", payload.decode(), begun)
@@ -100,16 +100,16 @@ asyncio.run(main())
 
 
 class Theirs:
-    """The real vsqs in a process of its own.
+    """The real vsqs in its own process.
 
     Args:
-        interpreter: that has it.
-        root: of its queues.
-        queue: which one.
+        interpreter: a Python with vsqs.
+        root: the folder of its queues.
+        queue: name of the queue.
     """
 
     def __init__(self, interpreter: Interpreter, root: Path, queue: str = "queue") -> None:
-        # Not with every warning shown: its threads have one for each event, and nobody reads them.
+        # Warnings are off, because its threads print one for each event, which would fill the pipe.
         command = [str(interpreter.python), "-W", "ignore", "-c", THEIRS, str(root), queue]
         self._process = subprocess.Popen(
             command, env=interpreter.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -125,24 +125,24 @@ class Theirs:
         self._process.communicate(timeout=60)
 
     def publish(self, payload: bytes) -> str:
-        """Returns the id."""
+        """Publish a payload and return its id."""
         return str(self.call("publish", payload.hex()))
 
     def receive(self, timeout: float = 10, wait: float = 0.001) -> tuple[str, bytes] | None:
-        """The id and the payload; None if there is nothing."""
+        """Receive a job: its id and payload, or None if there is none."""
         answer = self.call("receive", timeout, wait)
         return None if answer is None else (answer[0], bytes.fromhex(answer[1]))
 
     def delete(self, name: str) -> None:
-        """Acknowledge, as far as it remembers."""
+        """Delete a job, if vsqs still has its claim."""
         self.call("delete", name)
 
     def size(self) -> int:
-        """How many there are, hidden ones too."""
+        """Number of jobs, including hidden ones."""
         return int(self.call("size"))
 
     def call(self, *command: Any) -> Any:
-        """One call, and its answer."""
+        """Make a call and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
@@ -151,12 +151,12 @@ class Theirs:
     def _answer(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "vsqs has ended: what it said is above"
+        assert line, "vsqs has ended: see its output above"
         return json.dumps("ready") if line == "ready\n" else line
 
 
 class Worker:
-    """A worker of either side, started again as often as it is killed."""
+    """A worker of either side, which is restarted after each kill."""
 
     def __init__(self, interpreter: Interpreter, program: str, folder: Path, name: str, timeout: int) -> None:
         self._interpreter = interpreter
@@ -168,7 +168,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Begin another life, with names of its own."""
+        """Start the process with a new name."""
         self._lives += 1
         name = f"{self._name}{self._lives}"
         arguments = (str(self._folder), "queue", str(self._folder / f"{name}.log"), name, str(self._timeout))
@@ -179,8 +179,8 @@ class Worker:
         self._started = time.monotonic()
 
     def kill(self) -> None:
-        """With SIGKILL; it must have been alive."""
+        """Send SIGKILL, and assert that the process was alive."""
         ended = self.process.poll()
         self.process.kill()
         self.process.wait(timeout=60)
-        assert ended is None, f"{self._name} ended by itself: what it said is above"
+        assert ended is None, f"{self._name} ended by itself: see its output above"

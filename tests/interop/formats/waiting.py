@@ -1,4 +1,4 @@
-"""Waiting for what other programs do, and not for a time: how long they take to begin is the machine's affair."""
+"""Wait for conditions on other programs instead of fixed times, because programs start slowly on slow machines."""
 
 import subprocess
 import time
@@ -9,12 +9,12 @@ SECONDS = 60
 
 
 def wait_until(what: str, is_so: Callable[[], object], processes: Iterable["subprocess.Popen[Any]"] = ()) -> None:
-    """Wait until something is so.
+    """Wait until a condition is true.
 
     Args:
-        what: to be said if it never is.
-        is_so: asked now and then.
-        processes: that must go on meanwhile.
+        what: description of the condition, for the error message.
+        is_so: the condition, called repeatedly.
+        processes: processes that must run meanwhile.
     """
     until = time.monotonic() + SECONDS
     while not is_so():

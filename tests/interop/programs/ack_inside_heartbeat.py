@@ -1,4 +1,4 @@
-"""A job acked, or given back, by its id while its heartbeat still runs: the block goes on to its end."""
+"""A job acked or nacked by its id while its heartbeat still runs: the block runs to its end."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""An adapter with a connection, which the program that opened it also closes; several queues use it before that."""
+"""An adapter with a connection, which the program that opened it closes after several queues have used it."""
 
 import asyncio
 

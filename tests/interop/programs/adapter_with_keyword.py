@@ -1,4 +1,4 @@
-"""An adapter whose `if_match` can only be given by name, which is how 1.0.0 gives it."""
+"""An adapter whose `if_match` is keyword-only; 1.0.0 passes it by name."""
 
 # mypy: ignore-errors
 

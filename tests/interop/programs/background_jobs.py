@@ -1,4 +1,4 @@
-"""Background job processing: a web handler enqueues, a worker loop polls, beats and acks."""
+"""Background job processing: a web handler enqueues, and a worker loop polls, sends heartbeats and acks."""
 
 # mypy: ignore-errors
 

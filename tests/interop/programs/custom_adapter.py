@@ -1,4 +1,4 @@
-"""An adapter of one's own: two methods, no base class. It may raise CASConflictError, and the queue tries again."""
+"""A user's own adapter: two methods, no base class. If it raises CASConflictError, the queue retries."""
 
 import asyncio
 

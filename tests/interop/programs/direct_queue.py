@@ -1,4 +1,4 @@
-"""DirectQueue on a local file: each call on its own, several event loops one after the other, several objects."""
+"""DirectQueue on a local file: single calls, several event loops one after the other, several queue objects."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Error handling: the classes, what they carry, and the calls that raise them."""
+"""Error handling: the error classes, their attributes, and the calls that raise them."""
 
 # mypy: ignore-errors
 

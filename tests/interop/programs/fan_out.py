@@ -1,4 +1,4 @@
-"""Fan-out: several queues, each in a file of its own, used at once."""
+"""Fan-out: several queues, each in its own file, used at once."""
 
 import asyncio
 

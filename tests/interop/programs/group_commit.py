@@ -10,7 +10,7 @@ from jqueue.core.group_commit import GroupCommitLoop
 
 
 class CountedStorage:
-    """A store that counts."""
+    """A store that counts its reads and writes."""
 
     def __init__(self, storage):
         self.storage = storage
@@ -49,7 +49,7 @@ async def main():
     await loop.stop()
     await loop.stop()
 
-    # What was called before the exit is done by the exit.
+    # Calls made before the exit are done during the exit.
     storage = InMemoryStorage()
     async with BrokerQueue(storage) as q:
         calls = [asyncio.create_task(q.enqueue("task", b"%d" % number)) for number in range(20)]

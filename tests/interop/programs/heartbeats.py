@@ -1,4 +1,4 @@
-"""HeartbeatManager: any object with a heartbeat, arguments by position and by name, all the ways to leave."""
+"""HeartbeatManager: any object with a heartbeat, arguments by position and by name, and every way to leave."""
 
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Job, JobStatus and QueueState: making, changing, looking, comparing, to JSON and back."""
+"""Job, JobStatus and QueueState: construction, changes, queries, comparison, and conversion to JSON and back."""
 
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Every argument by the name that it has in 1.0.0, and the attributes that hold the settings."""
+"""Every argument by its name in 1.0.0, and the attributes for settings."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Long-running jobs: a heartbeat while the work goes on, an ack when it succeeds, a nack when it fails."""
+"""Long-running jobs: a heartbeat during the work, an ack when it succeeds, a nack when it fails."""
 
 # mypy: ignore-errors
 

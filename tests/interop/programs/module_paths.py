@@ -1,4 +1,4 @@
-"""Every module of 1.0.0 that has a public name, and that the names at the top are those of the modules."""
+"""Every module of 1.0.0 with a public name, and that the names of the package are the objects of the modules."""
 
 import asyncio
 

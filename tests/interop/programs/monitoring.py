@@ -1,4 +1,4 @@
-"""Monitoring: read_state from a health check, before, while and after the broker runs."""
+"""Monitoring: read_state from a health check before, during and after the run of a broker."""
 
 # mypy: ignore-errors
 

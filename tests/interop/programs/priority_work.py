@@ -1,4 +1,4 @@
-"""Priority work: the lower value first, equals in the order in which they came, one entrypoint or any."""
+"""Priorities: lower values first, equal ones in order of arrival, for one entrypoint or any."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The quick start of 1.0.0's documentation."""
+"""The quick start of the documentation of 1.0.0."""
 
 import asyncio
 

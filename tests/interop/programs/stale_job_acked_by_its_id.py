@@ -1,4 +1,4 @@
-"""A worker loop that forgets a job it failed at: it is recovered, done by the same loop, and acked by its id."""
+"""A worker loop that forgets a failed job, claims it again after its recovery, and acks it by its id."""
 
 # mypy: ignore-errors
 
@@ -16,7 +16,7 @@ async def main():
             for job in await q.dequeue("task"):
                 attempts += 1
                 if attempts == 1:
-                    continue  # the handler raised, and nobody gave the job back
+                    continue  # the handler raised, and the job was not nacked
                 await q.ack(job.id)
             await asyncio.sleep(0.15)
         print("done at attempt", attempts)

@@ -1,4 +1,4 @@
-"""Stale jobs: recovered by an order to a DirectQueue, and by a BrokerQueue on its own."""
+"""Stale jobs: recovered by `requeue_stale` of a DirectQueue, and by a BrokerQueue automatically."""
 
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Testing without infrastructure: the store in memory, empty or filled beforehand."""
+"""Tests without infrastructure: the store in memory, empty or filled in advance."""
 
 # mypy: ignore-errors
 
