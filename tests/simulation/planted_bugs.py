@@ -41,12 +41,12 @@ def no_commit_id(patch):
 
 
 def certain_of_lost_answers(patch):
-    """A store that lost an answer says that it is certain that nothing was written."""
+    """The error for a lost answer states that nothing was written."""
     patch.setattr(StorageError, "nothing_written", True)
 
 
 def keep_records(patch, count):
-    """Keep only `count` records in the commit table, without recording what was dropped."""
+    """Keep only `count` records in the commit table, without recording the dropped ones."""
 
     def short(draft, commit, *rest):
         header = next_header(draft, commit, *rest)
@@ -66,13 +66,13 @@ def ring_of_two(patch):
     keep_records(patch, 2)
 
 
-def eviction_unsaid(patch):
-    """Records are dropped by age, and `evicted_through` does not say so."""
+def eviction_not_recorded(patch):
+    """Records are dropped by age, and `evicted_through` does not record it."""
     keep_records(patch, 1_000_000)
 
 
 def claim_not_checked(patch):
-    """Any claim will do to ack, nack or beat."""
+    """An ack, nack or heartbeat succeeds with any claim."""
 
     def unchecked(self, claim):
         job = self.jobs.get(claim.job_id)
@@ -84,13 +84,13 @@ def claim_not_checked(patch):
 
 
 def attempt_reset_by_redrive(patch):
-    """A redriven job begins with attempt 0 again."""
+    """A redriven job starts again with attempt 0."""
     queue = Redrive._queue
     patch.setattr(Redrive, "_queue", lambda self, draft, job, now: queue(self, draft, job.evolve(attempt=0), now))
 
 
 def attempts_of_gone_jobs_forgotten(patch):
-    """A job id that is used again begins with attempt 0."""
+    """A job id that is used again starts with attempt 0."""
     patch.setattr(Draft, "note_floor", lambda self, attempt: None)
 
 
@@ -107,12 +107,12 @@ def heartbeats_after_the_sweep(patch):
 
 
 def foreign_timeout(patch):
-    """A claim is given the timeout of the queue that looks at it, not its own."""
+    """A claim gets the timeout of the queue that watches it, and not its own."""
     patch.setattr(StaleWatch, "_timeout", lambda self, _: self._default_timeout)
 
 
 def moved_heartbeat_ignored(patch):
-    """A claim once suspected is revoked, although its heartbeat has moved."""
+    """A suspected claim is revoked although its heartbeat has moved."""
     observed = StaleWatch.observed
 
     def half_blind(self, draft, *rest):
@@ -129,12 +129,12 @@ def moved_heartbeat_ignored(patch):
 
 
 def no_sweep(patch):
-    """Nobody looks for stale claims."""
+    """Stale claims are never revoked."""
     patch.setattr(Sweep, "change", lambda self, draft, now: 0)
 
 
 def stale_cache(patch):
-    """That there is nothing to claim is answered from the cached state."""
+    """An empty dequeue is answered from the cached state."""
     make = Request.__init__
 
     def hasty(self, *arguments, **options):
@@ -145,12 +145,12 @@ def stale_cache(patch):
 
 
 def cancelled_dequeue_kept(patch):
-    """The claims of a dequeue whose caller has left are kept."""
+    """The claims of a cancelled dequeue are not handed back."""
     patch.setattr(Request, "hand_back_claims", lambda self, outcome: None)
 
 
 def abandoned_attempt_forgotten(patch):
-    """A write of unknown fate is forgotten when its caller has left."""
+    """A write with an unknown outcome is forgotten when its caller has left."""
     commit = CommitEngine.commit
 
     async def forgetful(self, requests, *, read_first=False):
@@ -163,13 +163,13 @@ def abandoned_attempt_forgotten(patch):
     patch.setattr(Writer, "_may_owe_claims", lambda self: False)
 
 
-def exit_without_a_look(patch):
-    """Leaving does not wait until the last writes are known to have landed or not."""
+def exit_before_writes_are_known(patch):
+    """Leaving does not wait until the outcome of the last writes is known."""
     patch.setattr(Writer, "_may_owe_claims", lambda self: False)
 
 
 def unconditional_create(patch):
-    """The store writes whatever is there when no etag is named."""
+    """A write without an etag overwrites an existing object."""
     write = HonestStore.write
 
     def careless(self, content, if_match):
@@ -179,7 +179,7 @@ def unconditional_create(patch):
 
 
 def partial_apply(patch):
-    """A refused operation does not undo those before it."""
+    """A refused operation does not undo the earlier operations of its `apply`."""
 
     def partial(self, draft, now):
         results = []
@@ -193,13 +193,13 @@ def partial_apply(patch):
     patch.setattr(Request, "perform", partial)
 
 
-def one_mistake_fails_all(patch):
-    """An operation that fails in an unexpected way takes the whole commit with it."""
+def one_error_fails_the_commit(patch):
+    """An unexpected exception in one operation fails the whole commit."""
     patch.setattr(requests, "perform", lambda operation, draft, now: operation.change(draft, now))
 
 
 def answered_before_the_commit(patch):
-    """A waiting dequeue is answered when its job is found, and not when the claim is committed."""
+    """A waiting dequeue is answered when its job is found, before the claim is committed."""
     write = CommitEngine._write
 
     async def hasty(self, outcomes):
@@ -211,8 +211,8 @@ def answered_before_the_commit(patch):
     patch.setattr(CommitEngine, "_write", hasty)
 
 
-def answered_before_the_answer(patch):
-    """Every call is answered when its commit is sent."""
+def answered_when_sent(patch):
+    """Every call is answered when its commit is sent, before the store answers."""
     write = CommitEngine._write
 
     async def hasty(self, outcomes):
@@ -224,12 +224,12 @@ def answered_before_the_answer(patch):
 
 
 def writer_that_never_yields(patch):
-    """A continuous writer leaves no room for the others."""
+    """A continuous writer leaves no time for the others."""
     patch.setattr(Turns, "landed", lambda self, *_: None)
 
 
 def finished_jobs_forgotten(patch):
-    """The blob does not remember who was acked."""
+    """The blob does not remember acked jobs."""
     note = Draft.note
     patch.setattr(
         Draft, "note", lambda self, table, *rest: None if table is self.header.finished else note(self, table, *rest)
@@ -237,7 +237,7 @@ def finished_jobs_forgotten(patch):
 
 
 def unreadable_lines_dropped(patch):
-    """What cannot be read as a job is not written back."""
+    """Lines that cannot be read as a job are not written back."""
     encoding = Blob.encoding
 
     def tidy(self, header):
@@ -248,7 +248,7 @@ def unreadable_lines_dropped(patch):
 
 
 def unknown_fields_dropped(patch):
-    """Fields of the header that this version does not know are not written back."""
+    """Unknown fields of the header are not written back."""
     patch.setattr(engine, "next_header", lambda *given: next_header(*given).model_copy(update={"extra": {}}))
 
 
@@ -267,12 +267,12 @@ def served_in_reverse(patch):
 
 
 def busy_while_it_waits(patch):
-    """A consumer that waits is told again and again that a job is ready by now."""
+    """A waiting consumer is always told that a job is due now."""
     patch.setattr(Draft, "next_due", lambda self: datetime.min.replace(tzinfo=UTC))
 
 
 def deadline_ignored(patch):
-    """A call ends when it ends."""
+    """A call does not end at its deadline."""
     patch.setattr(Request, "expire", lambda self: None)
 
 
@@ -289,7 +289,7 @@ def unknown_called_not_done(patch):
 
 
 STORM = Settings(rate=0.4, processes=6, short_table=1.0)
-"""Many processes, many faults, and a commit table that is as short as allowed."""
+"""Many processes, many faults, and the shortest commit table that is allowed."""
 
 MODERN = Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0)
 """Like `STORM`, and every seed uses limits, cron entries and results."""
@@ -321,7 +321,7 @@ PLANTED = [
     Planted(certain_of_lost_answers, {1, 2, 3, 4}, 50),
     Planted(last_writer_only, {1, 2, 3, 4}, 50),
     Planted(ring_of_two, {1, 2, 3, 4}, 100),
-    Planted(eviction_unsaid, {1, 2, 3, 4}, 100),
+    Planted(eviction_not_recorded, {1, 2, 3, 4}, 100),
     Planted(claim_not_checked, {1, 2, 5, 9}, 200),
     Planted(attempt_reset_by_redrive, {4, 5}, 200),
     Planted(attempts_of_gone_jobs_forgotten, {4}, 1500),
@@ -332,12 +332,12 @@ PLANTED = [
     Planted(stale_cache, {0, 3}, 50),
     Planted(cancelled_dequeue_kept, {2}, 100),
     Planted(abandoned_attempt_forgotten, {2}, 100),
-    Planted(exit_without_a_look, {2}, 100),
+    Planted(exit_before_writes_are_known, {2}, 100),
     Planted(unconditional_create, {1, 2}, 50),
     Planted(partial_apply, {1, 2, 9}, 50),
-    Planted(one_mistake_fails_all, {8}, 50),
+    Planted(one_error_fails_the_commit, {8}, 50),
     Planted(answered_before_the_commit, {2, 6}, 50),
-    Planted(answered_before_the_answer, {2, 6}, 50),
+    Planted(answered_when_sent, {2, 6}, 50),
     Planted(writer_that_never_yields, {0}, 20, Settings(contention=1.0)),
     Planted(finished_jobs_forgotten, {2, 4, 5}, 50),
     Planted(unreadable_lines_dropped, {8}, 100),
@@ -347,9 +347,9 @@ PLANTED = [
     Planted(deadline_ignored, {0}, 50),
     Planted(unknown_called_not_done, {1, 2, 5}, 50),
     Planted(orders.counts_not_rolled_back, {0, 3, 10}, 100, MODERN),
-    Planted(orders.ceiling_looked_at_once, {10}, 50, MODERN),
+    Planted(orders.ceiling_checked_once, {10}, 50, MODERN),
     Planted(orders.key_ceiling_off_by_one, {10}, 50, MODERN),
-    Planted(orders.rate_not_noted_again, {10}, 500, MODERN),
+    Planted(orders.rate_not_counted_by_a_retry, {10}, 500, MODERN),
     Planted(orders.rate_used_for_ever, {0}, 100, MODERN),
     Planted(orders.pause_ignored_by_all, {10}, 100, MODERN),
     Planted(orders.parked_job_forgotten, {0, 3}, 50, MODERN),
@@ -362,12 +362,12 @@ PLANTED = [
     Planted(orders.cron_gap_taken_for_fired, {11}, 50, MODERN),
     Planted(orders.cron_waits_for_the_clock_ahead, {0, 11}, 100, MODERN),
     Planted(orders.cron_remembers_the_last_only, {11}, 50, MODERN),
-    Planted(orders.cron_fires_on_being_met, {11}, 100, MODERN),
+    Planted(orders.cron_fires_for_the_past, {11}, 100, MODERN),
     Planted(orders.result_lost_with_its_ack, {12}, 100, MODERN),
-    Planted(orders.result_of_another_ack, {12}, 100, MODERN),
+    Planted(orders.result_emptied_by_a_retry, {12}, 100, MODERN),
     Planted(orders.reserve_not_kept, {12}, 50, MODERN),
-    Planted(orders.result_dropped_in_silence, {12}, 50, MODERN),
-    Planted(orders.result_told_too_early, {2, 3, 12}, 500, MODERN),
+    Planted(orders.dropped_result_not_recorded, {12}, 50, MODERN),
+    Planted(orders.result_returned_too_early, {2, 3, 12}, 500, MODERN),
     Planted(orders.stopped_job_queued_again, {1}, 500, MODERN),
     Planted(orders.holder_not_told_to_stop, {3}, 200, MODERN),
     Planted(staging.transaction_in_a_commit_of_its_own, {13}, 50, STAGED),
@@ -377,5 +377,5 @@ PLANTED = [
     Planted(staging.transactions_not_written, {13}, 50, STAGED),
     Planted(staging.holder_kept_after_the_claim, {12, 14}, 50, STAGED),
     Planted(staging.bound_ignored, {14}, 50, STAGED),
-    Planted(staging.passed_over_and_lost, {0, 3}, 100, STAGED),
+    Planted(staging.passed_over_jobs_lost, {0, 3}, 100, STAGED),
 ]

@@ -17,7 +17,7 @@ from jqueue.domain.rules import Span
 
 
 def counts_not_rolled_back(patch):
-    """A write whose answer was lost is undone, but not in the counts of running jobs"""
+    """A rollback does not restore the counts of running jobs"""
     rollback = Draft.rollback
 
     def forgetful(self, savepoint=None):
@@ -29,8 +29,8 @@ def counts_not_rolled_back(patch):
     patch.setattr(Draft, "rollback", forgetful)
 
 
-def ceiling_looked_at_once(patch):
-    """A dequeue looks at the ceiling once, and not for each job that it claims"""
+def ceiling_checked_once(patch):
+    """A dequeue checks the ceiling once, and not for each job that it claims"""
     change, is_open = Dequeue.change, Order.is_open
     seen: dict = {}
 
@@ -50,7 +50,7 @@ def ceiling_looked_at_once(patch):
 
 
 def key_ceiling_off_by_one(patch):
-    """One job more than its concurrency limit allows is claimed"""
+    """One job more than the limit of its concurrency key is claimed"""
 
     def generous(self, job):
         key = job.concurrency_key
@@ -59,8 +59,8 @@ def key_ceiling_off_by_one(patch):
     patch.setattr(Order, "_is_free", generous)
 
 
-def rate_not_noted_again(patch):
-    """The claims of a commit that is tried again do not count against the rate"""
+def rate_not_counted_by_a_retry(patch):
+    """The claims of a retried commit do not count against the rate"""
     note, rollback, settle = Draft.note, Draft.rollback, Blob.settle
     again = set()
 
@@ -83,12 +83,12 @@ def rate_not_noted_again(patch):
 
 
 def rate_used_for_ever(patch):
-    """A claim counts against the rate, however long ago it was made"""
+    """Old claims count against the rate for ever"""
     patch.setattr(order, "claims_left", lambda usage, now, rate, per: rate - sum(span.claims for span in usage))
 
 
 def pause_ignored_by_all(patch):
-    """Who dequeues from all entrypoints gets jobs of those that are paused, too"""
+    """A dequeue from all entrypoints takes jobs of paused ones, too"""
     take = Order.take
 
     def careless(self, entrypoints, now):
@@ -105,17 +105,17 @@ def pause_ignored_by_all(patch):
 
 
 def parked_job_forgotten(patch):
-    """A job that was held back by its concurrency key never comes back"""
+    """A job held back by its concurrency key never becomes ready again"""
     patch.setattr(Order, "_bring_back", lambda self, key: None)
 
 
 def aging_ignored(patch):
-    """Jobs are served by their priority, however long they wait"""
+    """Jobs are served by priority alone, however long they have waited"""
     patch.setattr(Order, "_aged", lambda self, priority, since: priority)
 
 
 def dead_jobs_retire_at_once(patch):
-    """Where dead jobs are kept for a time, they leave at once"""
+    """Dead jobs with a retention time are removed at once"""
     kept_until = EndedJobs.kept_until
 
     def hasty(self, job):
@@ -125,7 +125,7 @@ def dead_jobs_retire_at_once(patch):
 
 
 def cron_fired_twice(patch):
-    """A cron entry that has fired is due as before"""
+    """A cron entry stays due after it has fired"""
     fire = schedules.fire_due
 
     def stuck(draft, now, room):
@@ -139,7 +139,7 @@ def cron_fired_twice(patch):
 
 
 def cron_fired_from_memory(patch):
-    """A queue that knows when a cron entry is due does not look whether others have fired it"""
+    """A queue fires a cron entry from memory, without checking if another queue has fired it"""
     fire = schedules.fire_due
     known: dict = {}
 
@@ -156,7 +156,7 @@ def cron_fired_from_memory(patch):
 
 
 def cron_lost_with_the_answer(patch):
-    """A firing whose answer was lost is undone, but the entry is not due any more"""
+    """The firing of a commit whose answer was lost is undone, but the entry is no longer due"""
     rollback = Draft.rollback
 
     def forgetful(self, savepoint=None):
@@ -171,7 +171,7 @@ def cron_lost_with_the_answer(patch):
 
 
 def cron_of_others_ignored(patch):
-    """A dequeue fires only the cron entries of the entrypoints that it asks for"""
+    """A dequeue fires only the cron entries of its own entrypoints"""
     change, due = Dequeue.change, Order.due_schedules
     sought: list = []
 
@@ -187,7 +187,7 @@ def cron_of_others_ignored(patch):
 
 
 def cron_gap_taken_for_fired(patch):
-    """A clock that is ahead fires, and the occurrences before are taken for fired too"""
+    """After a clock that is ahead has fired, all earlier occurrences count as fired, too"""
     fired = occurrences.with_fired
 
     def without_gaps(*given):
@@ -199,12 +199,12 @@ def cron_gap_taken_for_fired(patch):
 
 
 def cron_waits_for_the_clock_ahead(patch):
-    """A cron entry is due for all when the clock that is furthest ahead has it due"""
+    """A cron entry is due only at the next time of the clock that is furthest ahead"""
     patch.setattr(order, "is_pending", lambda schedule, now: schedule.next_at <= now)
 
 
 def cron_remembers_the_last_only(patch):
-    """A cron entry that fires forgets which occurrences were fired before"""
+    """A cron entry that fires forgets the occurrences fired before"""
     fired = occurrences.with_fired
 
     def short(*given):
@@ -214,8 +214,8 @@ def cron_remembers_the_last_only(patch):
     patch.setattr(schedules, "with_fired", short)
 
 
-def cron_fires_on_being_met(patch):
-    """A clock that is behind all that is known of a cron entry fires for an occurrence that had passed"""
+def cron_fires_for_the_past(patch):
+    """A clock that is behind all known times of a cron entry fires for a past occurrence"""
     met = occurrences.with_clock
 
     def a_day_before(schedule, now):
@@ -225,7 +225,7 @@ def cron_fires_on_being_met(patch):
 
 
 def result_lost_with_its_ack(patch):
-    """An ack that is tried again finishes its job, and does not keep the result"""
+    """An ack that is retried finishes its job without keeping the result"""
     change, tried = Ack.change, set()
 
     def once(self, draft, now):
@@ -238,8 +238,8 @@ def result_lost_with_its_ack(patch):
     patch.setattr(Ack, "change", once)
 
 
-def result_of_another_ack(patch):
-    """An ack that is tried again keeps a result that says nothing"""
+def result_emptied_by_a_retry(patch):
+    """An ack that is retried keeps an empty result"""
     change, tried = Ack.change, set()
 
     def once(self, draft, now):
@@ -251,12 +251,12 @@ def result_of_another_ack(patch):
 
 
 def reserve_not_kept(patch):
-    """A result is kept, however large it makes the queue"""
+    """A result is kept even if the queue then exceeds its size limit"""
     patch.setattr(claims, "take_reserve", lambda draft, size, blob_bytes: True)
 
 
-def result_dropped_in_silence(patch):
-    """A result for which there is no room is dropped, and nothing says so"""
+def dropped_result_not_recorded(patch):
+    """A result that does not fit is dropped without a record"""
     change = Ack.change
 
     def silent(self, draft, now):
@@ -268,8 +268,8 @@ def result_dropped_in_silence(patch):
     patch.setattr(Ack, "change", silent)
 
 
-def result_told_too_early(patch):
-    """Who waits is told the result when its commit is sent, whether it lands or not"""
+def result_returned_too_early(patch):
+    """A caller that waits for a result gets it when the commit is sent, even if it does not land"""
     write = CommitEngine._write
 
     async def hasty(self, outcomes):
@@ -282,7 +282,7 @@ def result_told_too_early(patch):
 
 
 def stopped_job_queued_again(patch):
-    """A job that was to be stopped is queued again when its claim is found stale"""
+    """A job with a requested cancellation is queued again when its claim is stale"""
 
     def forgiving(draft, job, *rest, **changes):
         send_back(draft, job.evolve(cancel_requested=False), *rest, **changes)
@@ -291,7 +291,7 @@ def stopped_job_queued_again(patch):
 
 
 def holder_not_told_to_stop(patch):
-    """The heartbeat of a job that is to be stopped says nothing of it"""
+    """The heartbeat of a job with a requested cancellation does not report it"""
     change = Heartbeat.change
 
     def silent(self, draft, now):

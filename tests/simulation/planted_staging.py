@@ -16,7 +16,7 @@ from jqueue.domain.places import PlacedJobs
 
 
 def transaction_in_a_commit_of_its_own(patch):
-    """The version of a bulk enqueue is recorded by the commit after that of its jobs"""
+    """The version of a bulk enqueue is recorded one commit after its jobs"""
     change, apply = EnqueueStaged.change, CommitEngine._apply
     owed: WeakKeyDictionary = WeakKeyDictionary()
 
@@ -40,7 +40,7 @@ def transaction_in_a_commit_of_its_own(patch):
 
 
 def same_version_added_again(patch):
-    """A version that equals the last one is taken for a new one"""
+    """A version equal to the last one counts as new"""
     change = EnqueueStaged.change
 
     def careless(self, draft, now):
@@ -55,7 +55,7 @@ def same_version_added_again(patch):
 
 
 def placed_lines_kept_by_an_undo(patch):
-    """Lines placed by a write that did not land are written a second time by the next try"""
+    """Lines placed by a write that did not land are written a second time by the retry"""
 
     def for_good(self, jobs, now):
         placed = PlacedJobs(jobs, self.jobs.last_sequence + 1, now)
@@ -68,7 +68,7 @@ def placed_lines_kept_by_an_undo(patch):
 
 
 def draft_kept_after_placed_lines(patch):
-    """Who has placed lines goes on with a draft that does not know their jobs"""
+    """A writer that has placed lines goes on with a draft without their jobs"""
     settle = Draft.settle
 
     def unaware(self):
@@ -79,7 +79,7 @@ def draft_kept_after_placed_lines(patch):
 
 
 def transactions_not_written(patch):
-    """The next commit of anybody else forgets the transactions"""
+    """The next commit of another writer forgets the transactions"""
     take_header = Draft.take_header
 
     def forgetful(self, header):
@@ -90,17 +90,17 @@ def transactions_not_written(patch):
 
 
 def holder_kept_after_the_claim(patch):
-    """A job that nobody holds any more still names its last holder"""
+    """A job without a claim still names its last holder"""
     patch.delitem(NO_CLAIM, "holder")
 
 
 def bound_ignored(patch):
-    """A dequeue up to a place takes what came later, too"""
+    """A dequeue with a bound takes later jobs, too"""
     patch.setattr(Order, "only_through", lambda self, sequence: nullcontext())
 
 
-def passed_over_and_lost(patch):
-    """What a dequeue up to a place has passed over is not put back"""
+def passed_over_jobs_lost(patch):
+    """Jobs that a bounded dequeue passes over are not put back"""
     only_through = Order.only_through
 
     def leaky(self, sequence):

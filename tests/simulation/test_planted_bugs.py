@@ -20,7 +20,7 @@ def first_violation(seeds, settings=None):
 
 
 AT_ONCE, SOON = 50, 300
-"""Largest number of seeds of a test that has no mark, and of one that is marked `wide`. The rest is `full`."""
+"""Largest numbers of seeds of an unmarked test and of a `wide` test. A test with more seeds is `full`."""
 
 
 def _marks(planted):
@@ -32,7 +32,7 @@ def _marks(planted):
 @pytest.mark.parametrize(
     "planted", [pytest.param(each, id=each.plant.__name__, marks=_marks(each)) for each in PLANTED]
 )
-def test_it_is_found(planted, monkeypatch):
+def test_the_simulation_finds_each_planted_bug(planted, monkeypatch):
     planted.plant(monkeypatch)
     _, rule = first_violation(planted.seeds, planted.settings)
     assert rule in planted.rules
@@ -51,7 +51,7 @@ def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatc
 
 
 @pytest.mark.wide
-def test_what_is_left_of_a_schedule_breaks_the_same_rule(monkeypatch):
+def test_shrinking_a_schedule_keeps_the_broken_rule(monkeypatch):
     no_commit_id(monkeypatch)
     seed, rule = first_violation(100)
     shortest = shorten(seed, Settings(), rule)

@@ -1,4 +1,4 @@
-"""Many processes on one store, under every fault there is: no rule is broken.
+"""Many processes on one store under every kind of fault: no rule is broken.
 
 A failure shows the seed, the shortest schedule found, and the versions around it; `make simulate SEEDS=1 FIRST=<seed>`
 replays it.
@@ -29,7 +29,7 @@ def test_a_seed_replays_to_the_last_request():
 
 
 @pytest.mark.wide
-def test_every_fault_fires_and_everything_happens():
+def test_every_fault_and_every_event_occurs():
     report = Report()
     for seed in range(SEEDS, SEEDS + 100):
         report.add(run_seed(seed))
@@ -55,16 +55,16 @@ def test_without_faults_every_call_is_done():
 
 @pytest.mark.parametrize("seed", [1002, 1064, 1100, 1110, 1160, 1168, 1218])
 def test_a_writer_five_times_slower_makes_progress_beside_a_fast_one(seed):
-    """In these seeds it starved while gaps were as long as the fast writer's own cycle."""
+    """In these seeds the slow writer starved while gaps were as long as the fast writer's own cycle."""
     assert 1 == run_seed(seed, Settings(contention=1.0)).events["contention"]
 
 
-def test_a_dequeue_up_to_a_place_may_leave_a_job_that_has_no_place_yet():
+def test_a_dequeue_with_a_bound_may_leave_a_job_without_a_sequence_number():
     """In this seed a job written by hand comes while a dequeue that may not claim it reads the queue."""
     assert 0 < run_seed(10024698).commits
 
 
-def test_an_event_left_out_does_not_take_place():
+def test_an_event_left_out_does_not_occur():
     taken = run_seed(3).events["crash"] + run_seed(3).events["pause"]
     names = frozenset(
         f"disturbance {number}: {kind} of process {process}"
@@ -82,7 +82,7 @@ def new_file():
 
 
 @pytest.mark.parametrize("make_storage", [InMemoryStorage, new_file])
-def test_it_runs_on_real_adapters(make_storage):
+def test_the_simulation_runs_on_real_adapters(make_storage):
     report = run_seeds(range(3), Settings(make_storage=make_storage, old_format=0.0))
     assert report.commits > 20
 
@@ -96,7 +96,7 @@ def test_the_command_line_counts_what_happened(capsys):
         assert word in output
 
 
-def test_the_command_line_says_what_a_storage_should_look_like(capsys):
+def test_the_command_line_names_the_form_of_a_storage(capsys):
     with pytest.raises(SystemExit):
         main(["--storage", "nonsense"])
     assert "package.module:function" in capsys.readouterr().err
