@@ -5,7 +5,7 @@ from base64 import b64encode
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobStatus, QueueState
@@ -113,41 +113,42 @@ def test_the_line_of_a_job_that_only_waits_is_read_without_a_model(monkeypatch):
     assert (job.id, packed(job, {})) == read_entry(encode_job(job), {})
 
 
-ONCE = settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
+def drawn(strategy, fields_of):
+    """Return the fields that `fields_of` finds in 500 values of a strategy."""
+    found = set()
+
+    @settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
+    @given(strategy)
+    def draw(value):
+        found.update(fields_of(value))
+
+    draw()
+    return found
 
 
-@pytest.mark.parametrize("name", Job.model_fields)
-def test_the_strategies_draw_every_field(name):
-    """Without this, the test above would show nothing for a new field."""
-    nothing = getattr(Job(id="0", entrypoint="", payload=b""), name)
-    find(any_jobs, lambda job: getattr(job, name) != nothing, settings=ONCE)
+def filled(value, plain):
+    """Return the names of the fields in which a value differs from a plain one."""
+    return {name for name in type(value).model_fields if getattr(value, name) != getattr(plain, name, None)}
 
 
-@pytest.mark.parametrize("name", sorted(set(QueueState.model_fields) - {"critical", "set_aside"}))
-def test_the_strategies_draw_every_field_of_a_state(name):
-    nothing = getattr(QueueState(), name)
-    find(states, lambda state: getattr(state, name) != nothing, settings=ONCE)
+def test_the_strategies_draw_every_field_of_a_job():
+    """Without this, the tests above would show nothing for a new field."""
+    plain = Job(id="0", entrypoint="", payload=b"")
+    assert set(Job.model_fields) == drawn(any_jobs, lambda job: filled(job, plain))
 
 
-@pytest.mark.parametrize(
-    ("table", "row"),
-    [
-        ("settings", QueueSettings),
-        ("entrypoints", EntrypointRules),
-        pytest.param("schedules", Schedule, marks=pytest.mark.full),
-    ],
-)
-def test_the_strategies_draw_every_field_of_the_rows_of_a_state(table, row):
-    plain = row.model_construct()
-    for name, about in row.model_fields.items():
-        nothing = getattr(plain, name) if not about.is_required() else None
+def test_the_strategies_draw_every_field_of_a_state_and_of_its_tables():
+    rows = {"settings": QueueSettings, "entrypoints": EntrypointRules, "schedules": Schedule}
 
-        def says_it(state, name=name, nothing=nothing):
+    def fields_of(state):
+        yield from filled(state, QueueState())
+        for table, row in rows.items():
             found = getattr(state, table)
-            rows = found.values() if isinstance(found, dict) else [found]
-            return any(getattr(each, name) != nothing for each in rows)
+            for each in found.values() if isinstance(found, dict) else [found]:
+                yield from (f"{table}.{name}" for name in filled(each, row.model_construct()))
 
-        find(states, says_it, settings=ONCE)
+    fields = {f"{table}.{name}" for table, row in rows.items() for name in row.model_fields}
+    assert (set(QueueState.model_fields) - {"critical", "set_aside"}) | fields <= drawn(states, fields_of)
 
 
 @LAYOUT

@@ -54,7 +54,7 @@ def test_a_violation_shows_the_seed_a_short_schedule_and_the_versions(monkeypatc
 def test_shrinking_a_schedule_keeps_the_broken_rule(monkeypatch):
     no_commit_id(monkeypatch)
     seed, rule = first_violation(100)
-    shortest = shorten(seed, Settings(), rule)
+    shortest = shorten(seed, Settings(), rule, tries=80)
     whole, short = Simulation(seed, Settings()), Simulation(seed, shortest)
     for simulation in (whole, short):
         with pytest.raises(Violation) as found:
