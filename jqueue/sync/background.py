@@ -30,7 +30,7 @@ END_MARGIN = 5.0
 """Seconds that the end may take beyond the deadlines of the queues, whatever a store does."""
 
 _POOL_IS_SHUT = "cannot schedule new futures"
-_TOO_LATE = "the process is ending, and takes no more calls"
+_TOO_LATE = "the process is ending and takes no more calls"
 
 
 class Resource(Protocol):
@@ -115,7 +115,7 @@ class Background:
         resources = list(self.resources)
         for error in await asyncio.gather(*(resource.leave() for resource in resources), return_exceptions=True):
             if isinstance(error, Exception):
-                logger.warning("a queue could not be left properly: %s: %s", type(error).__name__, error)
+                logger.warning("a queue could not be closed properly: %s: %s", type(error).__name__, error)
 
     def _run(self) -> None:
         try:

@@ -88,7 +88,7 @@ class Call(Generic[Result]):
         """
         task = self._task
         if self._refused or task is None or task.cancelled():
-            raise CallEnded("the queue was left before this call was done")
+            raise CallEnded("the queue was closed before this call was done")
         error = task.exception()
         if error is None:
             return task.result()

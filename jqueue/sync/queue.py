@@ -281,11 +281,10 @@ def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
         return BrokerQueue(target, **settings)
     if isinstance(target, SyncQueue) or not hasattr(target, "enqueue"):
         raise InvalidJobError(
-            "a SyncQueue is made of the URL or the path of a queue, a storage, or an async queue; "
-            f"got {type(target).__name__}"
+            f"SyncQueue takes the URL or the path of a queue, a storage, or an async queue; got {type(target).__name__}"
         )
     if settings:
-        raise TypeError(f"an async queue has its own settings: give {', '.join(settings)} to it")
+        raise TypeError(f"an async queue has settings of its own: give {', '.join(settings)} to the async queue")
     return target
 
 
@@ -302,7 +301,7 @@ def _refuse_to_block_a_loop() -> None:
     if not _in_a_notebook():
         raise JQueueError(
             "a SyncQueue would block the event loop that runs in this thread: use BrokerQueue and await its calls, or "
-            "call from another thread, as by asyncio.to_thread"
+            "call from another thread, for example with asyncio.to_thread"
         )
 
 

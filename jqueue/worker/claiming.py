@@ -81,7 +81,7 @@ class Claimer:
         while True:
             if state.free <= 0:
                 if self._drain and state.is_idle:
-                    logger.warning("all slots are taken by handlers that go on although they were told to stop")
+                    logger.warning("the drain ends: all slots are taken by handlers that ignored the order to stop")
                     return
                 await self._more.wait()
                 found_all = False

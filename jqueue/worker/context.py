@@ -77,7 +77,7 @@ class Context:
             RuntimeError: the handler runs in another process, where there is no queue object.
         """
         if self._queue is None:
-            raise RuntimeError("there is no queue here: a handler with process=True runs in another process")
+            raise RuntimeError("a handler with process=True has no queue: it runs in another process")
         return self._queue
 
     @property

@@ -113,7 +113,7 @@ async def warn_of_unhandled_crons(queue: Operator, names: Container[str]) -> Non
     unhandled = [entry.name for entry in entries if entry.entrypoint not in names]
     if unhandled:
         logger.warning(
-            "the queue has cron entries whose jobs are not done here: %s. If no other worker does them, they pile up:"
-            " remove each in a program, by `await queue.unschedule(name)`",
+            "this worker has no handler for the jobs of these cron entries: %s. If no other worker has one, the jobs"
+            " pile up: remove each entry with `await queue.unschedule(name)`",
             ", ".join(unhandled[:10]) + (", ..." if len(unhandled) > 10 else ""),
         )

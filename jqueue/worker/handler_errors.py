@@ -45,8 +45,8 @@ def check_awaited(value: Any) -> None:
     elif inspect.iscoroutine(value):
         value.close()
     raise TypeError(
-        f"the handler returned a {kind} that nobody has awaited, so its work is not done: if a decorator of its hides"
-        " that it is async, make that decorator's wrapper async"
+        f"the handler returned a {kind} that was never awaited, so its work is not done: if a decorator of the handler"
+        " hides that it is async, make the decorator's wrapper async"
     )
 
 
@@ -63,7 +63,7 @@ class RebuiltError:
 
     def __str__(self) -> str:
         if self.message is None:
-            raise ValueError("the text of this error cannot be had")
+            raise ValueError("the text of this error could not be read")
         return self.message
 
 

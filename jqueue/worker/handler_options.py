@@ -43,7 +43,7 @@ class Rate:
     def __post_init__(self) -> None:
         check_integer("Rate's count", self.count, 1, 2**31)
         if not to_seconds("Rate's per", self.per):
-            raise InvalidJobError("Rate's per must be longer than nothing")
+            raise InvalidJobError("Rate's per must be greater than zero")
 
 
 class HandlerArguments(TypedDict, total=False):
@@ -102,9 +102,9 @@ def _advice(name: str, known: Collection[str]) -> str:
     if ours in known:
         return f": it is {ours!r} here" + (", which counts the first try as well" if "retries" in name else "")
     if ours in HANDLER_OPTION_NAMES:
-        return f': {ours!r} is said of the handler, as in @worker.handler("name", {ours}=...)'
+        return f': give {ours!r} to the handler, as in @worker.handler("name", {ours}=...)'
     if ours in ENQUEUE_OPTION_NAMES:
-        return f": {ours!r} is said of a job, as in enqueue(queue, payload, {ours}=...)"
+        return f": give {ours!r} with each job, as in enqueue(queue, payload, {ours}=...)"
     return option_names.closest(name, known)
 
 
@@ -189,9 +189,7 @@ def settings_of(worker: Any) -> WorkerSettings:
     """
     claim_timeout = worker.claim_timeout
     if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < MIN_CLAIM_TIMEOUT:
-        raise InvalidJobError(
-            f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s: claims end that are not confirmed"
-        )
+        raise InvalidJobError(f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
     return WorkerSettings(
         concurrency=check_integer("concurrency", worker.concurrency, 1, MAX_CONCURRENCY),
         grace=to_seconds("grace", worker.grace),

@@ -162,12 +162,12 @@ class Handler(Generic[P, R_co]):
                 raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
             return b""
         if payload is NO_PAYLOAD:
-            raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, and none was given")
+            raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
 
     def _check_names(self, verb: str, payload: Any, given: Collection[str], known: Collection[str]) -> None:
         missing = payload is NO_PAYLOAD and self.signature.codec is not None
-        more = "; its payload is missing, too: it is one value, before the options" if missing else ""
+        more = "; the payload is missing too: give it as one value before the options" if missing else ""
         check_names(f"{verb} of the handler {self.entrypoint!r}", given, known, more)
 
     def _given(self, options: OperationArguments) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _home_of(function: Callable[..., Any], options: HandlerOptions) -> Home:
         return "loop" if is_async(function) else "thread"
     named = f"handler {name_of(function)!r}"
     if is_async(function):
-        raise TypeError(f"{named}: with process=True it must be a plain function, without async")
+        raise TypeError(f"{named}: with process=True it must be a plain function without async")
     if not hasattr(function, "__qualname__"):
-        raise TypeError(f"{named}: with process=True it must be a function, which can be found by its name")
+        raise TypeError(f"{named}: with process=True it must be a function that can be imported by its name")
     return "process"

@@ -98,13 +98,13 @@ class Heartbeats:
                 held.confirmed = now
                 self._job_runner.stop(held, "cancelled")
             elif not getattr(error, "ended_here", False):
-                self._lose(held, "another worker has it, or it is gone")
+                self._lose(held, "another worker has it, or it was removed")
 
     def _lose_old(self, now: float, timeout: float) -> None:
         """Give up claims that were not confirmed within the timeout: other workers may have their jobs by now."""
         for held in list(self._state.held):
             if now - held.confirmed >= timeout:
-                self._lose(held, f"the store has confirmed no heartbeat for {timeout:g} s")
+                self._lose(held, f"the store confirmed no heartbeat for {timeout:g} s")
 
     def _lose(self, held: HeldJob, why: str) -> None:
         if held.decided or held.reason == "lost":

@@ -99,7 +99,7 @@ class JobRunner:
             if job.failures > 1 and is_spent(job, handler.options.max_attempts):
                 held.ended = True
                 times = counted(job.failures, "time")
-                error = f"it was claimed {times}: its workers ended without saying what became of it"
+                error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
                 self._conclude(held, Decision("dead", error=error, dead=True))
                 continue
             state.running += 1
@@ -134,8 +134,8 @@ class JobRunner:
             return
         job = held.job
         logger.warning(
-            "job %s (%s, attempt %d): its handler goes on although it was told to stop; the job is given back, and its"
-            " slot stays taken until the handler ends",
+            "job %s (%s, attempt %d): its handler still runs although it was told to stop; the job is handed back, and"
+            " its slot stays taken until the handler ends",
             job.id,
             job.entrypoint,
             job.tries,
@@ -268,7 +268,7 @@ class JobRunner:
             return CANCELLED
         if held.reason == "timeout":
             seconds = held.handler.options.seconds
-            how = "" if error is not None else ", and went on when it was told to stop"
+            how = "" if error is not None else ", and still ran after it was told to stop"
             return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         return HAND_BACK
 
@@ -287,7 +287,7 @@ class JobRunner:
         decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
         job = held.job
         if decision.kind == "snoozed":
-            logger.debug("job %s (%s) is put off by %g s", job.id, job.entrypoint, decision.delay)
+            logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay)
             return decision
         logger.warning(
             "job %s (%s, attempt %d) failed: %s; %s",

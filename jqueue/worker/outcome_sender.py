@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from jqueue.core.queue_options import options_of
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
@@ -54,7 +55,7 @@ class OutcomeSender:
         self._state = state
         self._job_runner = job_runner
         self._batch_limit = min(MAX_BATCH, options_of(queue).limits.batch_size)
-        self._failures = CallFailures("telling it how jobs ended", entropy, health)
+        self._failures = CallFailures("sending outcomes of jobs", entropy, health)
         self._own_tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
 
@@ -130,7 +131,7 @@ class OutcomeSender:
             self._refused(outcome, error)
         except asyncio.CancelledError:
             outcome.uncertain = True
-            self._refused(outcome, UnknownOutcomeError("the worker ended before the queue's answer"))
+            self._refused(outcome, UnknownOutcomeError("the worker ended before the queue answered"))
             raise
         except Exception as error:  # raised by an operation or a queue of a user
             self._refused(outcome, JQueueError(f"the queue raised {type(error).__name__}"))
@@ -212,7 +213,7 @@ class OutcomeSender:
         if _is_lost(held, error):
             if not outcome.uncertain:
                 logger.warning(
-                    "job %s (%s, attempt %d) is not ours any more: another worker has it, or it is gone",
+                    "job %s (%s, attempt %d) is no longer claimed here: another worker has it, or it was removed",
                     held.job.id,
                     held.job.entrypoint,
                     held.job.tries,
@@ -223,7 +224,7 @@ class OutcomeSender:
             self._job_runner.refuse(held, error, uncertain=outcome.uncertain)
         else:
             assert isinstance(outcome.operation, Nack)
-            logger.error("job %s cannot be given back: %s", held.job.id, error)
+            logger.error("job %s (%s) cannot be handed back: %s", held.job.id, held.job.entrypoint, error)
             self._state.finish(held, "lost")
 
 
@@ -233,11 +234,11 @@ def _log_dropped(outcome: Outcome, dropped: object) -> None:
         job = outcome.held.job
         what = "result" if isinstance(outcome.operation, Ack) else "error"
         logger.warning(
-            "job %s (%s): %d bytes of its %s were not kept: the queue has no room for them; raise it with "
+            "job %s (%s): the queue was full and dropped %s of its %s: raise its size limit with "
             "configure(blob_bytes=...)",
             job.id,
             job.entrypoint,
-            dropped,
+            counted(dropped, "byte"),
             what,
         )
 

@@ -79,8 +79,8 @@ def codec_of(annotation: Any) -> Codec:
         except ValidationError as error:
             problem = describe(error, names)
         except Exception as error:
-            problem = f"a validator of it raised {type(error).__name__}"
-        raise PayloadError(f"the payload is not what the handler takes: {problem}")
+            problem = f"a validator raised {type(error).__name__}"
+        raise PayloadError(f"the payload does not fit the handler: {problem}")
 
     def encode(value: Any) -> bytes:
         try:
@@ -89,14 +89,14 @@ def codec_of(annotation: Any) -> Codec:
             arrived = validate(payload)
             if MASK not in payload or adapter.dump_python(arrived) == adapter.dump_python(checked):
                 return payload
-            problem = "it has a secret that pydantic hides when it is written: give its field a serializer"
+            problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
         except ValidationError as error:
             problem = describe(error, names)
         except PydanticSerializationError:
-            problem = "JSON has no place for something in it"
+            problem = "it has a value that JSON cannot hold"
         except Exception as error:
-            problem = f"a validator of it raised {type(error).__name__}"
-        raise InvalidJobError(f"the payload is not what the handler takes: {problem}")
+            problem = f"a validator raised {type(error).__name__}"
+        raise InvalidJobError(f"the payload does not fit the handler: {problem}")
 
     return Codec(parse, encode)
 
@@ -124,7 +124,7 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
         return adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
         raise ResultError(
-            f"the handler returned something of type {type(value).__name__}, which JSON cannot hold as annotated"
+            f"the handler returned a value of type {type(value).__name__} that JSON cannot hold as annotated"
         ) from None
 
 
@@ -138,7 +138,7 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
         return adapter.validate_json(to_json(value))
     except ValidationError as error:
         problem = describe(error, NamesOf(adapter))
-    raise ResultError(f"the result is not what the handler returns: {problem}")
+    raise ResultError(f"the result does not fit the return type of the handler: {problem}")
 
 
 class NamesOf:
@@ -196,7 +196,7 @@ def _parse_text(payload: bytes) -> str:
         return payload.decode()
     except UnicodeDecodeError as error:
         place = error.start
-    raise PayloadError(f"the payload is not UTF-8 text: at byte {place}")
+    raise PayloadError(f"the payload is not UTF-8 text: byte {place} is invalid")
 
 
 def _encode_bytes(value: Any) -> bytes:

@@ -66,8 +66,8 @@ class PeriodicChecks:
         state, now = self._state, asyncio.get_running_loop().time()
         for held, since in list(state.stuck.items())[:MAX_NAMED]:
             logger.warning(
-                "job %s (%s, attempt %d): its handler still goes on, %.0f s after its job was given back;"
-                " %d of %d slots are taken so",
+                "job %s (%s, attempt %d): its handler still runs, %.0f s after its job was handed back;"
+                " such handlers take %d of %d slots",
                 held.job.id,
                 held.job.entrypoint,
                 held.job.attempt,
@@ -93,7 +93,7 @@ class PeriodicChecks:
         self._warned.update(dict.fromkeys(due, self._checks))
         more = f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else ""
         logger.warning(
-            "jobs wait that this worker has no handler for: %s%s. If no other worker does them, they wait for ever",
+            "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait forever",
             ", ".join(f"{name} ({others[name]})" for name in due[:MAX_NAMED]),
             more,
         )

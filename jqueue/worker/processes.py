@@ -131,17 +131,15 @@ class Processes:
         """Return the error for a job that was present when the pool broke. A job present each time is the cause."""
         self._crashes[job.id] += 1
         if self._crashes[job.id] <= CRASHES_FORGIVEN:
-            return PoolBroke("the processes of handlers ended unexpectedly")
+            return PoolBroke("the handler processes ended unexpectedly")
         times = self._crashes.pop(job.id)
-        return ProcessDied(
-            f"all processes of handlers ended, {counted(times, 'time')} in a row, as this job was in their hands"
-        )
+        return ProcessDied(f"all handler processes ended, {counted(times, 'time')} in a row, while they had this job")
 
 
 def _describe_exit(code: int) -> str:
     """Describe the end of a process, for the error kept with its job."""
     if code == EXIT_STATUS_0:
-        return "the process of the handler ended with exit code 0, before the handler did"
+        return "the process of the handler ended with exit code 0 before the handler returned"
     return f"the process of the handler ended with exit code {code}"
 
 
@@ -233,7 +231,7 @@ def _run_handler(module: str, name: str, job: Job, seconds: float | None) -> Any
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):
-        raise TypeError(f"{module}.{name} is not a handler of jqueue there: decorate it where it is defined")
+        raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
     signature = handler.signature
     value = signature.codec.parse(job.payload) if signature.codec is not None else None
     ctx = Context(job, deadline=deadline) if signature.wants_context else None

@@ -75,11 +75,11 @@ class QueueHealth:
     def _log(self, what: str, error: Exception, seconds: float) -> None:
         lasting = f" for {seconds:.0f} s" if seconds >= 1 else ""
         if isinstance(error, StorageFatalError):
-            logger.error("%s cannot be used%s: %s fails, and is tried again: %s", self._name, lasting, what, error)
+            logger.error("%s cannot be used%s: %s fails and is retried: %s", self._name, lasting, what, error)
         elif isinstance(error, QueueFullError):
-            logger.warning("%s takes no more%s: %s fails, and is tried again: %s", self._name, lasting, what, error)
+            logger.warning("%s is full%s: %s fails and is retried: %s", self._name, lasting, what, error)
         else:
-            logger.warning("%s does not answer%s: %s fails, and is tried again: %s", self._name, lasting, what, error)
+            logger.warning("%s does not answer%s: %s fails and is retried: %s", self._name, lasting, what, error)
 
     def answered(self, what: str, failures: int) -> None:
         """Note that a call succeeded, after this number of failures of its kind."""
@@ -88,7 +88,7 @@ class QueueHealth:
         self._fatal.pop(what, None)
         if failures:
             self._failing.pop(what, None)
-            logger.info("%s answers again: %s, after %s", self._name, what, counted(failures, "failure"))
+            logger.info("%s answers again: %s succeeded after %s", self._name, what, counted(failures, "failure"))
 
     def block(self, why: str, error: Exception) -> None:
         """Note that the worker can do nothing. Unless that ends in time, it gives up with this error."""
@@ -104,7 +104,7 @@ class QueueHealth:
     def _give_up(self, error: Exception) -> None:
         if not self.given_up.done():
             assert self._give_up_after is not None
-            logger.error("the worker gives up after %g s in which it could do nothing", self._give_up_after)
+            logger.error("the worker gives up: for %g s it could do nothing", self._give_up_after)
             self.given_up.set_exception(error)
 
     def _end_silence(self) -> None:
@@ -118,7 +118,7 @@ class QueueHealth:
         for why in list(self._give_up_timers):
             self.unblock(why)
         self.given_up.cancel()
-        return "".join(f"; in the end, {what} failed: {error}" for what, error in self._fatal.items())
+        return "".join(f"; at the end, {what} still failed: {error}" for what, error in self._fatal.items())
 
 
 def _fatal_in(error: BaseException | None) -> StorageFatalError | None:
@@ -130,7 +130,7 @@ def _fatal_in(error: BaseException | None) -> StorageFatalError | None:
 
 def log_silence(name: str) -> None:
     """Log that the first answer of a queue's store takes long."""
-    logger.warning("%s has not answered within %g s, and is tried on", name, SILENCE_LIMIT)
+    logger.warning("%s has not answered within %g s, still trying", name, SILENCE_LIMIT)
 
 
 class CallFailures:
@@ -164,6 +164,6 @@ class CallFailures:
 def all_slots_stuck(slots: int) -> JQueueError:
     """Return the error of a worker whose slots are all taken by handlers that do not stop."""
     return JQueueError(
-        f"all {slots} slots of the worker are taken by handlers that go on although they were told to stop: give what"
-        " they call a timeout of its own"
+        f"all {slots} slots of the worker are taken by handlers that still run although they were told to stop: set"
+        " timeouts on the calls that they make"
     )

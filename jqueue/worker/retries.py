@@ -48,7 +48,7 @@ class Discard(Exception):
         reason: text that is kept with the job.
     """
 
-    def __init__(self, reason: str = "the handler discarded it") -> None:
+    def __init__(self, reason: str = "the handler discarded the job") -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -95,7 +95,7 @@ class Exponential:
 
     def __post_init__(self) -> None:
         if not 0 < to_seconds("base", self.base) <= to_seconds("cap", self.cap):
-            raise InvalidJobError("an Exponential backoff needs a base above zero and a cap that is not below it")
+            raise InvalidJobError("an Exponential backoff needs a base above zero and a cap of at least the base")
 
     def bound(self, failures: int) -> float:
         """See `Backoff`."""
@@ -122,7 +122,7 @@ class Decision:
 
 
 HAND_BACK = Decision("handed_back", charge=False)
-CANCELLED = Decision("cancelled", error="it was cancelled while it was in progress")
+CANCELLED = Decision("cancelled", error="the job was cancelled while it was in progress")
 
 
 def decide(

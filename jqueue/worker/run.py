@@ -209,7 +209,7 @@ class Run:
             heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._settings.claim_timeout)
             others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
-            "%s started: %s at a time of %s",
+            "%s started: up to %s at a time of %s",
             config.name,
             counted(self._settings.concurrency, "job"),
             ", ".join(config.handlers),
@@ -282,7 +282,8 @@ class Run:
             await self._wait_until(lambda: state.is_idle or sending.done(), min(settle, HURRIED_SETTLE))
         if not state.is_idle:
             logger.error(
-                "%s ends, and the queue does not know what became of %s: claimed again when stale",
+                "%s ends, and the queue has not confirmed the outcomes of %s: unless they arrived, the claims become"
+                " stale and run again",
                 self._config.name,
                 counted(len(state.held), "job"),
             )

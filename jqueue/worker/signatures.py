@@ -55,7 +55,7 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"{named} must be a function")
     if any(check(_decisive(function)) for check in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
-        raise TypeError(f"{named} must not be a generator: nobody would ask it for its values; write it without yield")
+        raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
     hints = _hints(named, function, local_names)
     parameters = _parameters(named, function)
     context = next((each.name for each in parameters if hints.get(each.name) is Context), None)
@@ -67,12 +67,12 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any] 
         payload, *rest = others
         if payload.name not in hints:
             raise TypeError(
-                f"{named}: say what its parameter {payload.name!r} is: bytes, str, a pydantic model, or anything that"
+                f"{named}: annotate its parameter {payload.name!r} as bytes, str, a pydantic model, or any type that"
                 f" pydantic can validate from JSON, as in `{payload.name}: dict[str, int]`"
             )
         needed = [each.name for each in rest if each.default is each.empty]
         if needed:
-            raise TypeError(f"{named} takes a payload and a Context; nothing can be given for {', '.join(needed)}")
+            raise TypeError(f"{named} gets only a payload and a Context: give {', '.join(needed)} a default")
         codec = codec_of(hints[payload.name])
     return Signature(
         codec, context is not None, _bind(parameters, others[:1], context), adapter_of(hints.get("return", Any))
@@ -122,7 +122,7 @@ def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parame
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        raise TypeError(f"{named}: its parameters cannot be read: wrap it in a function of yours") from None
+        raise TypeError(f"{named}: its parameters cannot be read: wrap it in a Python function") from None
     preset = function.keywords if isinstance(function, functools.partial) else {}
     return [
         each
@@ -138,7 +138,7 @@ def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, A
         return get_type_hints(annotated, localns=dict(local_names or {}), include_extras=True)
     except NameError as error:
         raise TypeError(
-            f"{named}: its annotations name {error.name!r}, which is not there when it is decorated: define or import"
+            f"{named}: its annotations name {error.name!r}, which is not defined when it is decorated: define or import"
             " it before, and not only for type checkers"
         ) from None
 

@@ -109,7 +109,7 @@ class Worker:
         self._run: Run | None = None
         settings_of(self)
 
-    @_checks_first_argument("entrypoint", 'write @worker.handler("name"): the name under which jobs are enqueued')
+    @_checks_first_argument("entrypoint", 'write @worker.handler("name"), with the name under which jobs are enqueued')
     def handler(
         self, entrypoint: str, **options: Unpack[HandlerArguments]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
@@ -139,7 +139,7 @@ class Worker:
 
         return decorate
 
-    @_checks_first_argument("cron", 'write @worker.cron("0 3 * * *"): when the jobs are enqueued')
+    @_checks_first_argument("cron", 'write @worker.cron("0 3 * * *"), with the times at which jobs are enqueued')
     def cron(
         self,
         cron: str,
@@ -193,7 +193,7 @@ class Worker:
             InvalidJobError: the worker has a lifespan already.
         """
         if self._lifespan is not None:
-            raise InvalidJobError("this worker has a lifespan already: let one open what the other does")
+            raise InvalidJobError("this worker already has a lifespan: open everything in that one")
         self._lifespan = function
         return function
 
@@ -219,7 +219,7 @@ class Worker:
             QueueClosedError: the queue was closed meanwhile.
         """
         if self._run is not None and not self._run.is_over:
-            raise RuntimeError("this worker is running already: stop it first, or make another one")
+            raise RuntimeError("this worker is already running: stop it first, or make another one")
         if not self.handlers:
             raise RuntimeError('this worker has no handlers: register one with @worker.handler("name")')
         config = WorkerConfig(
@@ -244,7 +244,7 @@ class Worker:
 
     def _register(self, handler: Handler[P, R]) -> Handler[P, R]:
         if handler.entrypoint in self.handlers:
-            raise InvalidJobError(f"the entrypoint {handler.entrypoint!r} has a handler already")
+            raise InvalidJobError(f"the entrypoint {handler.entrypoint!r} already has a handler")
         self.handlers[handler.entrypoint] = handler
         return handler
 

@@ -315,7 +315,7 @@ def test_a_sync_queue_is_made_of_an_async_queue(kind):
 def test_an_invalid_target_or_option_of_a_sync_queue_is_refused(queue):
     target: Any
     for target in (7, object(), queue):
-        with pytest.raises(InvalidJobError, match="made of"):
+        with pytest.raises(InvalidJobError, match="SyncQueue takes"):
             SyncQueue(target)
     with pytest.raises(InvalidURLError):
         SyncQueue("s4://bucket/queue.json")

@@ -117,9 +117,9 @@ async def test_a_worker_logs_results_and_errors_that_do_not_fit(caplog):
     await queue.enqueue("fail", b"", job_id="b", max_attempts=1)
     with caplog.at_level(logging.WARNING, "jqueue"):
         await worker.run(queue, drain=True)
-    said = [record.getMessage() for record in caplog.records if "not kept" in record.getMessage()]
-    assert any("job a (sum): 5002 bytes of its result were not kept" in line for line in said), said
-    assert any("job b (fail): " in line and "bytes of its error were not kept" in line for line in said), said
+    said = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert any("job a (sum): the queue was full and dropped 5,002 bytes of its result" in line for line in said), said
+    assert any("job b (fail): " in line and "bytes of its error" in line for line in said), said
 
 
 async def test_a_thousand_entrypoints_have_limits_and_one_more_is_refused():

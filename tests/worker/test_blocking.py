@@ -179,7 +179,7 @@ async def test_an_exception_of_a_process_handler_has_its_usual_effect():
         state = await queue.read_state()
         assert "Discard: never" == state.find(discarded.id).error
         assert state.find(unpickled.id).error
-        assert state.find(bad.id).error.startswith("the payload is not what the handler takes: left: ")
+        assert state.find(bad.id).error.startswith("the payload does not fit the handler: left: ")
         assert SECRET not in state.find(bad.id).error
 
 
@@ -212,7 +212,7 @@ def test_returning_an_unawaited_coroutine_fails_the_job_and_never_runs_it(kind):
             await queue.enqueue("work" if kind == "coroutine" else "async", b"")
             assert RunReport(dead=1) == await worker.run(queue, drain=True)
             error = (await only_job(queue)).error
-            assert error.startswith(f"TypeError: the handler returned a {kind} that nobody has awaited")
+            assert error.startswith(f"TypeError: the handler returned a {kind} that was never awaited")
         assert [] == begun
 
     asyncio.run(asyncio.wait_for(main(), 10))
@@ -237,7 +237,7 @@ async def test_a_process_handler_that_returns_an_unawaited_coroutine_fails():
     async with broker() as queue:
         await process_handlers.hidden.enqueue(queue)
         assert RunReport(dead=1) == await processed(queue)
-        assert "TypeError: the handler returned a coroutine that nobody has" in (await only_job(queue)).error
+        assert "TypeError: the handler returned a coroutine that was never awaited" in (await only_job(queue)).error
 
 
 async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread():
@@ -292,7 +292,7 @@ async def test_a_broken_pool_charges_only_the_job_that_breaks_it_each_time(tmp_p
         report = await processed(queue)
         assert (1, 1) == (report.succeeded, report.dead)
         state = await queue.read_state()
-        assert "ProcessDied: all processes of handlers ended, 3 times" in state.find(culprit.id).error
+        assert "ProcessDied: all handler processes ended, 3 times" in state.find(culprit.id).error
         assert (COMPLETED, None) == (state.find(beside.id).status, state.find(beside.id).error)
 
 

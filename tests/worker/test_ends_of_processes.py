@@ -59,7 +59,7 @@ async def test_a_process_that_exits_with_status_0_fails_only_its_own_job():
             await process_handlers.process_id.enqueue(queue)
         assert RunReport(succeeded=4, dead=1) == await processed(queue)
         job = (await queue.read_state()).find(leaving.id)
-        error = "ProcessDied: the process of the handler ended with exit code 0, before the handler did"
+        error = "ProcessDied: the process of the handler ended with exit code 0 before the handler returned"
         assert (DEAD, error) == (job.status, job.error)
 
 

@@ -65,9 +65,9 @@ async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up
     assert 300 <= now() - began < 340  # a long poll was under way at the failure
     *each_minute, giving_up = log("ERROR")
     lasting = ["", " for 70 s", " for 130 s", " for 190 s", " for 250 s"]  # its retries are 15 s apart in the end
-    tried = f"claiming jobs fails, and is tried again: {GONE}"
+    tried = f"claiming jobs fails and is retried: {GONE}"
     assert [f"the queue at memory cannot be used{seconds}: {tried}" for seconds in lasting] == each_minute
-    assert "the worker gives up after 300 s in which it could do nothing" == giving_up
+    assert "the worker gives up: for 300 s it could do nothing" == giving_up
 
 
 @in_virtual_time
@@ -78,7 +78,7 @@ async def test_an_unknown_outcome_caused_by_an_unusable_queue_is_logged_as_such(
         failing(queue, "dequeue", UnknownOutcomeError("it was sent", GONE))
         with pytest.raises(StorageFatalError, match="and is gone"):
             await task
-    assert f"the queue at memory cannot be used: claiming jobs fails, and is tried again: {GONE}" == log("ERROR")[0]
+    assert f"the queue at memory cannot be used: claiming jobs fails and is retried: {GONE}" == log("ERROR")[0]
 
 
 @in_virtual_time
@@ -111,7 +111,7 @@ async def test_a_worker_without_give_up_after_never_gives_up(log):
         worker.stop()
         await task
     assert 48 <= len(log("ERROR")) <= 62
-    assert f"worker stopped: no jobs; in the end, claiming jobs failed: {GONE}" == log("ERROR")[-1]
+    assert f"worker stopped: no jobs; at the end, claiming jobs still failed: {GONE}" == log("ERROR")[-1]
 
 
 @in_virtual_time
@@ -141,7 +141,7 @@ async def test_a_store_that_is_silent_at_the_start_is_warned_about_within_second
     worker = idle()
     async with working(worker, direct(CountingStorage(latency=600))):
         await asyncio.sleep(2.5)
-        assert ["the queue at CountingStorage has not answered within 2 s, and is tried on"] == log("WARNING")
+        assert ["the queue at CountingStorage has not answered within 2 s, still trying"] == log("WARNING")
 
 
 @in_virtual_time
@@ -179,9 +179,9 @@ async def test_a_handler_that_does_not_stop_is_logged_each_minute_and_counted_as
             worker.stop()
             assert RunReport(dead=1, stuck=1) == await task
         over.set()
-    lines = [line for line in log("WARNING") if "still goes on" in line]
-    about = f"job {job.id} (work, attempt 1): its handler still goes on, 49 s after its job was given back;"
-    assert f"{about} 1 of 2 slots are taken so" == lines[0]
+    lines = [line for line in log("WARNING") if "still runs, " in line]
+    about = f"job {job.id} (work, attempt 1): its handler still runs, 49 s after its job was handed back;"
+    assert f"{about} such handlers take 1 of 2 slots" == lines[0]
     assert 5 == len(lines)
     assert "worker stopped: 1 dead, 1 stuck" == log()[-1]
 
@@ -194,7 +194,7 @@ async def test_a_handler_that_stops_late_is_no_longer_logged(log):
         await asyncio.sleep(70)
         over.set()
         await asyncio.sleep(200)
-    assert 1 == len([line for line in log("WARNING") if "still goes on" in line])
+    assert 1 == len([line for line in log("WARNING") if "still runs, " in line])
 
 
 @in_virtual_time
@@ -220,7 +220,9 @@ async def test_jobs_without_a_handler_are_logged_once_an_hour_without_a_write(lo
         writes = storage.writes
         await asyncio.sleep(7100)
         assert writes == storage.writes
-    line = "jobs wait that this worker has no handler for: others (3). If no other worker does them, they wait for ever"
+    line = (
+        "this worker has no handler for waiting jobs of others (3). Start a worker that has one, or they wait forever"
+    )
     assert [line] * 2 == log("WARNING")
 
 
@@ -294,8 +296,8 @@ async def test_text_from_a_queue_is_escaped_in_the_log(log):
         async with working(worker, queue):
             await asyncio.sleep(600)
     lines = log()
-    assert any(f"cron entries whose jobs are not done here: {WRITTEN_OUT}." in line for line in lines)
+    assert any(f"the jobs of these cron entries: {WRITTEN_OUT}." in line for line in lines)
     assert any(line.startswith(f"job {WRITTEN_OUT} (work, attempt 1) failed") for line in lines)
-    assert any(f"no handler for: {WRITTEN_OUT} (1)." in line for line in lines)
-    assert any(line.endswith(f"is tried again: {WRITTEN_OUT}") for line in lines)
+    assert any(f"no handler for waiting jobs of {WRITTEN_OUT} (1)." in line for line in lines)
+    assert any(line.endswith(f"is retried: {WRITTEN_OUT}") for line in lines)
     assert [] == [line for line in lines if not line.isprintable()]

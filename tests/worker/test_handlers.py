@@ -102,7 +102,7 @@ def test_a_payload_for_a_handler_that_takes_none_is_refused():
 
 
 def test_two_handlers_of_one_entrypoint_are_refused():
-    with pytest.raises(InvalidJobError, match="has a handler already"):
+    with pytest.raises(InvalidJobError, match="already has a handler"):
         worker.handler("send_email")(lambda: None)
 
 
@@ -122,8 +122,8 @@ def test_decorating_without_a_name_raises_an_error_with_the_right_form():
         ({"max_tries": 3}, r"'max_tries': it is 'max_attempts' here \(there are max_attempts, backoff, timeout, "),
         ({"job_timeout": 3}, "'job_timeout': it is 'timeout' here"),
         ({"queue": "mails"}, "'queue': make one queue object per queue"),
-        ({"delay": 3}, "'delay' is said of a job"),
-        ({"countdown": 3}, "'delay' is said of a job"),
+        ({"delay": 3}, "give 'delay' with each job"),
+        ({"countdown": 3}, "give 'delay' with each job"),
         ({"max_runing": 3}, "did you mean 'max_running'"),
         ({"xyz": 3}, r"no option 'xyz' \(there are"),
     ],
@@ -142,8 +142,8 @@ def test_an_unknown_handler_option_is_named_with_its_replacement(options, advice
         ({"countdown": 3}, r"'countdown': it is 'delay' here \(there are priority, job_id, .*, deadline\)$"),
         ({"eta": 3}, "'eta': it is 'run_at' here"),
         ({"_defer_by": 3}, "'_defer_by': it is 'delay' here"),
-        ({"timeout": 3}, "'timeout' is said of the handler"),
-        ({"time_limit": 3}, "'timeout' is said of the handler"),
+        ({"timeout": 3}, "give 'timeout' to the handler"),
+        ({"time_limit": 3}, "give 'timeout' to the handler"),
     ],
 )
 @in_virtual_time
@@ -156,7 +156,7 @@ async def test_an_unknown_enqueue_option_is_named_with_its_replacement(options, 
 
 
 def test_a_payload_given_as_separate_fields_is_refused():
-    with pytest.raises(TypeError, match=r"no option 'to'.*it is one value, before the options"):
+    with pytest.raises(TypeError, match=r"no option 'to'.*give it as one value before the options"):
         unchecked(send_email).operation(to="a@b")
 
 
@@ -221,7 +221,7 @@ async def test_a_plain_function_that_returns_an_unawaited_coroutine_fails():
     async with broker() as queue:
         await queue.enqueue("hidden", b"")
         assert RunReport(dead=1) == await own.run(queue, drain=True, signals=False)
-        assert "that nobody has awaited" in str((await only_job(queue)).error)
+        assert "that was never awaited" in str((await only_job(queue)).error)
 
 
 def test_generators_are_refused():
@@ -238,7 +238,7 @@ def test_generators_are_refused():
 
 def test_a_process_handler_that_cannot_be_found_by_name_is_refused():
     for function, reason in (
-        (functools.partial(lambda: None), "found by its name"),
+        (functools.partial(lambda: None), "imported by its name"),
         (in_wrapper(Counting()), "async"),
     ):
         with pytest.raises(TypeError, match=reason):

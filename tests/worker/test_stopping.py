@@ -345,7 +345,7 @@ async def test_a_running_worker_cannot_be_run_again():
     worker, *_ = sleeper(1)
     async with broker() as queue, working(worker, queue):
         await asyncio.sleep(1)
-        with pytest.raises(RuntimeError, match="running already"):
+        with pytest.raises(RuntimeError, match="already running"):
             await worker.run(queue)
 
 
@@ -383,4 +383,4 @@ def test_the_log_has_one_line_at_the_start_and_one_at_the_end(caplog):
 
     run(main())
     lines = [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
-    assert ["mailer started: 50 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines
+    assert ["mailer started: up to 50 jobs at a time of work", "mailer stopped: 30 succeeded"] == lines

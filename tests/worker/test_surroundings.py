@@ -242,7 +242,7 @@ def test_an_invalid_cron_handler_is_refused_when_decorated():
         async def nightly() -> None:
             pass
 
-    with pytest.raises(InvalidJobError, match="takes a payload, and none was given"):
+    with pytest.raises(InvalidJobError, match="takes a payload, but none was given"):
 
         @Worker().cron("0 3 * * *")
         async def weekly(payload: int) -> None:

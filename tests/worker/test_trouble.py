@@ -148,9 +148,9 @@ def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(caplog):
 
     run(main())
     assert [
-        "worker started: 50 jobs at a time of work",
-        "the queue at memory does not answer: claiming jobs fails, and is tried again: the connection was reset",
-        "the queue at memory answers again: claiming jobs, after 5 failures",
+        "worker started: up to 50 jobs at a time of work",
+        "the queue at memory does not answer: claiming jobs fails and is retried: the connection was reset",
+        "the queue at memory answers again: claiming jobs succeeded after 5 failures",
         "worker stopped: 1 succeeded",
     ] == [record.getMessage() for record in caplog.records if record.name == "jqueue.worker"]
 

@@ -87,7 +87,7 @@ def _outcome(job: Job, known: Outcome | None, worker: Worker, entropy: Entropy) 
         return _decided(job, ProcessDied(known.error), worker, entropy)
     if known.kind == "overdue":
         seconds = worker.handlers[job.entrypoint].options.seconds
-        told = f"timed out after {seconds:g} s, and went on when it was told to stop: its process was ended"
+        told = f"timed out after {seconds:g} s, and still ran after it was told to stop: its process was ended"
         return _decided(job, HandlerTimeout(told), worker, entropy)
     return known
 

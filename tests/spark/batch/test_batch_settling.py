@@ -73,7 +73,7 @@ async def test_every_kind_of_outcome_in_one_commit():
     assert [True, False, True, False, True, True, False] == scheduled
 
 
-_OVERDUE = "timed out after 2 s, and went on when it was told to stop: its process was ended"
+_OVERDUE = "timed out after 2 s, and still ran after it was told to stop: its process was ended"
 
 
 async def test_a_job_whose_process_ended_for_the_last_time_is_dead():

@@ -19,7 +19,7 @@ SCHEMA = f"{READ}, queue string"
 NAMES = ("resize", "<script>alert(1)</script>", "日本語の名前", "x" * 500, 'a"b&c', "$\\frac{")
 ERRORS = {
     "timed out after 3 s": "timeout",
-    "timed out after 0.5 s, and went on when it was told to stop: its process was ended": "timeout",
+    "timed out after 0.5 s, and still ran after it was told to stop: its process was ended": "timeout",
     "timed out waiting for the server": "other",
     "ValueError: 451": "ValueError",
     "gaierror: no such host": "gaierror",
