@@ -1,4 +1,4 @@
-"""A program that runs one batch, for tests that interrupt it or kill it: its worker is in the program itself."""
+"""A program that runs one batch with its own worker, for tests that interrupt or kill it."""
 
 import os
 import sys
@@ -15,19 +15,19 @@ worker = Worker(concurrency=3)
 
 
 class Order(BaseModel):
-    """What the handler takes: a class of the program, which goes to executors along with its worker."""
+    """The payload of the handler: a class of the main program, which is sent to executors with the worker."""
 
     name: str
     seconds: float = 0.0
 
 
 PIDS = os.environ.get("BATCH_PROGRAM_PIDS", "")
-"""Where each handler leaves a file that names its job and its process."""
+"""The folder in which each handler leaves a file named after its job and its process."""
 
 
 @worker.handler("work")
 def work(order: Order) -> None:
-    """Leave a file, and take so long."""
+    """Leave a file, and sleep for the given seconds."""
     Path(PIDS, f"{order.name}-{os.getpid()}").touch()
     time.sleep(order.seconds)
 

@@ -1,4 +1,4 @@
-"""What tests of batches share: a queue in a file, a worker, and a Spark session of a few lines."""
+"""Helpers for tests of batches: a queue in a file, a worker, and an imitation of a Spark session."""
 
 import asyncio
 import os
@@ -16,10 +16,10 @@ run_batch: Any = run.run_batch
 
 
 class Session:
-    """A Spark session that does one partition after the other, in this process.
+    """An imitation of a Spark session that runs one partition after the other in this process.
 
     Args:
-        before: called with the number of each partition before its task.
+        before: function called with the number of each partition before its task.
     """
 
     sparkContext: Any = SimpleNamespace(defaultParallelism=2)
@@ -78,7 +78,7 @@ def state_of(url):
 
 
 def on_queue(url, call):
-    """Have an operator do something, in the middle of whatever the event loop of a test does."""
+    """Make a call on the queue in another process, while the event loop of the test is busy."""
     program = "import asyncio, sys; from jqueue import DirectQueue, connect; "
     program += f"asyncio.run({call.replace('queue', 'connect(sys.argv[1], DirectQueue)', 1)})"
     subprocess.run([sys.executable, "-c", program, url], check=True)

@@ -1,4 +1,4 @@
-"""Jobs done in child processes by workers of a test, and what their handlers note in whichever process they run."""
+"""Helpers for jobs in child processes: workers, jobs, and a diary that handlers in any process can write to."""
 
 import asyncio
 import ctypes
@@ -29,7 +29,7 @@ def done_by(worker, jobs, patience=SHORT):
 
 
 def make_worker(misdeed, concurrency=5, **options):
-    """A worker whose handler does a misdeed when the payload is `bad`."""
+    """A worker whose handler calls `misdeed` if the payload is `bad`."""
     worker = Worker(concurrency=concurrency)
 
     @worker.handler("work", **options)
@@ -46,7 +46,7 @@ def crash():
 
 
 class Diary:
-    """What handlers note, in whichever process they run."""
+    """Lines that handlers in any process write to a file."""
 
     def __init__(self, path):
         self.path = path

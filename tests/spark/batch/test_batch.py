@@ -1,4 +1,4 @@
-"""`run_batch` on Spark itself: jobs done on executors, audited from the queue."""
+"""`run_batch` on real Spark: jobs done on executors, checked in the queue."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def make_worker():
     return worker
 
 
-def test_jobs_are_done_on_executors_each_for_itself(spark, tmp_path):
+def test_jobs_are_done_on_executors_independently(spark, tmp_path):
     url, worker = str(tmp_path / "queue.json"), make_worker()
     enqueue(url, (worker.handlers["double"].operation(number) for number in range(50)))
     told = []
@@ -66,9 +66,7 @@ def test_jobs_are_done_on_executors_each_for_itself(spark, tmp_path):
     assert {"queue.json", "queue.json.lock"} == set(os.listdir(tmp_path)), "nothing is left"
 
 
-def test_a_worker_in_a_module_is_imported_where_its_handlers_run_and_its_absence_is_one_line(
-    spark, tmp_path, monkeypatch
-):
+def test_a_worker_in_a_module_is_imported_on_executors_and_its_absence_is_one_line(spark, tmp_path, monkeypatch):
     url, module = str(tmp_path / "queue.json"), "batch_app_of_a_test"
     (tmp_path / f"{module}.py").write_text(
         textwrap.dedent(

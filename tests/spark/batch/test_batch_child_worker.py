@@ -1,4 +1,4 @@
-"""A worker in a child process: what it says of jobs as anywhere, and what makes its work impossible. Without Spark."""
+"""A worker in a child process: its outcomes are the same as elsewhere, and its failures are reported. Without Spark."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def diary(tmp_path):
     return Diary(tmp_path / "diary")
 
 
-def test_when_all_slots_are_taken_by_handlers_that_do_not_stop_the_rest_is_done_elsewhere():
+def test_jobs_behind_stuck_handlers_are_done_in_another_process():
     worker = Worker(concurrency=2, cancel_grace=0.05)
 
     @worker.handler("work", timeout=0.05)
@@ -36,7 +36,7 @@ def test_when_all_slots_are_taken_by_handlers_that_do_not_stop_the_rest_is_done_
     assert ["retried"] * 2 + ["done"] * 5 == [outcome.kind for outcome in outcomes]
 
 
-def test_exits_and_errors_that_the_worker_sees_are_its_business():
+def test_exits_and_errors_in_handlers_are_handled_by_the_worker():
     worker = Worker()
 
     class Odd(Exception):
@@ -69,7 +69,7 @@ def test_exits_and_errors_that_the_worker_sees_are_its_business():
     assert [60, 30] == [outcomes[2].delay, outcomes[4].delay]
 
 
-def test_results_that_cannot_be_kept_cost_their_own_job_and_large_ones_arrive():
+def test_an_invalid_result_makes_only_its_own_job_dead_and_large_results_arrive():
     worker = Worker()
     results = {
         b"none": lambda: None,
@@ -88,7 +88,7 @@ def test_results_that_cannot_be_kept_cost_their_own_job_and_large_ones_arrive():
     assert "the limit is 65536" in (outcomes[2].error or "")
 
 
-def test_a_result_that_nobody_keeps_may_be_anything():
+def test_a_result_that_is_not_kept_can_be_any_object():
     worker = Worker()
 
     @worker.handler("work")
@@ -98,7 +98,7 @@ def test_a_result_that_nobody_keeps_may_be_anything():
     assert ["done"] == [outcome.kind for outcome in done_by(worker, jobs_of(b""))]
 
 
-def test_a_handler_that_is_stopped_in_time_leaves_its_process_alone(diary):
+def test_a_handler_that_stops_at_its_timeout_keeps_its_process(diary):
     worker = Worker(concurrency=5)
 
     @worker.handler("work", timeout=0.05)
@@ -113,7 +113,7 @@ def test_a_handler_that_is_stopped_in_time_leaves_its_process_alone(diary):
     assert 1 == len(set(diary.read())), "all of them ran in one process"
 
 
-def test_a_handler_in_a_thread_that_does_not_stop_is_left_behind():
+def test_a_thread_that_does_not_stop_is_left_behind():
     worker = Worker(concurrency=2, cancel_grace=0.05)
 
     @worker.handler("work", timeout=0.05)
@@ -127,7 +127,7 @@ def test_a_handler_in_a_thread_that_does_not_stop_is_left_behind():
     assert time.monotonic() - began < 20
 
 
-def test_a_handler_that_stops_the_worker_has_the_rest_handed_back():
+def test_jobs_left_when_a_handler_stops_the_worker_are_handed_back():
     worker = Worker(concurrency=1)
 
     @worker.handler("work")
@@ -140,7 +140,7 @@ def test_a_handler_that_stops_the_worker_has_the_rest_handed_back():
     assert ["done", "done", "handed_back", "handed_back"] == [outcome.kind for outcome in outcomes]
 
 
-def test_jobs_are_handed_out_in_their_order(diary):
+def test_jobs_are_given_to_handlers_in_order(diary):
     worker = Worker(concurrency=1)
 
     @worker.handler("work")
@@ -151,7 +151,7 @@ def test_jobs_are_handed_out_in_their_order(diary):
     assert [str(number) for number in range(30)] == diary.read()
 
 
-def test_as_many_run_at_a_time_as_the_worker_says(diary):
+def test_jobs_run_at_the_concurrency_of_the_worker(diary):
     worker, running = Worker(concurrency=4), []
 
     @worker.handler("work")
@@ -165,7 +165,7 @@ def test_as_many_run_at_a_time_as_the_worker_says(diary):
     assert "4" == max(diary.read())
 
 
-def test_a_job_that_was_claimed_too_often_is_dead_without_being_run(diary):
+def test_a_job_beyond_max_attempts_becomes_dead_without_a_run(diary):
     worker = Worker()
 
     @worker.handler("work", max_attempts=3)
@@ -177,7 +177,7 @@ def test_a_job_that_was_claimed_too_often_is_dead_without_being_run(diary):
     assert [] == diary.read()
 
 
-def test_jobs_that_go_with_an_ack_are_known_and_nothing_else_is_taken():
+def test_on_ack_accepts_only_enqueues_in_a_batch():
     worker = Worker()
 
     @worker.handler("work")
@@ -192,7 +192,7 @@ def test_jobs_that_go_with_an_ack_are_known_and_nothing_else_is_taken():
     )
 
 
-def test_middleware_resources_and_typed_payloads_work_as_in_any_worker():
+def test_middleware_resources_and_typed_payloads_work_in_a_child_process():
     worker = Worker()
 
     @worker.lifespan
@@ -213,14 +213,14 @@ def test_middleware_resources_and_typed_payloads_work_as_in_any_worker():
     assert 18 == outcomes[0].result
 
 
-def test_handlers_with_a_process_of_their_own_have_one_here_too():
+def test_process_handlers_run_in_their_own_process_in_a_batch():
     from tests.worker.process_handlers import worker
 
     jobs = jobs_of(b'{"left": 2, "right": 3}', entrypoint="add", keep_result=60.0)
     assert [("done", {"left": 5, "right": 7})] == [(each.kind, each.result) for each in done_by(worker, jobs)]
 
 
-# What makes the work itself impossible
+# Failures of the worker itself
 
 
 def failure_of(worker, jobs, load=None):
@@ -229,7 +229,7 @@ def failure_of(worker, jobs, load=None):
     return caught.value
 
 
-def test_a_worker_that_cannot_be_made_is_one_line():
+def test_a_worker_that_cannot_be_made_gives_a_one_line_error():
     def load():
         raise ImportError("no module named numpy here")
 
@@ -238,16 +238,16 @@ def test_a_worker_that_cannot_be_made_is_one_line():
     assert [] == list(failure.outcomes)
 
 
-def test_a_program_that_exits_when_it_is_imported_is_one_line():
+def test_a_program_that_exits_on_import_gives_a_one_line_error():
     assert "the worker cannot be made there: SystemExit: 2" == str(failure_of(None, jobs_of(b""), lambda: sys.exit(2)))
 
 
-def test_a_program_that_crashes_when_it_is_imported_charges_nobody():
+def test_a_program_that_crashes_on_import_charges_no_job():
     failure = failure_of(None, jobs_of(b"", b""), crash)
     assert "the process of the handler was ended by SIGSEGV: it crashed, before it had begun a job" == str(failure)
 
 
-def test_resources_that_cannot_be_had_are_one_line_and_charge_nobody():
+def test_a_failing_lifespan_gives_a_one_line_error_and_charges_no_job():
     worker = make_worker(lambda: None)
 
     @worker.lifespan
@@ -259,7 +259,7 @@ def test_resources_that_cannot_be_had_are_one_line_and_charge_nobody():
     assert "the worker failed: ConnectionError: the database is away" == str(failure_of(worker, jobs_of(b"", b"")))
 
 
-def test_what_was_done_before_the_work_became_impossible_is_known(tmp_path):
+def test_jobs_done_before_the_worker_failed_are_reported(tmp_path):
     worker, mark = Worker(concurrency=2), tmp_path / "used up"
 
     @worker.lifespan
@@ -280,7 +280,7 @@ def test_what_was_done_before_the_work_became_impossible_is_known(tmp_path):
     assert {"done"} == {outcome.kind for outcome in failure.outcomes}
 
 
-def test_a_lifespan_that_fails_at_its_end_costs_nothing():
+def test_a_lifespan_that_fails_at_its_end_fails_no_job():
     worker = make_worker(lambda: None)
 
     @worker.lifespan

@@ -1,4 +1,4 @@
-"""What handlers do to their process costs their own jobs an attempt, and no others anything. Without Spark."""
+"""A handler that ends or blocks its process costs only its own job an attempt. Without Spark."""
 
 import asyncio
 import gc
@@ -55,7 +55,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("misdeed", "told"), ENDS.values(), ids=ENDS.keys())
-def test_a_handler_that_ends_its_process_is_charged_and_no_other(misdeed, told):
+def test_a_handler_that_ends_its_process_is_the_only_one_charged(misdeed, told):
     jobs = jobs_of(*[b"good"] * 7, b"bad", *[b"good"] * 12)
     outcomes = done_by(make_worker(misdeed), jobs)
     assert [job.claim for job in jobs] == [outcome.claim for outcome in outcomes]
@@ -64,13 +64,13 @@ def test_a_handler_that_ends_its_process_is_charged_and_no_other(misdeed, told):
     assert outcomes[7].error.startswith(f"the process of the handler {told}")
 
 
-def test_each_of_many_such_handlers_is_found_and_the_rest_is_done():
+def test_each_handler_that_ends_its_process_is_found_and_other_jobs_are_done():
     jobs = jobs_of(*[b"bad", b"good", b"good"] * 8)
     kinds = Counter(outcome.kind for outcome in done_by(make_worker(lambda: os._exit(1), concurrency=4), jobs))
     assert Counter(done=16, killed=8) == kinds
 
 
-def test_jobs_that_were_not_begun_are_begun_once(diary):
+def test_jobs_not_begun_when_a_process_ends_are_begun_once(diary):
     worker = Worker(concurrency=3)
 
     @worker.handler("work")
@@ -87,7 +87,7 @@ def test_jobs_that_were_not_begun_are_begun_once(diary):
     assert {"0": 2, "1": 2, "2": 2} == {name: times[name] for name in "012"}, "begun, and then each alone"
 
 
-def test_who_is_to_blame_is_found_in_a_process_that_nobody_else_has_touched(diary):
+def test_the_handler_that_ended_its_process_is_found_by_running_suspects_alone(diary):
     worker = Worker(concurrency=3)
 
     @worker.handler("work")
@@ -105,7 +105,7 @@ def test_who_is_to_blame_is_found_in_a_process_that_nobody_else_has_touched(diar
     assert 4 == len({pid for _, pid in lines}) - 1
 
 
-def test_what_was_told_before_the_process_ended_is_not_done_again(diary):
+def test_outcomes_reported_before_a_process_ended_are_not_repeated(diary):
     worker = Worker(concurrency=1)
 
     @worker.handler("work")
@@ -118,7 +118,7 @@ def test_what_was_told_before_the_process_ended_is_not_done_again(diary):
     assert ["first", "second", "bad", "bad", "last"] == diary.read()
 
 
-def test_a_handler_that_ends_its_process_only_in_company_charges_nobody(tmp_path):
+def test_a_handler_that_ends_its_process_only_beside_others_charges_no_job(tmp_path):
     worker, mark = Worker(concurrency=5), tmp_path / "killed once"
 
     @worker.handler("work")
@@ -130,7 +130,7 @@ def test_a_handler_that_ends_its_process_only_in_company_charges_nobody(tmp_path
     assert {"done"} == {outcome.kind for outcome in done_by(worker, jobs_of(*[b""] * 10))}
 
 
-def test_a_handler_in_a_thread_ends_its_process_too():
+def test_a_handler_in_a_thread_that_ends_its_process_is_charged():
     worker = Worker(concurrency=3)
 
     @worker.handler("work")
@@ -142,7 +142,7 @@ def test_a_handler_in_a_thread_ends_its_process_too():
     assert ["done", "killed", "done", "done"] == [outcome.kind for outcome in outcomes]
 
 
-def test_what_handlers_print_goes_nowhere_else(capfd):
+def test_output_of_handlers_is_not_mixed_with_messages_to_the_parent(capfd):
     worker = Worker()
 
     @worker.handler("work")
@@ -157,7 +157,7 @@ def test_what_handlers_print_goes_nowhere_else(capfd):
     assert ["1", "2", "3"] == sorted(told.count(f"printed {number}") * str(number) for number in (1, 2, 3))
 
 
-def test_what_was_printed_before_is_not_printed_twice():
+def test_output_buffered_before_the_fork_is_printed_once():
     program = """
 import sys
 from tests.spark.batch.child_scenes import done_by, jobs_of, make_worker
@@ -168,7 +168,7 @@ done_by(make_worker(lambda: None), jobs_of(b"", b""))
     assert "once" == done.stdout
 
 
-def test_what_comes_from_a_process_and_is_no_message_is_taken_for_its_end(monkeypatch):
+def test_invalid_data_in_the_pipe_counts_as_the_end_of_the_process(monkeypatch):
     pipes, pipe = [], os.pipe
 
     def noted():
@@ -185,7 +185,7 @@ def test_what_comes_from_a_process_and_is_no_message_is_taken_for_its_end(monkey
 
 
 @pytest.mark.parametrize("hang", [lambda: time.sleep(60), lambda: [0 for _ in iter(int, 1)]], ids=["asleep", "busy"])
-def test_a_handler_that_blocks_the_event_loop_is_ended_and_charged_and_no_other(hang):
+def test_a_handler_that_blocks_the_event_loop_is_ended_and_is_the_only_one_charged(hang):
     worker = Worker(concurrency=3, cancel_grace=0.05)
 
     @worker.handler("work", timeout=0.1)
@@ -212,7 +212,7 @@ def test_each_handler_that_blocks_the_event_loop_is_waited_for_once(diary):
     assert ["slow"] * 4 == diary.read()
 
 
-def test_a_handler_that_blocks_the_event_loop_for_less_than_its_timeout_is_left_alone(diary):
+def test_a_handler_may_block_the_event_loop_for_less_than_its_timeout(diary):
     worker = Worker(concurrency=10)
 
     @worker.handler("work", timeout=30)
@@ -224,7 +224,7 @@ def test_a_handler_that_blocks_the_event_loop_for_less_than_its_timeout_is_left_
     assert 4 == len(diary.read())
 
 
-def test_a_worker_that_does_not_end_is_ended_when_its_jobs_are_done():
+def test_a_worker_that_hangs_after_its_jobs_is_ended():
     worker = Worker()
 
     @worker.lifespan
@@ -241,7 +241,7 @@ def test_a_worker_that_does_not_end_is_ended_when_its_jobs_are_done():
     assert time.monotonic() - began < 20
 
 
-def test_what_handlers_leave_running_holds_up_nobody():
+def test_threads_that_handlers_leave_running_delay_nothing():
     worker = Worker()
 
     @worker.handler("work")
@@ -254,7 +254,7 @@ def test_what_handlers_leave_running_holds_up_nobody():
     assert time.monotonic() - began < 20
 
 
-def test_processes_that_handlers_leave_behind_end_with_theirs_and_hold_up_nobody(diary):
+def test_processes_that_handlers_leave_behind_end_with_theirs_and_delay_nothing(diary):
     def fork():
         if not os.fork():
             time.sleep(60)
@@ -273,7 +273,7 @@ def test_processes_that_handlers_leave_behind_end_with_theirs_and_hold_up_nobody
 
 
 def _goes_on(pid):
-    """Whether a process is there, and no zombie that whoever reaps such things has yet to see."""
+    """True if a process still runs after two seconds; a zombie does not count."""
     for _ in range(200):
         try:
             os.kill(pid, 0)
@@ -286,7 +286,7 @@ def _goes_on(pid):
     return True
 
 
-def test_what_is_garbage_of_the_parent_is_not_ended_by_the_child(diary):
+def test_garbage_of_the_parent_is_not_finalized_in_the_child(diary):
     class Connection:
         def __init__(self):
             self.itself = self
@@ -312,7 +312,7 @@ def test_what_is_garbage_of_the_parent_is_not_ended_by_the_child(diary):
 
 
 def children_and_pipes():
-    """The child processes of this one, and how many files it has open. Other tests have their own."""
+    """The child processes of this process and the number of its open files. Other tests run in other processes."""
     tasks = Path("/proc/self/task")
     if not tasks.exists():
         return None
@@ -320,13 +320,13 @@ def children_and_pipes():
     return children, len(os.listdir("/proc/self/fd"))
 
 
-def test_no_process_and_no_pipe_is_left():
+def test_no_process_and_no_pipe_remains():
     before = children_and_pipes()
     done_by(make_worker(lambda: os._exit(1)), jobs_of(b"bad", b"good"))
     assert before == children_and_pipes()
 
 
-def test_without_fork_handlers_run_in_the_task(monkeypatch, diary):
+def test_handlers_run_in_the_task_on_systems_without_fork(monkeypatch, diary):
     worker = Worker()
 
     @worker.handler("work")

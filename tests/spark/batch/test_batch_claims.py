@@ -21,7 +21,7 @@ async def claims_on(storage, **options):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.RESENT, Fault.HANGS, Fault.HANGS_AFTER])
-async def test_the_end_is_told_once_whatever_the_store_does(fault):
+async def test_the_end_of_a_batch_is_committed_once_under_any_fault(fault):
     storage = FaultyStorage(InMemoryStorage())
     claims, jobs = await claims_on(storage, deadline=0.2, call_timeout=0.1)
     storage.on_write(fault, fault)
@@ -37,7 +37,7 @@ async def test_the_end_is_told_once_whatever_the_store_does(fault):
 
 
 class AwayAfterAWrite(InMemoryStorage):
-    """A store that is away for a while from the moment on in which it has done a write, and has not said so."""
+    """A store that loses the answer of a write that it has done, and is then unreachable for half a second."""
 
     armed = away = False
 
@@ -57,7 +57,7 @@ class AwayAfterAWrite(InMemoryStorage):
         return etag
 
 
-async def test_what_may_have_been_done_is_looked_for_and_not_done_again():
+async def test_an_end_with_an_unknown_outcome_is_resolved_and_not_repeated():
     storage = AwayAfterAWrite()
     claims, jobs = await claims_on(storage)
     storage.armed, claims._patience = True, 20.0
@@ -75,7 +75,7 @@ async def test_what_may_have_been_done_is_looked_for_and_not_done_again():
     await claims.close()
 
 
-async def test_the_end_is_tried_as_long_as_claims_last():
+async def test_the_end_of_a_batch_is_retried_until_its_claims_expire():
     storage = FaultyStorage(InMemoryStorage(), error=lambda: StorageError("the store is away"))
     claims, _ = await claims_on(storage, deadline=0.05)
     claims._patience = 0.3
@@ -85,7 +85,7 @@ async def test_the_end_is_tried_as_long_as_claims_last():
         await claims.end([Enqueue("next", b"")])
 
 
-async def test_claims_that_nobody_ended_are_handed_back():
+async def test_claims_without_an_outcome_are_handed_back():
     claims, jobs = await claims_on(InMemoryStorage())
     queue = DirectQueue(claims.queue.storage)
     await claims.close()

@@ -1,6 +1,6 @@
-"""What the worker contract promises, of jobs that go through a batch: claimed, done as a partition, and ended at once.
+"""The worker contract for jobs that go through a batch: claimed together, done as a partition, ended in one commit.
 
-Without Spark, and without child processes: those move the handlers elsewhere, and change nothing of what they say.
+It runs without Spark and without child processes, because they do not change the outcomes of handlers.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ AT_ONCE = 5
 
 
 class BatchWorker(Worker):
-    """A worker that does batches until it is stopped, or nothing is ready."""
+    """A worker that runs batches until it is stopped or no job is ready."""
 
     stopping = False
 
@@ -77,8 +77,8 @@ class TestBatches(WorkerContract):
         storage = InMemoryStorage()
         return lambda: storage
 
-    # What a batch does not promise: it claims more jobs than run at a time, and others only when all of them are done;
-    # and nobody tells its handlers that a claim is lost, or a job cancelled.
+    # A batch does not keep these parts of the contract. It claims more jobs than run at a time, and claims again only
+    # when all of them are done. Its handlers do not learn of lost claims and cancelled jobs.
     test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more = None  # type: ignore[assignment]
     test_a_free_slot_is_filled_while_other_jobs_go_on = None  # type: ignore[assignment]
     test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed = None  # type: ignore[assignment]

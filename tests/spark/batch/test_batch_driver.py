@@ -1,4 +1,4 @@
-"""What the driver of a batch does around Spark, whatever Spark does. Its part is played by a session of a few lines."""
+"""The driver of a batch before, during and after the Spark job. A small class imitates the Spark session."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def url(tmp_path):
     return str(tmp_path / "queue.json")
 
 
-def test_a_spark_that_is_too_old_is_refused_before_anything_is_claimed(url):
+def test_an_outdated_spark_is_refused_before_any_claim(url):
     session = Session(lambda number: pytest.fail("Spark was asked"))
     session.version = "4.1.4"
     with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, and this is '4\.1\.4'"):
@@ -43,10 +43,10 @@ def test_a_spark_that_is_too_old_is_refused_before_anything_is_claimed(url):
     assert not os.path.exists(url)
 
 
-# What goes well
+# Success
 
 
-def test_jobs_are_claimed_and_ended_in_one_commit_each_and_nothing_is_left(url):
+def test_jobs_are_claimed_in_one_commit_and_ended_in_another(url):
     enqueue(url, *works(*[b""] * 20, b"kill", b"fail"))
     version = state_of(url).version
     session = Session()
@@ -63,7 +63,7 @@ def test_jobs_are_claimed_and_ended_in_one_commit_each_and_nothing_is_left(url):
     assert [6, 6, 5, 5] == session.partitions
 
 
-def test_only_jobs_that_have_a_handler_are_claimed_or_those_that_are_wanted(url):
+def test_only_jobs_with_a_handler_or_of_the_given_entrypoints_are_claimed(url):
     worker = make_worker()
     worker.handler("more")(worker.handlers["work"])
     enqueue(url, *works(b""), Enqueue("more", b""), Enqueue("stranger", b""))
@@ -73,7 +73,7 @@ def test_only_jobs_that_have_a_handler_are_claimed_or_those_that_are_wanted(url)
     assert [("stranger", 0)] == [(job.entrypoint, job.attempt) for job in state_of(url).jobs]
 
 
-def test_so_many_jobs_are_claimed_at_the_most_and_the_first_ones(url):
+def test_max_jobs_limits_the_claims_to_the_first_jobs(url):
     enqueue(url, *(Enqueue("work", b"%d" % number, priority=-number) for number in range(10)))
     assert 3 == run_batch(Session(), url, make_worker(), max_jobs=3).done
     assert {b"%d" % number for number in range(7)} == {job.payload for job in state_of(url).jobs}
@@ -92,7 +92,7 @@ def test_the_first_partition_has_the_first_jobs(url, tmp_path):
     assert list(map(str, range(9))) == diary.read_text().split()
 
 
-def test_when_nothing_is_ready_spark_is_not_asked_and_nothing_is_written(url):
+def test_a_batch_without_ready_jobs_does_not_use_spark_and_writes_nothing(url):
     enqueue(url, Enqueue("work", b"", delay=60))
     version = state_of(url).version
     report = run_batch(Session(lambda number: pytest.fail("Spark was asked")), url, make_worker())
@@ -117,11 +117,11 @@ def test_limits_and_schedules_are_declared_before_jobs_are_claimed(url):
     assert 2 == run_batch(Session(), url, worker, entrypoint=["work", "nightly"]).claimed
     state = state_of(url)
     assert (2, 100) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
-    assert "other" not in state.entrypoints, "nothing is set for handlers that are not asked"
+    assert "other" not in state.entrypoints, "nothing is set for entrypoints outside the batch"
     assert ["nightly"] == list(state.schedules)
 
 
-def test_claims_name_the_batch_as_their_holder_and_have_its_timeout(url):
+def test_claims_have_the_batch_as_holder_and_its_timeout(url):
     seen = []
     enqueue(url, *works(b"", b""))
     run_batch(Session(lambda number: seen.extend(state_of(url).jobs)), url, make_worker(), claim_timeout=77)
@@ -139,7 +139,7 @@ def test_claims_are_kept_alive_while_spark_works(url):
 
         async def go():
             while time.monotonic() < until:
-                assert [] == await queue.dequeue("work"), "a job with heartbeats is nobody else's"
+                assert [] == await queue.dequeue("work"), "a job with heartbeats is not claimed again"
                 await asyncio.sleep(0.05)
 
         asyncio.run(go())
@@ -155,7 +155,7 @@ def timeless(report):
     return BatchReport(**{**{name: getattr(report, name) for name in report.__dataclass_fields__}, "seconds": 0.0})
 
 
-def test_progress_is_told_from_nothing_to_all(url):
+def test_progress_is_reported_from_zero_to_all_jobs(url):
     told: list[tuple[int, int]] = []
     enqueue(url, *works(*[b""] * 4))
 
@@ -169,7 +169,7 @@ def test_progress_is_told_from_nothing_to_all(url):
     assert sorted(told) == told
 
 
-def test_jobs_that_go_with_acks_and_results_are_in_the_queue(url):
+def test_results_and_on_ack_jobs_reach_the_queue(url):
     worker = Worker()
 
     @worker.handler("work", keep_result=60)
@@ -184,7 +184,7 @@ def test_jobs_that_go_with_acks_and_results_are_in_the_queue(url):
     assert {b"0", b"1", b"2"} == {job.payload for job in jobs if job.entrypoint == "next"}
 
 
-# What does not
+# Failure
 
 
 def fails_at(partition, error):
@@ -195,7 +195,7 @@ def fails_at(partition, error):
     return before
 
 
-def test_when_spark_fails_what_is_done_is_acked_and_the_rest_handed_back_unharmed(url):
+def test_finished_jobs_are_acked_and_others_handed_back_uncharged_when_spark_fails(url):
     enqueue(url, *works(*[b""] * 6, b"kill", b""))
     session = Session(fails_at(2, RuntimeError("Job aborted due to stage failure:\nlong story")))
     with pytest.raises(BatchFailedError) as caught:
@@ -212,7 +212,7 @@ def test_when_spark_fails_what_is_done_is_acked_and_the_rest_handed_back_unharme
     assert 4 == run_batch(Session(), url, make_worker()).claimed
 
 
-def test_ctrl_c_stops_spark_and_hands_back_what_is_not_done(url, caplog):
+def test_ctrl_c_stops_spark_and_hands_back_unfinished_jobs(url, caplog):
     enqueue(url, *works(*[b""] * 6))
     session = Session(fails_at(1, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
@@ -224,7 +224,7 @@ def test_ctrl_c_stops_spark_and_hands_back_what_is_not_done(url, caplog):
     assert "a batch was interrupted: 6 jobs" in caplog.text
 
 
-def test_a_worker_that_executors_cannot_make_is_one_line_and_charges_nobody(url):
+def test_a_worker_that_fails_on_executors_gives_a_one_line_error_and_charges_no_job(url):
     worker = make_worker()
 
     @worker.lifespan
@@ -238,7 +238,7 @@ def test_a_worker_that_executors_cannot_make_is_one_line_and_charges_nobody(url)
     assert [(JobStatus.QUEUED, 0)] * 2 == [(job.status, job.failures) for job in state_of(url).jobs]
 
 
-def test_claims_that_are_lost_meanwhile_are_counted_and_nothing_of_them_is_committed(url):
+def test_claims_lost_during_a_batch_are_counted_and_commit_nothing(url):
     enqueue(url, *works(*[b""] * 3))
 
     def before(number):
@@ -252,7 +252,7 @@ def test_claims_that_are_lost_meanwhile_are_counted_and_nothing_of_them_is_commi
 
 
 @pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 3)], ids=["gone", "cut short"])
-def test_what_was_staged_and_cannot_be_read_is_handed_back_and_the_rest_is_acked(url, damage):
+def test_jobs_with_unreadable_staged_outcomes_are_handed_back_and_others_acked(url, damage):
     enqueue(url, *works(*[b""] * 6))
 
     def before(number):
@@ -266,7 +266,7 @@ def test_what_was_staged_and_cannot_be_read_is_handed_back_and_the_rest_is_acked
     assert [0, 0] == [job.failures for job in state_of(url).jobs]
 
 
-def test_a_failure_before_spark_is_asked_hands_all_back(url):
+def test_a_failure_before_the_spark_job_hands_all_jobs_back(url):
     class Connect(Session):
         def createDataFrame(self, table):
             raise ValueError("the session has been stopped")
@@ -277,10 +277,10 @@ def test_a_failure_before_spark_is_asked_hands_all_back(url):
     assert [(JobStatus.QUEUED, 0)] * 2 == [(job.status, job.failures) for job in state_of(url).jobs]
 
 
-# What is wrong from the beginning
+# Wrong arguments
 
 
-def test_what_is_wrong_is_said_before_anything_is_claimed(url):
+def test_wrong_arguments_are_refused_before_any_claim(url):
     enqueue(url, *works(b""))
     worker = make_worker()
     wrongs: list[tuple[dict[str, Any], str]] = [
@@ -299,12 +299,12 @@ def test_what_is_wrong_is_said_before_anything_is_claimed(url):
     assert [0] == [job.attempt for job in state_of(url).jobs]
 
 
-def test_a_queue_that_no_executor_can_reach_is_refused():
+def test_a_queue_unreachable_for_executors_is_refused():
     with pytest.raises(InvalidURLError, match="memory"):
         run_batch(Session(), "memory://a", make_worker())
 
 
-def test_a_session_that_does_not_tell_its_cores_is_asked_for_partitions(url):
+def test_a_session_without_a_known_number_of_cores_requires_partitions(url):
     from pyspark.errors import PySparkAttributeError
 
     class Remote(Session):

@@ -1,4 +1,4 @@
-"""Batches that are large, on a real object store, and cut short: audited from the queue. They take long."""
+"""Large batches, batches on a real object store, and interrupted batches, checked in the queue. They take long."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ def make_worker(**options):
 
 
 def audited(url, count):
-    """Each job has left its result, but for those that have killed their process, which wait for another try."""
+    """Assert that each job has left its result, except those that killed their process, which wait for a retry."""
     jobs = state_of(url).jobs
     killers = set(range(500, count, 1000))
     done = Counter(job.result for job in jobs if job.status is JobStatus.COMPLETED)
@@ -70,7 +70,7 @@ def audited(url, count):
     assert dict.fromkeys(killers, (JobStatus.QUEUED, 1, 1)) == left
 
 
-def test_ten_thousand_jobs(spark, tmp_path):
+def test_ten_thousand_jobs_are_done_in_one_batch(spark, tmp_path):
     url, worker = str(tmp_path / "queue.json"), make_worker()
     enqueue(url, [worker.handlers["work"].operation(number) for number in range(10_000)])
     report = run_batch(spark, url, worker)
@@ -78,7 +78,7 @@ def test_ten_thousand_jobs(spark, tmp_path):
     audited(url, 10_000)
 
 
-def test_on_a_real_object_store(spark, seaweedfs):
+def test_a_batch_on_a_real_object_store_is_done(spark, seaweedfs):
     from tests.object_stores import Store
 
     store = Store("seaweedfs", seaweedfs)
@@ -103,7 +103,7 @@ def test_on_a_real_object_store(spark, seaweedfs):
     assert [] == asyncio.run(left())
 
 
-def test_a_task_that_is_killed_fails_the_batch_and_charges_nobody(spark, tmp_path):
+def test_a_killed_task_fails_the_batch_and_charges_no_job(spark, tmp_path):
     url, worker = str(tmp_path / "queue.json"), Worker(concurrency=1)
 
     @worker.handler("work")
@@ -124,7 +124,7 @@ def test_a_task_that_is_killed_fails_the_batch_and_charges_nobody(spark, tmp_pat
     assert {30, 31, 32, 33, 34} <= {int(job.payload) for job in jobs}
 
 
-def test_executors_that_are_lost_have_their_jobs_done_by_others(tmp_path):
+def test_jobs_of_lost_executors_are_done_by_others(tmp_path):
     problem = java_problem()
     if problem is not None:
         pytest.skip(problem)
@@ -165,7 +165,7 @@ print(run_batch(spark, {url!r}, worker, partitions=4))
 
 
 class Program:
-    """A driver in a process of its own."""
+    """A driver in its own process."""
 
     def __init__(self, url, pids):
         self.pids = pids
@@ -192,7 +192,7 @@ class Program:
         assert set() == self.handlers()
 
     def handlers(self):
-        """The processes of handlers that are there."""
+        """The ids of the running processes of handlers."""
         return {pid for pid in (name.rpartition("-")[2] for name in os.listdir(self.pids)) if self._is_there(pid)}
 
     @staticmethod
@@ -220,8 +220,8 @@ def program(tmp_path):
         program.process.stdout.close()
 
 
-def test_ctrl_c_stops_the_handlers_acks_what_is_done_and_hands_back_the_rest(program, tmp_path):
-    program.until_running(10)  # the quick ones are two of four partitions
+def test_ctrl_c_stops_the_handlers_acks_finished_jobs_and_hands_back_the_others(program, tmp_path):
+    program.until_running(10)  # the quick jobs are two of four partitions
     time.sleep(2)
     program.process.send_signal(signal.SIGINT)
     told, _ = program.process.communicate(timeout=120)
@@ -234,7 +234,7 @@ def test_ctrl_c_stops_the_handlers_acks_what_is_done_and_hands_back_the_rest(pro
     assert ["pids", "queue.json", "queue.json.lock"] == sorted(os.listdir(tmp_path))
 
 
-def test_a_driver_that_is_killed_leaves_no_handlers_and_its_jobs_to_others(program, tmp_path):
+def test_a_killed_driver_leaves_no_handlers_and_its_jobs_are_recovered(program, tmp_path):
     program.until_running(10)
     program.process.kill()
     program.until_handlers_are_gone()

@@ -1,4 +1,4 @@
-"""What became of a job, as plain values that survive the way from a handler's process to the queue."""
+"""Outcomes of jobs as plain values, which pass unchanged from a handler's process to the queue."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def through_json(outcome):
 
 
 @pytest.mark.parametrize(("operation", "kind"), SAID)
-def test_what_a_worker_says_of_a_job_is_said_again_on_the_driver(operation, kind):
+def test_the_outcome_of_a_job_is_the_same_on_the_driver(operation, kind):
     prepared = operation.prepared(PREPARATION)
     outcome = outcome_of([prepared])
     assert kind == outcome.kind
@@ -71,23 +71,23 @@ FULL = Enqueue(
 
 
 @pytest.mark.parametrize("enqueue", [Enqueue("next", b""), FULL, Enqueue("n", b"x", run_at=FULL.expires_at)])
-def test_an_enqueue_that_goes_with_an_ack_is_the_same_on_the_driver(enqueue):
+def test_an_on_ack_enqueue_is_the_same_on_the_driver(enqueue):
     again = enqueue_of_plain(json.loads(json.dumps(plain_of_enqueue(enqueue))))
     assert enqueue.prepared(PREPARATION).values == again.prepared(PREPARATION).values
 
 
-def test_jobs_that_go_with_an_ack_are_done_with_it():
+def test_on_ack_enqueues_and_their_ack_become_one_operation():
     outcome = through_json(outcome_of([Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)]))
     operation = outcome.operation()
     assert isinstance(operation, Together)
     assert [Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)] == list(operation.operations)
 
 
-def test_what_fails_takes_no_jobs_along():
+def test_a_failed_job_has_no_on_ack_enqueues():
     assert () == outcome_of([Enqueue("next", b"1"), Nack(CLAIM, error="no")]).added
 
 
-def test_what_is_no_outcome_is_refused():
+def test_operations_that_are_not_an_outcome_are_refused():
     with pytest.raises(InvalidJobError, match=r"takes Enqueue\(...\) alone, got Pause"):
         outcome_of([Pause("next"), Ack(CLAIM)])
     with pytest.raises(InvalidJobError, match="the last operation"):
@@ -98,13 +98,13 @@ def test_what_is_no_outcome_is_refused():
     "plain",
     [None, [], ["a", 1], ["a", "b", "done"], ["a", 1, "finished"], [1, 2, "done"], ["a", 1, "done", {"x": 1}], "done"],
 )
-def test_what_is_no_plain_outcome_is_refused(plain):
+def test_an_invalid_plain_outcome_is_refused(plain):
     with pytest.raises(ValueError, match="no outcome"):
         Outcome.of_plain(plain)
 
 
 @pytest.mark.parametrize("kind", ["killed", "overdue"])
-def test_what_becomes_of_a_job_whose_process_ended_is_not_decided_here(kind):
+def test_an_outcome_of_an_ended_process_has_no_operation_without_its_handler(kind):
     with pytest.raises(ValueError, match="its handler's to say"):
         Outcome("a", 1, kind).operation()
 
@@ -125,11 +125,11 @@ TEXTS = st.text(max_size=20)
         )
     )
 )
-def test_staged_outcomes_are_read_as_they_were_written(outcomes):
+def test_staged_outcomes_survive_a_round_trip(outcomes):
     assert outcomes == decode_outcomes(encode_outcomes(outcomes))
 
 
-def test_staged_outcomes_that_are_not_whole_are_refused():
+def test_incomplete_staged_outcomes_are_refused():
     content = encode_outcomes([Outcome(f"job {number}", 1, "done") for number in range(5)])
     for length in range(len(content)):
         with pytest.raises(InvalidBlobError, match="damaged"):
@@ -138,10 +138,10 @@ def test_staged_outcomes_that_are_not_whole_are_refused():
         decode_outcomes(content.replace(b"done", b"gone"))
 
 
-# Together
+# Operations that succeed or fail together
 
 
-async def test_what_is_together_is_done_or_not_and_the_others_are_done():
+async def test_operations_together_succeed_or_fail_as_one_and_others_are_done():
     queue = DirectQueue(InMemoryStorage())
     await queue.enqueue("other", b"", unique_key="taken")
     for number in range(3):
@@ -161,7 +161,7 @@ async def test_what_is_together_is_done_or_not_and_the_others_are_done():
     assert JobStatus.IN_PROGRESS is state.jobs[1].status
 
 
-async def test_what_is_together_with_a_lost_claim_is_not_done():
+async def test_operations_together_with_a_lost_claim_are_not_done():
     queue = DirectQueue(InMemoryStorage())
     await queue.enqueue("work", b"")
     [lost] = await queue.dequeue("work")
@@ -171,12 +171,12 @@ async def test_what_is_together_with_a_lost_claim_is_not_done():
     assert ["work"] == [job.entrypoint for job in (await queue.read_state()).jobs]
 
 
-def test_the_jobs_of_operations_together_are_those_of_each():
+def test_operations_together_name_the_jobs_of_each():
     together = Together((Enqueue("next", b"", job_id="b"), Ack(Claim("a", 1)), Heartbeat((Claim("c", 1),))))
     assert ["b", "a", "c"] == list(together.job_ids())
 
 
-def test_what_is_wrong_with_one_is_wrong_with_all():
+def test_an_invalid_operation_makes_operations_together_invalid():
     async def go():
         queue = DirectQueue(InMemoryStorage())
         return await queue.apply_each(Together((Enqueue("", b""),)))

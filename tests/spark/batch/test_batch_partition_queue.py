@@ -1,4 +1,4 @@
-"""The queue that a worker sees in the process of its handlers."""
+"""The queue that a worker uses in the process of its handlers."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from jqueue.worker import Context, Rate, Worker
 
 
 class Partition:
-    """A partition queue, what it has told, and the queue behind it."""
+    """A partition queue with its reports and the real queue behind it."""
 
     def __init__(self, count=3):
         self.begun: list[Any] = []
@@ -29,7 +29,7 @@ class Partition:
         return self.real
 
 
-async def test_jobs_are_handed_out_once_in_their_order_and_that_is_told_first():
+async def test_jobs_are_handed_out_once_in_order_and_reported_first():
     partition = Partition(5)
     assert partition.jobs[:2] == await partition.queue.dequeue("work", batch_size=2)
     assert partition.jobs[2:] == await partition.queue.dequeue(["work"], batch_size=10, wait=30)
@@ -37,7 +37,7 @@ async def test_jobs_are_handed_out_once_in_their_order_and_that_is_told_first():
     assert [partition.jobs[:2], partition.jobs[2:]] == partition.begun
 
 
-async def test_a_dequeue_that_may_wait_waits_when_nothing_is_left():
+async def test_a_waiting_dequeue_waits_when_no_jobs_are_left():
     partition = Partition(0)
     waiting = asyncio.create_task(partition.queue.dequeue("work", wait=60))
     await asyncio.sleep(0.01)
@@ -47,7 +47,7 @@ async def test_a_dequeue_that_may_wait_waits_when_nothing_is_left():
     assert [] == await partition.queue.dequeue("work", batch_size=0, wait=60)
 
 
-async def test_outcomes_are_told_and_the_queue_is_not():
+async def test_outcomes_are_reported_without_a_call_of_the_queue():
     partition = Partition()
     first, second, third = partition.jobs
     results = await partition.queue.apply_each(Ack(first), Nack(second.claim, error="no", delay=3))
@@ -58,7 +58,7 @@ async def test_outcomes_are_told_and_the_queue_is_not():
     assert [] == partition.made
 
 
-async def test_an_outcome_that_is_refused_is_no_trouble_of_the_others():
+async def test_a_refused_outcome_does_not_affect_others():
     partition = Partition()
     first, second, _ = partition.jobs
     results = await partition.queue.apply_each(Ack(first, object()), Ack(second))
@@ -67,7 +67,7 @@ async def test_an_outcome_that_is_refused_is_no_trouble_of_the_others():
     assert ["job 1"] == [outcome.job_id for outcome in partition.ended]
 
 
-async def test_what_goes_with_an_ack_is_checked_where_it_is_made():
+async def test_on_ack_enqueues_are_checked_in_the_child_process():
     partition = Partition()
     with pytest.raises(InvalidJobError, match="entrypoint"):
         await partition.queue.apply(Enqueue("", b""), Ack(partition.jobs[0]))
@@ -76,7 +76,7 @@ async def test_what_goes_with_an_ack_is_checked_where_it_is_made():
     assert [] == partition.ended
 
 
-async def test_everything_else_is_asked_of_the_queue_and_one_object_of_it():
+async def test_all_other_calls_go_to_one_object_of_the_real_queue():
     partition = Partition()
     await partition.queue.enqueue("other", b"payload")
     await partition.queue.apply(Enqueue("other", b""))
@@ -86,25 +86,25 @@ async def test_everything_else_is_asked_of_the_queue_and_one_object_of_it():
     await partition.queue.aclose()
 
 
-async def test_claims_of_others_are_the_queues_business():
+async def test_acks_of_other_claims_go_to_the_real_queue():
     partition = Partition()
     await partition.real.enqueue("other", b"")
     [other] = await partition.real.dequeue("other")
     assert [None] == await partition.queue.apply_each(Ack(other))
     assert () == (await partition.real.read_state()).jobs
     assert [] == partition.ended
-    [refused] = await partition.queue.apply_each(Ack(Claim("job 0", 1)))  # an older claim than the one that is held
+    [refused] = await partition.queue.apply_each(Ack(Claim("job 0", 1)))  # an older claim of the same job
     assert isinstance(refused, Exception)
 
 
-def test_it_can_be_asked_what_it_is_without_making_a_queue():
+def test_capabilities_are_known_without_opening_the_real_queue():
     partition = Partition()
     assert not hasattr(partition.queue, "__aenter__")
     assert ("heartbeat",) == partition.queue.capabilities.missing
     assert [] == partition.made
 
 
-async def test_what_handlers_declare_is_the_drivers_and_what_they_set_later_is_theirs():
+async def test_limits_of_handlers_are_set_by_the_driver_and_later_ones_by_the_queue():
     partition, worker = Partition(1), Worker()
 
     @worker.handler("work", max_running=2, rate=Rate(3))

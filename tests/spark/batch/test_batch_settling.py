@@ -1,4 +1,4 @@
-"""From what is known of jobs to what the queue has of them, audited from the queue."""
+"""Outcomes of jobs are settled in the queue, and checked there."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def work() -> None: ...
 
 
 class Claimed:
-    """A queue with jobs that are claimed."""
+    """A queue with claimed jobs."""
 
     def __init__(self, **options):
         self.queue = DirectQueue(InMemoryStorage(), **options)
@@ -87,7 +87,7 @@ async def test_a_job_whose_process_ended_for_the_last_time_is_dead():
     assert JobStatus.DEAD is left[job.id].status
 
 
-async def test_a_claim_that_was_lost_changes_nothing_and_is_counted(caplog):
+async def test_a_lost_claim_changes_nothing_and_is_counted(caplog):
     claimed = Claimed()
     jobs = await claimed.jobs(5)
     await claimed.queue.requeue_stale(0)
@@ -97,17 +97,17 @@ async def test_a_claim_that_was_lost_changes_nothing_and_is_counted(caplog):
     assert {job.id: job for job in mine}.items() <= left.items()
     assert 5 == len(left)
     assert 1 == caplog.text.count("no longer ours")
-    assert 1 == claimed.commits, "nobody asks again"
+    assert 1 == claimed.commits, "lost claims are not retried"
 
 
-async def test_an_outcome_of_another_claim_is_none():
+async def test_an_outcome_of_another_claim_is_ignored():
     claimed = Claimed()
     [job] = await claimed.jobs(1)
     report, _ = await claimed.settle([job], Outcome(job.id, job.attempt + 1, "done"))
     assert BatchReport(claimed=1, handed_back=1) == report
 
 
-async def test_jobs_that_go_with_acks_are_added_in_the_same_commit():
+async def test_on_ack_jobs_are_added_in_the_same_commit():
     claimed = Claimed()
     jobs = await claimed.jobs(3)
     outcomes = [of(job, "done", added=(plain_of_enqueue(Enqueue("next", b"")),)) for job in jobs]
@@ -117,7 +117,7 @@ async def test_jobs_that_go_with_acks_are_added_in_the_same_commit():
     assert 1 == claimed.commits
 
 
-async def test_what_goes_with_an_ack_and_is_refused_is_a_failure_of_its_job_alone():
+async def test_a_refused_on_ack_enqueue_fails_only_its_own_job():
     claimed = Claimed()
     await claimed.queue.enqueue("other", b"", unique_key="taken")
     jobs = await claimed.jobs(2)
@@ -130,7 +130,7 @@ async def test_what_goes_with_an_ack_and_is_refused_is_a_failure_of_its_job_alon
     assert 2 == claimed.commits
 
 
-async def test_jobs_for_which_there_is_no_room_are_tried_again():
+async def test_a_job_whose_on_ack_enqueue_finds_the_queue_full_is_retried():
     claimed = Claimed(limits=Limits(blob_bytes=4000))
     jobs = await claimed.jobs(1)
     enqueue = Enqueue("next", b"x" * 4000)
@@ -139,7 +139,7 @@ async def test_jobs_for_which_there_is_no_room_are_tried_again():
     assert QueueFullError.__name__ in (left[jobs[0].id].error or "")
 
 
-async def test_a_cancelled_job_leaves_whatever_became_of_it():
+async def test_a_cancelled_job_is_removed_with_any_outcome():
     claimed = Claimed()
     jobs = await claimed.jobs(2)
     for job in jobs:
@@ -150,17 +150,17 @@ async def test_a_cancelled_job_leaves_whatever_became_of_it():
 
 
 @pytest.mark.parametrize("first", ["retried", "dead", "killed", "handed_back", "done"])
-def test_of_several_attempts_on_a_job_the_one_that_did_it_counts(first):
+def test_a_successful_outcome_counts_before_others_of_the_same_job(first):
     one, two = Outcome("a", 1, first, error="one"), Outcome("a", 1, "done")
     assert "done" == best_of([one, two])["a"].kind == best_of([two, one])["a"].kind
 
 
-def test_what_failed_counts_more_than_what_was_handed_back():
+def test_a_failed_outcome_counts_before_a_hand_back():
     one, two = Outcome("a", 1, "handed_back"), Outcome("a", 1, "retried")
     assert "retried" == best_of([one, two])["a"].kind == best_of([two, one])["a"].kind
 
 
-def test_a_report_reads_well():
+def test_a_report_is_printed_in_plain_words():
     assert "no jobs were ready" == str(BatchReport(seconds=0.2))
     assert "1 job in 0.5 s: 1 done" == str(BatchReport(claimed=1, done=1, seconds=0.5))
     report = BatchReport(claimed=10_000, done=9_990, retried=8, dead=2, killed=3, seconds=1.834)

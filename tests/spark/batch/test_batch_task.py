@@ -1,4 +1,4 @@
-"""What a task does with the jobs of its partition, called directly: no Spark is needed for it."""
+"""A task does the jobs of its partition. The tests call it directly, without Spark."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ def outcomes_in(staging, name):
     return decode_outcomes(content)
 
 
-def test_what_became_of_jobs_is_staged_under_the_name_that_is_returned(url, staging):
+def test_outcomes_are_staged_under_the_returned_name(url, staging):
     jobs = jobs_of(b"one", b"bad", b"two", b"three")
     rows = batch_of(jobs, partition=4)
     shuffled = [rows.slice(2, 2), rows.slice(0, 1), rows.slice(1, 1)]
@@ -91,25 +91,25 @@ def test_what_became_of_jobs_is_staged_under_the_name_that_is_returned(url, stag
     assert ["done", "killed", "done", "done"] == [outcome.kind for outcome in outcomes]
 
 
-def test_a_partition_without_jobs_is_nothing_to_do(url, staging):
+def test_a_partition_without_jobs_returns_nothing(url, staging):
     assert [] == list(task_of(make_worker(), url, staging)(iter([])))
     assert [] == list(task_of(make_worker(), url, staging)(iter([batch_of([])])))
 
 
-def test_attempts_on_a_partition_never_meet(url, staging):
+def test_attempts_on_a_partition_have_different_names(url, staging):
     task, lines = task_of(make_worker(), url, staging), [encode_job(job) for job in jobs_of(b"one")]
     names = {task.do(lines, 3, attempt) for attempt in (5, 6, 6)}
     assert 3 == len(names)
     assert {3: sorted(names)} == {number: sorted(each) for number, each in finished(names, BATCH).items()}
 
 
-def test_nothing_is_done_for_a_batch_that_has_ended(url, staging, tmp_path):
+def test_a_task_of_an_ended_batch_does_nothing(url, staging, tmp_path):
     asyncio.run(in_store(staging, "clean", BATCH))
     with pytest.raises(BatchTaskError, match="the batch has ended, or the queue is in a file"):
         task_of(make_worker(), url, staging).do([b"no line is even looked at"], 0, 0)
 
 
-def test_what_was_done_before_a_failure_is_staged(url, staging, tmp_path):
+def test_outcomes_before_a_failure_are_staged(url, staging, tmp_path):
     worker = make_worker()
     count = tmp_path / "count"
 
@@ -129,7 +129,7 @@ def test_what_was_done_before_a_failure_is_staged(url, staging, tmp_path):
     assert ["job 0", "job 1"] == [outcome.job_id for outcome in outcomes_in(staging, names[0])]
 
 
-def test_a_store_that_cannot_be_reached_is_one_line(url, tmp_path):
+def test_an_unreachable_store_gives_a_one_line_error(url, tmp_path):
     (tmp_path / "file").touch()
     bad = str(tmp_path / "file" / "queue.json")
     with pytest.raises(BatchTaskError, match="an executor cannot reach the store") as caught:
@@ -137,13 +137,13 @@ def test_a_store_that_cannot_be_reached_is_one_line(url, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_job_that_cannot_be_read_is_one_line(url, staging):
+def test_an_unreadable_job_gives_a_one_line_error(url, staging):
     with pytest.raises(BatchTaskError, match="which may have another jqueue"):
         task_of(make_worker(), url, staging).do([b'"a": {"entrypoint": 5}'], 0, 0)
 
 
 class Session:
-    """As much of a Spark session as is asked."""
+    """The part of a Spark session that is used here."""
 
     class sparkContext:
         defaultParallelism = 3
@@ -169,7 +169,7 @@ def test_jobs_are_spread_evenly(jobs, partitions, sizes):
 # Progress
 
 
-async def test_progress_is_told_when_there_is_some(url, monkeypatch):
+async def test_progress_is_reported_only_when_it_changes(url, monkeypatch):
     monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
     staging = Staging(url, 3600, 5)
     told: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
@@ -185,16 +185,16 @@ async def test_progress_is_told_when_there_is_some(url, monkeypatch):
         await in_store(staging, "write", staging.name(BATCH, 1, 1), b"")
         assert (7, 21) == await told.get()
         await in_store(staging, "write", staging.name(BATCH, 0, 0), b"")
-        assert (12, 21) == await told.get(), "what is not new is not told again"
+        assert (12, 21) == await told.get(), "unchanged progress is not reported again"
     telling.cancel()
 
 
-async def test_who_cannot_hear_of_progress_is_not_told_any_more(url, caplog):
+async def test_progress_stops_after_its_callback_raises(url, caplog):
     await tell_progress(lambda done, total: 1 / 0, Staging(url, 3600, 5), BATCH, [5])
     assert 1 == caplog.text.count("ZeroDivisionError")
 
 
-async def test_a_store_that_is_away_ends_no_progress(tmp_path, monkeypatch):
+async def test_an_unreachable_store_does_not_end_the_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
     (tmp_path / "file").touch()
     told = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A worker on its way to executors: by name, or as it is; and what is said of one that cannot be sent."""
+"""A worker is sent to executors by name or by value, and an error names the part that cannot be sent."""
 
 import importlib
 import pickle
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.wide
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A module that has a worker, in a folder where modules are found."""
+    """A module with a worker, in a folder on the import path."""
     (tmp_path / "batch_app.py").write_text(
         textwrap.dedent(
             """
@@ -40,20 +40,20 @@ def module(tmp_path, monkeypatch):
     del sys.modules["batch_app"]
 
 
-def test_a_worker_of_a_module_goes_by_its_name_whatever_is_in_the_module(module):
+def test_a_worker_in_a_module_is_sent_by_its_name(module):
     sent = WorkerPickle.of(module.worker)
     assert ("batch_app", "worker", b"") == (sent.module, sent.name, sent.content)
     assert module.worker is pickle.loads(pickle.dumps(sent)).load()
 
 
-def test_it_is_found_where_its_handlers_are_not(module, tmp_path, monkeypatch):
+def test_a_worker_is_found_in_a_module_other_than_its_handlers(module, tmp_path, monkeypatch):
     worker = Worker()
     worker.handler("other")(module.work)
     module.another = worker
     assert "another" == WorkerPickle.of(worker).name
 
 
-def test_a_worker_made_in_a_function_goes_as_it_is():
+def test_a_worker_made_in_a_function_is_sent_by_value():
     factor, worker = 7, Worker(concurrency=3)
 
     @worker.handler("work", max_attempts=4)
@@ -66,7 +66,7 @@ def test_a_worker_made_in_a_function_goes_as_it_is():
     assert [1, 2] == again.handlers["work"].signature.codec.parse(b"[1, 2]")
 
 
-def test_a_worker_of_a_program_goes_as_it_is(tmp_path):
+def test_a_worker_in_a_main_program_is_sent_by_value(tmp_path):
     (tmp_path / "program.py").write_text(
         textwrap.dedent(
             """
@@ -124,7 +124,7 @@ def bad_middleware(worker):
     ("spoil", "named"),
     [(bad_handler, "the handler 'bad'"), (bad_lifespan, "the lifespan"), (bad_middleware, "a middleware")],
 )
-def test_what_cannot_be_sent_is_named_with_the_reason(spoil, named):
+def test_an_unpicklable_part_of_a_worker_is_named_with_the_reason(spoil, named):
     worker = Worker()
 
     @worker.handler("good")
@@ -139,14 +139,14 @@ def test_what_cannot_be_sent_is_named_with_the_reason(spoil, named):
     assert "\n" not in told
 
 
-def test_a_module_that_has_no_such_worker_there_says_so(module):
+def test_a_module_without_the_worker_on_executors_gives_an_error(module):
     sent = WorkerPickle.of(module.worker)
     del module.worker
     with pytest.raises(JQueueError, match="the module batch_app has no worker 'worker' there"):
         sent.load()
 
 
-def test_a_module_that_others_cannot_import_is_not_named(module, monkeypatch):
+def test_a_worker_in_an_unimportable_module_is_sent_by_value(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "made_up", type(sys)("made_up"))
     worker = Worker()
 
