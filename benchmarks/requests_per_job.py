@@ -2,7 +2,7 @@
 
 Stores charge by the request. This counts those of 1,000 jobs, enqueued one by one and then claimed and acked one by
 one, with so many calls in flight, on a store that takes 50 ms for each request: in virtual time, so that the counts
-are the same on every machine. The table is the one in docs/guide/stores.md.
+are the same on every machine. The table is the one in docs/reference/stores.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The row of the data pipeline on Spark, whose figures are in docs/guide/pipeline.md: `make bench ROWS=pipeline`."""
+"""The row of the data pipeline on Spark: `make bench ROWS=pipeline`. docs/reference/pipeline.md has the figures."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _SPARKS_MODULES = ("py4j.", "pyspark.")
 _SELF_EXPLAINING = {"ImportError", "RuntimeError", "StorageError", "TimeoutError", "ValueError"}
 """Classes besides ours whose message says enough without the class name."""
 
-_ON_CLUSTERS = 'docs/guide/pipeline.md, "On a cluster", says how to get it there'
+_ON_CLUSTERS = 'docs/reference/pipeline.md, "On a cluster", says how to get it there'
 
 _KNOWN = (
     (re.compile(r"No module named '(jqueue|pyspark_jqueue)\b"), f"the executors have no jqueue: {_ON_CLUSTERS}"),

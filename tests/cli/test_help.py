@@ -66,6 +66,12 @@ def test_every_command_and_option_named_in_a_text_exists():
     assert checked > 30
 
 
+def test_the_page_on_the_command_line_lists_every_command():
+    page = (ROOT / "docs/guide/command-line.md").read_text(encoding="utf-8")
+    listed = {tuple(words.split()) for words in re.findall(r"^\| `jqueue ((?:[a-z]+ ?)+)", page, re.MULTILINE)}
+    assert listed == {path for path, command in COMMANDS.items() if not hasattr(command, "commands")}
+
+
 IMPORTED = re.compile(r"`(?:jqueue\.)?(connect\w*|migrate)\(([^`]*)\)`")
 
 

@@ -1,4 +1,4 @@
-"""docs/guide/pipeline.md names exactly the options and columns of the code."""
+"""The page on the pipeline names exactly the options and columns of the code."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source_options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "pipeline.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline.md").read_text(encoding="utf-8")
 PARTS = {"writing": writing.OPTIONS, "snapshot": reader.KNOWN, "source": source_options.KNOWN}
 
 

@@ -16,7 +16,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ON_SPARK = ROOT / "docs" / "guide" / "pipeline.md"
+ON_SPARK = ROOT / "docs" / "guide" / "spark.md"
 FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)", re.MULTILINE | re.IGNORECASE)
 NOT_RUN = "# not run: "
 MOST_NOT_RUN = 3

@@ -1,7 +1,7 @@
 """The columns of a DataFrame, and the part of a job that each becomes. The driver checks them before any task starts.
 
 The known columns are `entrypoint`, `payload`, and each option of a job that a bulk enqueue takes: the table is in
-`docs/guide/pipeline.md`. Without a payload, all other columns become one JSON object.
+`docs/reference/pipeline.md`. Without a payload, all other columns become one JSON object.
 
 Beside a `payload`, an unknown column is refused: a name with a typo must not lose data.
 """
