@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LONGEST = 30
 CHANGING = re.compile(r"^\d{4}-\S+ \S+ |\b[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}\b", re.MULTILINE)
@@ -37,6 +39,7 @@ def test_the_first_job_is_short():
     assert len(PROGRAM.splitlines()) <= LONGEST
 
 
+@pytest.mark.wide
 def test_the_first_job_runs_and_prints_what_the_page_shows(tmp_path):
     (tmp_path / "app.py").write_text(PROGRAM, encoding="utf-8")
     enqueued = _run(tmp_path, "app.py")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs/guide/tests.md").read_text(encoding="utf-8")
 
 
@@ -12,6 +14,7 @@ def _blocks(language):
     return "\n".join(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.wide
 def test_the_tests_of_the_page_pass(tmp_path):
     (tmp_path / "test_app.py").write_text(_blocks("python"), encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text(_blocks("toml"), encoding="utf-8")
