@@ -61,7 +61,7 @@ def make_worker(**options):
 
 
 def audited(url, count):
-    """Assert that each job has left its result, except those that killed their process, which wait for a retry."""
+    """Assert that each job has left its result, or waits for a retry if it killed its process."""
     jobs = state_of(url).jobs
     killers = set(range(500, count, 1000))
     done = Counter(job.result for job in jobs if job.status is JobStatus.COMPLETED)

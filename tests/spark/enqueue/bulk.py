@@ -1,4 +1,4 @@
-"""What tests of bulk enqueue share: rows as Spark hands them over, tasks without Spark, and what is in a queue."""
+"""Helpers for tests of bulk enqueue: rows in the form of Spark, tasks without Spark, and the contents of a queue."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ STORES = ["file", pytest.param("seaweedfs", marks=pytest.mark.full)]
 
 
 def url_on(request, tmp_path, name):
-    """The URL of a queue that nobody has used, on a file or on a server of this name."""
+    """The URL of a new queue in a file, or on the server with this name."""
     if name == "file":
         return str(tmp_path / "queue.json")
     store = store_of(request, name)
@@ -36,7 +36,7 @@ def schema(**columns):
 
 
 def batch(columns, *rows):
-    """Rows as Spark hands them over: a record batch for a schema."""
+    """Rows in the form in which Spark passes them: a record batch for a schema."""
     arrow = to_arrow_schema(columns, timezone="UTC")
     return pa.RecordBatch.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], schema=arrow)
 
@@ -62,14 +62,14 @@ def task(partition=0, attempt=0, **properties):
 
 
 def write(url, *texts, **options):
-    """A write of one task, from its beginning to its end."""
+    """Run a whole write with one task."""
     bulk = writer(url, **options)
     bulk.commit([bulk.stage([payloads(*texts)], task())])
     return bulk
 
 
 def jobs_of(url):
-    """The jobs in a queue, in the order in which they came."""
+    """The jobs of a queue in the order of their enqueues."""
 
     async def read():
         async with connect(url, DirectQueue) as queue:
@@ -103,20 +103,20 @@ def last_of(url, app_id):
 
 
 def on(bulk, storage, deadline=2.0):
-    """The same writer on another storage."""
+    """Replace the storage of a writer, and return the writer."""
     staging = replace(bulk.enqueue.staging, open_storage=storage, deadline=deadline)
     bulk.enqueue = replace(bulk.enqueue, open_storage=storage, deadline=deadline, staging=staging)
     return bulk
 
 
 class Rough:
-    """A store on which requests go wrong as told, with the objects beside it. All copies share what is told.
+    """A store whose requests fail as planned, for its object and those beside it. All copies share the plan.
 
     Attributes:
-        storage: the honest storage underneath.
-        told: what happens to the next requests of each kind: `lost`, `refused`, `unanswered` or `late`.
-        late: writes that have not landed yet, to be landed by the test.
-        calls: the kind of each request, and of which object.
+        storage: the real storage.
+        told: faults of the next requests of each kind: `lost`, `refused`, `unanswered` or `late`.
+        late: writes that have not landed yet, which the test can land.
+        calls: kind and object of each request.
     """
 
     def __init__(self, storage, suffix="", told=None, late=None, calls=None, lists=True):

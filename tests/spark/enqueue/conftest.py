@@ -1,4 +1,4 @@
-"""The queues that tests of bulk enqueue write to."""
+"""URLs of queues for tests of bulk enqueue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A bulk enqueue, or a streaming query, that something happens to: run by tests, which kill it, or have it kill itself.
+"""A bulk enqueue or a streaming query with a planned fault, such as killing its own driver, as a program for tests.
 
 python enqueue_sabotaged.py '{"url": "queue.json", "point": "after commit", "deed": "kill driver", ...}'
 """
@@ -23,16 +23,16 @@ PLAN = {
     "options": {},
     "point": None,  # "staged", "before commit" or "after commit"
     "deed": None,  # "raise", "stall", "kill executor" or "kill driver"
-    "folder": None,  # of a stream
-    "marker": None,  # a file that says that it was done
-    "attempts": None,  # a folder, in which each attempt to stage leaves a file that names its partition and itself
+    "folder": None,  # the input folder of a stream
+    "marker": None,  # a file that exists once the deed is done
+    "attempts": None,  # a folder in which each attempt to stage leaves a file named after its partition and attempt
     "driver": os.getpid(),
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
 
 
 def java_above():
-    """The process id of the Java machine that this worker belongs to."""
+    """The process id of the Java process above this worker."""
     process = os.getppid()
     while True:
         with open(f"/proc/{process}/stat") as status:
@@ -43,7 +43,7 @@ def java_above():
 
 
 def staged():
-    """What happens to a task that has staged its rows."""
+    """Record the attempt of a task that has staged its rows, and apply the fault."""
     context = TaskContext.get()
     if context is not None and PLAN["attempts"] is not None:
         Path(PLAN["attempts"], f"{context.partitionId()}-{context.attemptNumber()}").touch()
@@ -51,7 +51,7 @@ def staged():
 
 
 def strike(point):
-    """Do the deed, once, if this is the point."""
+    """Do the planned deed once, if this is its point."""
     context = TaskContext.get()
     if PLAN["point"] != point or (context is not None and context.partitionId() != 0):
         return
@@ -66,7 +66,7 @@ def strike(point):
     if PLAN["deed"] == "kill driver":
         for process in (java_above(), PLAN["driver"]):
             os.kill(process, signal.SIGKILL)
-    time.sleep(1000)  # until somebody kills this process
+    time.sleep(1000)  # until this process is killed
 
 
 class SabotagedWriter(BulkWriter):

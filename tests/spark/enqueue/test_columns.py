@@ -1,4 +1,4 @@
-"""Columns of a DataFrame: what each is for, decided on the driver, and one line for what is wrong."""
+"""The driver assigns columns of a DataFrame to fields of jobs, or raises a one-line error."""
 
 import re
 from datetime import timedelta
@@ -35,7 +35,7 @@ from tests.spark.enqueue.bulk import schema
 TEXT, HEADERS = StringType(), MapType(StringType(), StringType())
 
 
-def test_every_column_of_ours_is_found_whatever_its_case():
+def test_every_known_column_is_found_in_any_case():
     columns = schema(
         Entrypoint=TEXT,
         PAYLOAD=BinaryType(),
@@ -62,26 +62,26 @@ def test_every_column_of_ours_is_found_whatever_its_case():
 
 
 @pytest.mark.parametrize("kind", [BinaryType(), TEXT, schema(a=TEXT), HEADERS, ArrayType(DoubleType())])
-def test_a_payload_is_bytes_or_text_or_what_becomes_json(kind):
+def test_a_payload_column_may_be_binary_text_or_convertible_to_json(kind):
     assert {"payload": 0} == columns_of(schema(payload=kind), {"entrypoint": "a"}).places
 
 
 @pytest.mark.parametrize("kind", [IntegerType(), ShortType(), DoubleType(), DecimalType(9, 3), DayTimeIntervalType()])
-def test_a_delay_is_a_number_or_an_interval(kind):
+def test_a_delay_column_may_be_a_number_or_an_interval(kind):
     assert 1 == columns_of(schema(payload=TEXT, delay=kind), {"entrypoint": "a"}).places["delay"]
 
 
-def test_without_a_payload_all_columns_that_are_not_ours_become_one_object():
+def test_unknown_columns_form_the_payload_if_there_is_no_payload_column():
     columns = columns_of(schema(entrypoint=TEXT, id=LongType(), priority=LongType(), Name=TEXT), {})
     assert Columns({"entrypoint": 0, "priority": 2}, {}, (("id", 1), ("Name", 3))) == columns
 
 
-def test_options_say_for_all_jobs_what_columns_say_for_each():
+def test_options_set_constants_for_all_jobs():
     constants = {"entrypoint": "a", "priority": 3}
     assert Columns({"payload": 0}, constants) == columns_of(schema(payload=TEXT), constants)
 
 
-def test_a_column_of_nothing_but_null_is_as_good_as_none():
+def test_a_column_of_type_null_is_ignored():
     assert {"payload": 0} == columns_of(schema(payload=TEXT, delay=NullType()), {"entrypoint": "a"}).places
 
 
@@ -107,26 +107,26 @@ def problem(constants=None, **columns):
         ("max_attempts", TEXT, "string: it must be a whole number"),
     ],
 )
-def test_a_column_of_a_wrong_type_is_named_with_its_type_and_what_it_must_be(name, kind, words):
+def test_a_column_of_a_wrong_type_is_named_with_its_type_and_the_right_one(name, kind, words):
     columns = {"payload": BinaryType()} | {name: kind}
     assert f"column {name!r} is {words}" == problem(**columns)
 
 
-def test_an_entrypoint_is_a_text():
+def test_an_entrypoint_column_must_be_a_string():
     assert "column 'entrypoint' is int: it must be string" == problem({}, entrypoint=IntegerType(), payload=TEXT)
 
 
-def test_a_missing_entrypoint_is_told():
+def test_a_missing_entrypoint_is_an_error():
     wanted = "the entrypoint is missing: add a column entrypoint, or the option entrypoint"
     assert wanted == problem({}, payload=TEXT)
 
 
-def test_nothing_to_make_a_payload_of_is_told():
+def test_a_frame_without_columns_for_a_payload_is_an_error():
     wanted = "there is nothing to make a payload of: add a column payload, or columns of any names"
     assert wanted == problem(entrypoint=TEXT, constants={})
 
 
-def test_a_column_that_nobody_knows_beside_a_payload_is_refused():
+def test_an_unknown_column_beside_a_payload_is_refused():
     assert (
         "there is a payload, so what are 'unique_kye', 'id' for? Beside it there may be entrypoint, priority, delay, "
         "run_at, unique_key, headers, max_attempts, keep_result: drop the rest, or put it into a struct"
@@ -134,23 +134,23 @@ def test_a_column_that_nobody_knows_beside_a_payload_is_refused():
     )
 
 
-def test_two_columns_of_one_name_are_refused():
+def test_two_columns_with_the_same_name_are_refused():
     wanted = "two columns are called 'payload': rename or drop one of them"
     assert wanted == problem(payload=TEXT, Payload=TEXT)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("entrypoint", TEXT), ("priority", LongType()), ("delay", LongType())])
-def test_a_column_and_an_option_for_the_same_are_refused(name, kind):
+def test_a_column_and_an_option_for_the_same_field_are_refused(name, kind):
     wanted = f"{name} is given twice, as a column and as an option: drop one of them"
     assert wanted == problem({"entrypoint": "a", name: "b"}, payload=TEXT, **{name: kind})
 
 
-def test_a_delay_for_all_and_a_time_for_each_are_refused():
+def test_a_delay_option_with_a_run_at_column_is_refused():
     wanted = "the option delay and the column run_at say when a job may start: drop one of them"
     assert wanted == problem({"entrypoint": "a", "delay": 3.0}, payload=TEXT, run_at=TimestampType())
 
 
-def test_what_json_cannot_hold_is_refused_with_the_place_where_it_is():
+def test_a_type_without_a_json_form_is_refused_with_its_location():
     nested = ArrayType(schema(when=YearMonthIntervalType()))
     assert (
         "column 'a', field 'b', field 'when' is interval year to month, which JSON cannot hold: cast it or drop it"
@@ -167,7 +167,7 @@ def test_the_name_of_a_long_type_is_cut():
     assert len(problem(unique_key=schema(**{f"a_rather_long_name_{number}": TEXT for number in range(99)}))) < 160
 
 
-def test_each_number_and_duration_of_a_job_may_be_said_of_all_jobs_by_an_option():
+def test_each_number_and_duration_of_a_job_has_an_option_for_all_jobs():
     names = [name for name, option in IN_BULK.items() if option.kind in (int, timedelta)]
     written = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in names}
     assert {"entrypoint": "entrypoint", **written} == CONSTANTS

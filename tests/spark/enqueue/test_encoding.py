@@ -1,4 +1,4 @@
-"""Rows into jobs: every kind of payload, every optional column, and one line for a row that cannot be a job."""
+"""Rows become jobs: every kind of payload, every optional column, and a one-line error for an invalid row."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def encoded(columns, *batches, limits=None, **constants):
 
 
 def jobs(columns, *rows, **constants):
-    """The jobs that become of rows."""
+    """The jobs made from rows."""
     staged = read_staged(encoded(columns, rows, **constants).finish())
 
     async def enqueue():
@@ -69,11 +69,11 @@ def problem(columns, *batches, limits=None, error=InvalidJobError, **constants):
     return str(caught.value)
 
 
-def test_bytes_are_taken_as_they_are():
+def test_bytes_become_the_payload_unchanged():
     assert [b"\0\xff", b""] == payloads(schema(payload=BinaryType()), (b"\0\xff",), (b"",))
 
 
-def test_a_text_is_written_in_utf_8():
+def test_a_text_becomes_a_payload_in_utf_8():
     assert ["größer 🙂".encode(), b""] == payloads(schema(payload=TEXT), ("größer 🙂",), ("",))
 
 
@@ -83,7 +83,7 @@ def test_a_struct_becomes_an_object_in_the_order_of_its_fields():
     assert ['{"z":1152921504606846976,"a":"ü","n":null}'.encode(), b'{"z":null,"a":null,"n":0.5}'] == found
 
 
-def test_a_map_and_an_array_become_json_with_all_that_is_in_them():
+def test_maps_and_arrays_become_json_with_their_nested_values():
     assert [b'{"b":[1,2],"a":null}'] == payloads(
         schema(payload=MapType(TEXT, ArrayType(LongType()))), ({"b": [1, 2], "a": None},)
     )
@@ -92,13 +92,13 @@ def test_a_map_and_an_array_become_json_with_all_that_is_in_them():
     assert [b'[{"m":{"k":{"x":true}}},null,{"m":null}]'] == payloads(schema(payload=inner), *rows)
 
 
-def test_the_other_columns_become_an_object_if_there_is_no_payload():
+def test_unknown_columns_become_a_json_object_if_there_is_no_payload():
     columns = schema(id=LongType(), entrypoint=TEXT, Name=TEXT, priority=IntegerType())
     [job] = jobs(columns, (7, "resize", None, 2))
     assert ("resize", b'{"id":7,"Name":null}', 2) == (job.entrypoint, job.payload, job.priority)
 
 
-def test_each_type_has_its_form_in_json():
+def test_each_type_is_encoded_in_its_json_form():
     columns = schema(
         flag=BooleanType(),
         half=FloatType(),
@@ -137,13 +137,13 @@ def test_each_type_has_its_form_in_json():
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_json_cannot_hold_is_refused(number):
+def test_a_number_without_a_json_form_is_refused(number):
     wanted = "row 1 of partition 3: payload has a number that JSON cannot hold: NaN, or an infinite one"
     assert wanted == problem(schema(payload=ArrayType(DoubleType())), [([1.0],), ([number],)])
     assert wanted == problem(schema(x=DoubleType()), [(1.0,), (number,)])
 
 
-def test_every_optional_column_says_its_part_of_the_job():
+def test_every_optional_column_sets_its_field_of_the_job():
     columns = schema(
         payload=TEXT,
         priority=LongType(),
@@ -175,7 +175,7 @@ def test_a_delay_is_in_seconds_whatever_its_type(kind, delay):
     assert timedelta(seconds=90) == job.run_at - job.created_at
 
 
-def test_options_speak_for_every_row():
+def test_options_apply_to_every_row():
     found = jobs(
         schema(payload=TEXT), ("a",), ("b",), entrypoint="e", priority=4, delay=10.0, max_attempts=2, keep_result=60.0
     )
@@ -185,24 +185,24 @@ def test_options_speak_for_every_row():
     ]
 
 
-def test_entrypoints_may_change_from_row_to_row_and_the_order_of_rows_stays():
+def test_entrypoints_may_differ_by_row_and_the_order_of_rows_is_kept():
     rows = [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")]
     found = jobs(schema(entrypoint=TEXT, payload=TEXT), *rows)
     assert rows == [(job.entrypoint, job.payload.decode()) for job in found]
 
 
-def test_every_job_has_an_id_of_its_own():
+def test_every_job_has_a_unique_id():
     found = jobs(schema(payload=TEXT), *[("same",)] * 1000, entrypoint="e")
     assert 1000 == len({job.id for job in found})
 
 
-def test_a_batch_without_rows_is_no_jobs():
+def test_a_batch_without_rows_gives_no_jobs():
     assert 0 == encoded(schema(payload=TEXT), [], entrypoint="a").jobs
     assert 0 == encoded(schema(payload=schema(), delay=LongType()), [], entrypoint="a").jobs
 
 
 @pytest.mark.parametrize("name", ["entrypoint", "payload"])
-def test_a_null_where_a_job_needs_something_names_the_row(name):
+def test_a_null_in_a_required_column_names_the_row(name):
     columns = schema(entrypoint=TEXT, payload=TEXT)
     row = {"entrypoint": "a", "payload": "secret"}
     good, bad = tuple(row.values()), tuple((row | {name: None}).values())
@@ -210,11 +210,11 @@ def test_a_null_where_a_job_needs_something_names_the_row(name):
 
 
 @pytest.mark.parametrize("kind", [schema(x=TEXT), HEADERS, ArrayType(TEXT)])
-def test_a_payload_that_is_null_as_a_whole_is_refused(kind):
+def test_a_null_payload_of_any_type_is_refused(kind):
     assert "row 0 of partition 3: payload is null" == problem(schema(payload=kind), [(None,)])
 
 
-def test_a_row_with_a_delay_and_a_time_is_refused():
+def test_a_row_with_a_delay_and_a_run_at_is_refused():
     columns = schema(payload=TEXT, delay=LongType(), run_at=TimestampType())
     rows = [("a", 5, None), ("b", 5, NOON)]
     assert "row 1 of partition 3: give either delay or run_at, not both" == problem(columns, rows)
@@ -232,20 +232,20 @@ def test_a_row_with_a_delay_and_a_time_is_refused():
         (schema(payload=TEXT, entrypoint=TEXT), ("secret", "a\nb"), "entrypoint must be printable"),
     ],
 )
-def test_what_no_job_can_have_names_the_row_and_no_payload(columns, row, words):
+def test_an_invalid_value_names_the_row_and_shows_no_payload(columns, row, words):
     good = tuple(None if field.name not in ("payload", "entrypoint") else "a" for field in columns.fields)
     said = problem(columns, [good], [good, row])
     assert said.startswith(f"row 2 of partition 3: {words}")
     assert "secret" not in said
 
 
-def test_a_payload_that_is_too_large_names_the_row_and_the_numbers():
+def test_an_oversized_payload_names_the_row_and_the_sizes():
     said = problem(schema(payload=TEXT), [("a",), ("b" * 11,)], limits=Limits(payload_bytes=10))
     assert said.startswith("row 1 of partition 3: payload is 11 bytes; the limit is 10")
     assert said.endswith("or set the option maxPayloadBytes")
 
 
-def test_a_string_that_is_no_utf_8_is_taken_as_a_payload_as_it_is_and_refused_elsewhere():
+def test_an_invalid_utf_8_string_is_accepted_only_as_a_payload():
     def not_utf_8(name):
         binary = pa.array([b"good", b"\xff"])
         text = pa.StringArray.from_buffers(2, *binary.buffers()[1:])
@@ -268,7 +268,7 @@ def test_a_time_out_of_the_range_of_python_names_the_row():
         encoder.add(rows)
 
 
-def test_a_task_stops_as_soon_as_its_own_rows_are_too_many():
+def test_a_task_stops_once_its_own_rows_exceed_the_limit():
     columns, limits = schema(payload=TEXT), Limits(blob_bytes=10_000)
     said = problem(columns, *[[("x" * 100,)] * 10] * 5, limits=limits, error=QueueFullError)
     assert (
@@ -277,7 +277,7 @@ def test_a_task_stops_as_soon_as_its_own_rows_are_too_many():
     )
 
 
-def test_results_are_kept_as_the_column_or_the_option_says():
+def test_keep_result_is_set_by_the_column_or_the_option():
     plain = jobs(schema(payload=TEXT), ("a",), ("b",), entrypoint="e", keep_result=3600.0)
     assert [3600.0, 3600.0] == [job.keep_result for job in plain]
     each = jobs(schema(payload=TEXT, keep_result=LongType()), ("a", 5), ("b", None), entrypoint="e")

@@ -1,4 +1,4 @@
-"""The streaming sink, driven as Spark drives it but without Spark: a fresh one for every commit, batches repeated."""
+"""The streaming sink, called like Spark calls it, without Spark: a new sink for every commit, and repeated batches."""
 
 import pickle
 
@@ -28,17 +28,17 @@ def sink(url, columns=PAYLOAD, overwrite=False, **options):
 
 
 def stage(url, number, *texts, query=QUERY, attempt=0, partition=0, **options):
-    """The report of a task of a batch, by the sink that was made for its tasks."""
+    """Stage rows by a task of a batch, with the sink for its tasks. Returns the report."""
     running = task(partition, attempt, **{QUERY_ID: query, BATCH_ID: str(number)})
     return pickle.loads(pickle.dumps(sink(url, **options))).stage([payloads(*texts)], running)
 
 
 def commit(url, number, *reports, **options):
-    """By another sink, as Spark does it."""
+    """Commit a batch by another sink, like Spark."""
     sink(url, **options).commit(pickle.loads(pickle.dumps(list(reports))), number)
 
 
-def test_each_batch_is_added_once_whatever_is_repeated(url):
+def test_each_batch_is_added_once_under_any_repetition(url):
     for number, text in enumerate([b"a", b"b", b"c"]):
         report = stage(url, number, text)
         commit(url, number, report)
@@ -48,13 +48,13 @@ def test_each_batch_is_added_once_whatever_is_repeated(url):
     assert 2 == last_of(url, f"spark-stream:{QUERY}")
 
 
-def test_two_queries_have_batches_of_their_own(file):
+def test_batches_of_two_queries_are_separate(file):
     for query in ("one", "other"):
         commit(file, 0, stage(file, 0, query.encode(), query=query))
     assert [b"one", b"other"] == texts_of(file)
 
 
-def test_a_name_that_is_given_lives_on_when_the_query_gets_another_id(file, caplog):
+def test_a_given_txn_app_id_outlives_the_id_of_the_query(file, caplog):
     caplog.set_level("WARNING", "jqueue")
     options = {"txnAppId": "ingest"}
     for query in ("one", "other"):
@@ -64,7 +64,7 @@ def test_a_name_that_is_given_lives_on_when_the_query_gets_another_id(file, capl
     assert [] == caplog.messages
 
 
-def test_a_batch_that_is_far_behind_is_left_out_and_told(file, caplog):
+def test_a_batch_behind_the_last_one_is_left_out_with_a_warning(file, caplog):
     caplog.set_level("WARNING", "jqueue")
     for number in (5, 3):
         commit(file, number, stage(file, number, b"%d" % number))
@@ -75,36 +75,36 @@ def test_a_batch_that_is_far_behind_is_left_out_and_told(file, caplog):
     ] == caplog.messages
 
 
-def test_what_an_interrupted_try_of_a_batch_has_left_takes_no_room_from_the_next(file):
-    """The next try may have other partitions, so that theirs and its own cannot be told apart."""
+def test_leftovers_of_an_interrupted_batch_do_not_count_against_its_next_attempt(file):
+    """The next attempt may have other partitions, so their leftovers cannot be told from its own objects."""
     for partition in range(3):
         stage(file, 0, *[b"x" * 100] * 12, attempt=partition, partition=partition, maxBlobBytes="10000")
     commit(file, 0, stage(file, 0, *[b"x" * 100] * 20, maxBlobBytes="10000"), maxBlobBytes="10000")
     assert 20 == len(texts_of(file))
 
 
-def test_a_batch_without_rows_touches_nothing(tmp_path):
+def test_a_batch_without_rows_writes_nothing(tmp_path):
     url = str(tmp_path / "queue.json")
     commit(url, 0, stage(url, 0))
     commit(url, 1)
     assert [] == list(tmp_path.iterdir())
 
 
-def test_attempts_of_a_batch_that_was_interrupted_go_with_it(file):
-    stage(file, 0, b"a")  # the driver was killed
+def test_staged_objects_of_an_interrupted_batch_are_removed_by_its_commit(file):
+    stage(file, 0, b"a")  # then the driver was killed
     stage(file, 0, b"a", attempt=1)
     commit(file, 0, stage(file, 0, b"a", attempt=2))
     assert ([b"a"], []) == (texts_of(file), staged_at(file))
 
 
-def test_a_batch_that_was_interrupted_leaves_the_next_one_alone(file):
+def test_a_commit_leaves_staged_objects_of_other_batches(file):
     report = stage(file, 11, b"later")
     commit(file, 1, stage(file, 1, b"a"))
     commit(file, 11, report)
     assert [b"a", b"later"] == texts_of(file)
 
 
-def test_an_abort_removes_what_the_batch_has_staged_and_nothing_else(url):
+def test_an_abort_removes_only_the_staged_objects_of_its_batch(url):
     kept = stage(url, 1, b"b")
     report = stage(url, 0, b"a")
     stage(url, 0, b"a", attempt=1)
@@ -112,14 +112,14 @@ def test_an_abort_removes_what_the_batch_has_staged_and_nothing_else(url):
     assert [kept.name] == staged_at(url)
 
 
-def test_an_abort_after_a_commit_that_succeeded_takes_nothing_back(file):
+def test_an_abort_after_a_successful_commit_removes_no_jobs(file):
     report = stage(file, 0, b"a")
     commit(file, 0, report)
     sink(file).abort([report], 0)
     assert [b"a"] == texts_of(file)
 
 
-def test_an_abort_that_knows_no_task_finds_the_batch_by_its_name_or_leaves_it_to_age(file):
+def test_an_abort_without_reports_finds_staged_objects_only_by_txn_app_id(file):
     report = stage(file, 0, b"a")
     sink(file).abort([None], 0)
     assert [report.name] == staged_at(file)
@@ -129,7 +129,7 @@ def test_an_abort_that_knows_no_task_finds_the_batch_by_its_name_or_leaves_it_to
     assert [report.name] == staged_at(file)
 
 
-def test_a_task_that_is_not_told_its_query_asks_for_a_name(file):
+def test_a_task_without_the_id_of_its_query_requires_a_txn_app_id(file):
     with pytest.raises(
         InvalidJobError, match="does not tell its tasks which query they belong to: give the option txn"
     ):
@@ -155,11 +155,11 @@ def test_complete_output_is_refused(file):
         sink(file, overwrite=True)
 
 
-def test_the_version_of_a_batch_is_its_number_so_that_none_can_be_given(file):
+def test_a_stream_does_not_accept_a_txn_version(file):
     with pytest.raises(InvalidJobError, match="there is no option 'txnVersion'"):
         sink(file, schema(payload=BinaryType()), txnAppId="a", txnVersion="1")
 
 
-def test_a_stream_has_many_commits_and_leaves_no_receipt(file):
+def test_a_stream_does_not_accept_a_receipt_path(file):
     with pytest.raises(InvalidJobError, match="there is no option 'receiptPath'"):
         sink(file, receiptPath="receipt.json")

@@ -1,4 +1,4 @@
-"""Bulk enqueue, driven as Spark drives it but without Spark: tasks, commit and abort, each in any number."""
+"""Bulk enqueue, called like Spark calls it, without Spark: tasks, commits and aborts, with repetitions."""
 
 import asyncio
 import pickle
@@ -33,7 +33,7 @@ from tests.spark.enqueue.bulk import (
 pytestmark = pytest.mark.wide
 
 
-def test_what_tasks_stage_is_in_the_queue_after_the_commit_and_nothing_is_left_beside_it(url):
+def test_staged_jobs_are_in_the_queue_after_the_commit_and_no_staged_object_remains(url):
     bulk = writer(url, entrypoint="resize")
     reports = [
         bulk.stage([payloads(b"a", b"b"), payloads(b"c")], task(0, 0)),
@@ -48,29 +48,29 @@ def test_what_tasks_stage_is_in_the_queue_after_the_commit_and_nothing_is_left_b
     assert [] == staged_at(url)
 
 
-def test_the_writer_and_its_reports_travel_between_processes(file):
+def test_a_writer_and_its_reports_can_be_pickled(file):
     bulk = pickle.loads(pickle.dumps(writer(file)))
     reports = pickle.loads(pickle.dumps([bulk.stage([payloads(b"a")], task())]))
     pickle.loads(pickle.dumps(bulk)).commit(reports)
     assert [b"a"] == texts_of(file)
 
 
-def test_jobs_are_added_to_a_queue_that_has_some(url):
+def test_jobs_are_added_after_existing_jobs(url):
     write(url, b"a")
     write(url, b"b")
     assert [b"a", b"b"] == texts_of(url)
 
 
-def test_a_task_that_is_tried_again_adds_nothing_twice(url):
+def test_a_retried_task_adds_its_jobs_once(url):
     bulk = writer(url)
-    bulk.stage([payloads(b"a")], task(0, attempt=0))  # its executor was lost before the report arrived
+    bulk.stage([payloads(b"a")], task(0, attempt=0))  # the executor was lost before its report arrived
     report = bulk.stage([payloads(b"a")], task(0, attempt=1))
     bulk.commit([report])
     assert [b"a"] == texts_of(url)
     assert [] == staged_at(url)
 
 
-def test_of_two_attempts_that_run_side_by_side_one_counts(file):
+def test_one_of_two_concurrent_attempts_of_a_task_counts(file):
     bulk = writer(file)
     first, second = (bulk.stage([payloads(b"a")], task(0, attempt)) for attempt in (0, 1))
     assert first.name != second.name
@@ -78,7 +78,7 @@ def test_of_two_attempts_that_run_side_by_side_one_counts(file):
     assert [b"a"] == texts_of(file)
 
 
-def test_an_attempt_that_outlives_the_commit_changes_nothing_and_goes_by_age(file):
+def test_a_late_attempt_changes_nothing_and_is_removed_by_age(file):
     bulk = writer(file)
     bulk.commit([bulk.stage([payloads(b"a")], task(0, 0))])
     late = bulk.stage([payloads(b"a")], task(0, 1))
@@ -88,7 +88,7 @@ def test_an_attempt_that_outlives_the_commit_changes_nothing_and_goes_by_age(fil
     assert ([b"a", b"b", b"c"], []) == (texts_of(file), staged_at(file))
 
 
-def test_a_commit_that_is_repeated_adds_nothing(url):
+def test_a_repeated_commit_adds_nothing(url):
     bulk = writer(url)
     reports = [bulk.stage([payloads(b"a")], task())]
     bulk.commit(reports)
@@ -96,7 +96,7 @@ def test_a_commit_that_is_repeated_adds_nothing(url):
     assert [b"a"] == texts_of(url)
 
 
-def test_an_abort_before_the_commit_removes_all_that_was_staged(url):
+def test_an_abort_before_the_commit_removes_all_staged_objects(url):
     bulk = writer(url)
     report = bulk.stage([payloads(b"a")], task(0, 0))
     bulk.stage([payloads(b"b")], task(1, 1))  # Spark lost its report
@@ -104,21 +104,21 @@ def test_an_abort_before_the_commit_removes_all_that_was_staged(url):
     assert ([], []) == (staged_at(url), jobs_of(url))
 
 
-def test_an_abort_before_any_commit_leaves_a_queue_that_does_not_exist_alone(tmp_path):
+def test_an_abort_does_not_create_a_missing_queue(tmp_path):
     bulk = writer(str(tmp_path / "queue.json"))
     bulk.stage([payloads(b"a")], task(0, 0))
     bulk.abort([None, None])
     assert [] == list(tmp_path.iterdir())
 
 
-def test_an_abort_of_which_nothing_was_staged_leaves_the_queue_alone(file, tmp_path):
+def test_an_abort_without_staged_objects_writes_nothing(file, tmp_path):
     bulk = writer(file)
     bulk.abort([bulk.stage([], task(0, 0)), bulk.stage([], task(1, 1))])
     bulk.abort([])
     assert [] == list(tmp_path.iterdir())
 
 
-def test_an_abort_leaves_what_other_writes_have_staged(file):
+def test_an_abort_leaves_staged_objects_of_other_writes(file):
     other, bulk = writer(file), writer(file)
     report = other.stage([payloads(b"a")], task())
     bulk.stage([payloads(b"b")], task())
@@ -127,7 +127,7 @@ def test_an_abort_leaves_what_other_writes_have_staged(file):
     assert [b"a"] == texts_of(file)
 
 
-def test_an_abort_after_a_commit_that_succeeded_takes_nothing_back(url, caplog):
+def test_an_abort_after_a_successful_commit_removes_no_jobs(url, caplog):
     bulk = writer(url)
     report = bulk.stage([payloads(b"a")], task())
     bulk.commit([report])
@@ -135,22 +135,22 @@ def test_an_abort_after_a_commit_that_succeeded_takes_nothing_back(url, caplog):
     assert [b"a"] == texts_of(url)
 
 
-def test_a_commit_whose_answer_is_lost_looks_and_finds_itself(file):
+def test_a_commit_whose_answer_is_lost_is_recognised(file):
     storage = Rough(LocalFileSystemStorage(file), told={"write": ["unanswered"]})
     bulk = on(writer(file), storage)
     bulk.commit([bulk.stage([payloads(b"a")], task())])
     assert [b"a"] == texts_of(file)
 
 
-def test_an_abort_that_may_not_list_removes_what_it_was_told_of(file):
+def test_an_abort_that_may_not_list_removes_only_reported_objects(file):
     bulk = on(writer(file), Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 4}))
     told, lost = (bulk.stage([payloads(b"a")], task(number, number)) for number in range(2))
     bulk.abort([told, None])
     assert [lost.name] == staged_at(file)
 
 
-class TestACommitOfWhichNobodyKnows:
-    """Its write was sent, the store is away, and Spark gives up."""
+class TestACommitWithAnUnknownOutcome:
+    """The write was sent, the store is unreachable, and Spark gives up."""
 
     @pytest.fixture
     def store(self, file):
@@ -167,24 +167,24 @@ class TestACommitOfWhichNobodyKnows:
         store.told.clear()
         return bulk, report
 
-    def test_what_it_has_staged_is_left(self, given_up, file):
+    def test_its_staged_objects_are_left(self, given_up, file):
         assert [given_up[1].name] == staged_at(file)
 
-    def test_if_it_has_landed_the_abort_leaves_all_as_it_is(self, given_up, file, store, caplog):
+    def test_the_abort_changes_nothing_if_the_commit_landed(self, given_up, file, store, caplog):
         bulk, report = given_up
         asyncio.run(store.land())
         bulk.abort([report])
         assert ([b"before", b"a"], [report.name]) == (texts_of(file), staged_at(file))
         assert "A write of 1 job that Spark gave up is in the queue: its commit succeeded" in caplog.messages
 
-    def test_if_it_has_not_the_abort_sees_to_it_that_it_never_will(self, given_up, file, store):
+    def test_the_abort_prevents_a_late_commit_from_landing(self, given_up, file, store):
         bulk, report = given_up
         bulk.abort([report])
         with pytest.raises(Exception, match="changed it"):
             asyncio.run(store.land())
         assert ([b"before"], []) == (texts_of(file), staged_at(file))
 
-    def test_if_the_abort_cannot_look_it_removes_nothing_and_raises_nothing(self, given_up, file, store, caplog):
+    def test_the_abort_removes_nothing_and_raises_nothing_if_it_cannot_read(self, given_up, file, store, caplog):
         bulk, report = given_up
         store.told |= {"read": ["lost"] * 999}
         bulk.abort([report])
@@ -192,11 +192,11 @@ class TestACommitOfWhichNobodyKnows:
         assert caplog.messages[-1].startswith("An aborted write leaves staged jobs behind, which are removed later")
 
 
-class TestACommitThatIsAskedForAgain:
-    """Its write was sent, and the store is away beyond the deadline, and back before Spark is told."""
+class TestACommitResolvedAfterItsDeadline:
+    """The write was sent, and the store is unreachable until after the deadline, but back before the commit returns."""
 
     class Away:
-        """After the first request, all are lost until then."""
+        """Loses all requests after the first one until a time."""
 
         def __init__(self, until):
             self.until = until
@@ -225,11 +225,11 @@ class TestACommitThatIsAskedForAgain:
     def jobs(self, store):
         return asyncio.run(DirectQueue(store.storage).read_state()).jobs
 
-    def test_it_is_found(self, store, file):
+    def test_a_commit_that_landed_is_found(self, store, file):
         receipt = self.commit(store, "unanswered", file)
         assert (1, 1, []) == (receipt.added, len(self.jobs(store)), self.left(store))
 
-    def test_or_it_never_will_be_and_what_was_staged_is_removed(self, store, file):
+    def test_a_commit_that_did_not_land_never_will_and_its_staged_objects_are_removed(self, store, file):
         with pytest.raises(DeadlineExceededError):
             self.commit(store, "late", file)
         assert ((), []) == (self.jobs(store), self.left(store))
@@ -247,7 +247,7 @@ def test_a_rerun_with_the_same_transaction_stages_nothing_and_adds_nothing(url, 
     assert "Version 17 of nightly was written before: nothing is added" in caplog.messages
 
 
-def test_versions_of_a_transaction_only_grow(file):
+def test_a_version_below_the_last_one_of_a_transaction_is_ignored(file):
     for version, text in [("5", b"a"), ("4", b"b"), ("6", b"c"), ("0", b"d")]:
         write(file, text, txnAppId="nightly", txnVersion=version)
     write(file, b"e", txnAppId="hourly", txnVersion="0")
@@ -255,7 +255,7 @@ def test_versions_of_a_transaction_only_grow(file):
     assert (6, 0) == (last_of(file, "nightly"), last_of(file, "hourly"))
 
 
-def test_two_runs_at_the_same_time_add_their_jobs_once(file):
+def test_two_concurrent_runs_of_a_transaction_add_its_jobs_once(file):
     options = {"txnAppId": "nightly", "txnVersion": "1"}
     one, other = writer(file, **options), writer(file, **options)
     reports = [bulk.stage([payloads(b"a")], task()) for bulk in (one, other)]
@@ -264,28 +264,28 @@ def test_two_runs_at_the_same_time_add_their_jobs_once(file):
     assert ([b"a"], []) == (texts_of(file), staged_at(file))
 
 
-def test_a_write_without_rows_touches_nothing(tmp_path):
+def test_a_write_without_rows_writes_nothing(tmp_path):
     bulk = writer(str(tmp_path / "queue.json"))
     bulk.commit([bulk.stage([], task(0)), bulk.stage([payloads()], task(1, 1))])
     bulk.commit([])
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_write_without_rows_is_remembered_if_it_has_a_name(file):
+def test_a_named_write_without_rows_is_recorded(file):
     write(file, txnAppId="nightly", txnVersion="3")
     assert 3 == last_of(file, "nightly")
     write(file, b"a", txnAppId="nightly", txnVersion="3")
     assert [] == texts_of(file)
 
 
-def test_a_write_without_a_name_is_remembered_no_longer_than_its_abort_can_take(file):
+def test_an_unnamed_write_is_recorded_for_one_day(file):
     bulk = write(file, b"a")
     assert 1 == last_of(file, f"spark-write:{bulk.write_id}")
     assert 86400.0 == bulk.transaction.keep
     assert 60.0 == writer(file, txnAppId="a", txnVersion="1", txnRetention="60").transaction.keep
 
 
-def test_a_unique_key_that_is_taken_leaves_its_job_out(file, caplog):
+def test_a_job_with_a_taken_unique_key_is_left_out(file, caplog):
     caplog.set_level("INFO", "jqueue")
     for rows in ([(b"a", "k"), (b"b", None), (b"c", "k")], [(b"d", "k"), (b"e", "l")]):
         bulk = writer(file, KEYED)
@@ -294,7 +294,7 @@ def test_a_unique_key_that_is_taken_leaves_its_job_out(file, caplog):
     assert ["2 jobs added; 1 not added, as their unique keys are taken"] == caplog.messages[:1]
 
 
-def test_a_unique_key_that_is_taken_is_an_error_if_so_told_and_nothing_is_added(file):
+def test_a_taken_unique_key_fails_the_write_with_on_conflict_raise(file):
     write(file, b"a")
     bulk = writer(file, KEYED, onConflict="raise")
     report = bulk.stage([batch(KEYED, (b"b", "k"), (b"c", "k"))], task())
@@ -315,7 +315,7 @@ def test_a_delay_counts_from_the_commit(file):
     assert ready.run_at is None
 
 
-def test_a_queue_that_others_write_at_the_same_time_gets_all(url):
+def test_a_commit_beside_other_writers_adds_all_jobs(url):
     bulk = writer(url)
     report = bulk.stage([payloads(*(b"%d" % number for number in range(100)))], task())
 
@@ -337,7 +337,7 @@ def test_a_queue_that_others_write_at_the_same_time_gets_all(url):
     assert asyncio.run(both()) + 100 == len(jobs_of(url))
 
 
-def test_staged_objects_that_are_gone_are_an_error_and_nothing_is_added(file):
+def test_a_missing_staged_object_is_an_error_and_nothing_is_added(file):
     bulk = writer(file)
     reports = [bulk.stage([payloads(b"a")], task(number, number)) for number in range(2)]
     asyncio.run(LocalFileSystemStorage(file).beside(reports[0].name).remove())
@@ -346,7 +346,7 @@ def test_staged_objects_that_are_gone_are_an_error_and_nothing_is_added(file):
     assert [] == jobs_of(file)
 
 
-def test_a_row_that_cannot_be_a_job_fails_its_task_and_stages_nothing(file):
+def test_an_invalid_row_fails_its_task_and_stages_nothing(file):
     columns = schema(payload=BinaryType(), entrypoint=StringType())
     bulk = without_entrypoint(file, columns)
     with pytest.raises(InvalidJobError, match="row 1 of partition 4: entrypoint is null"):
@@ -354,7 +354,7 @@ def test_a_row_that_cannot_be_a_job_fails_its_task_and_stages_nothing(file):
     assert [] == staged_at(file)
 
 
-def test_staged_objects_may_have_a_folder_of_their_own(tmp_path, file):
+def test_staged_objects_can_be_in_their_own_folder(tmp_path, file):
     folder = tmp_path / "staging"
     bulk = writer(file, stagingPath=str(folder))
     report = bulk.stage([payloads(b"a")], task())
@@ -364,14 +364,14 @@ def test_staged_objects_may_have_a_folder_of_their_own(tmp_path, file):
     assert ([b"a"], []) == (texts_of(file), list(folder.iterdir()))
 
 
-def test_no_text_of_a_writer_shows_the_secrets_of_its_url():
+def test_the_repr_of_a_writer_shows_no_secrets():
     options = {"path": "s3://id:secret@bucket/queue.json", "stagingPath": "s3://id:secret@bucket/staging"}
     options["entrypoint"] = "resize"
     enqueue = bulk_enqueue(options, take(options, OPTIONS), KEYED)
     assert "secret" not in repr(enqueue)
 
 
-def test_a_message_of_somebody_else_is_left_alone(file):
+def test_a_message_of_another_kind_is_ignored(file):
     bulk = writer(file)
     report = bulk.stage([payloads(b"a")], task())
     assert isinstance(report, TaskReport)

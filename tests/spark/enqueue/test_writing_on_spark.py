@@ -1,4 +1,4 @@
-"""Bulk enqueue and the streaming sink on Spark itself: a smoke of each, and what users see when something is wrong."""
+"""Bulk enqueue and the streaming sink on real Spark: a smoke test of each, and the errors that users see."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ def save(frame, url, mode="append", **options):
 
 
 def refusal(frame, url, **settings):
-    """The line that the user shall read, in what Spark makes of it."""
+    """The one-line error of jqueue in the exception of Spark."""
     with pytest.raises(PySparkException) as caught:
         save(frame, url, **settings)
     [line] = [line for line in str(caught.value).splitlines() if "InvalidJobError: " in line or "FullError: " in line]
@@ -62,7 +62,7 @@ def test_frames_without_rows_and_without_partitions_add_nothing(spark, tmp_path)
 
 
 @pytest.mark.wide
-def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
+def test_a_wrong_write_is_refused_in_one_line_before_a_task_starts(spark, file):
     frame = spark.range(2).selectExpr("string(raise_error('a task has started')) payload", "'high' priority")
     wanted = "column 'priority' is string: it must be a whole number"
     assert wanted == refusal(frame, file, entrypoint="a")
@@ -72,8 +72,10 @@ def test_what_is_wrong_is_said_in_one_line_before_a_task_starts(spark, file):
 
 
 @pytest.mark.wide
-def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
-    frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'secret') payload")  # no task outlives the abort
+def test_a_failed_task_gives_a_one_line_error_and_leaves_nothing(spark, file):
+    frame = spark.range(0, 10, 1, 1).selectExpr(
+        "if(id = 7, null, 'secret') payload"
+    )  # one task: none outlives the abort
     assert "row 7 of partition 0: payload is null" == refusal(frame, file, entrypoint="a")
     assert "queue takes 9000" in refusal(
         frame.selectExpr("repeat('x', 9000) payload"), file, entrypoint="a", maxBlobBytes=10000
@@ -82,10 +84,10 @@ def test_a_task_that_fails_says_why_in_one_line_and_leaves_nothing(spark, file):
 
 
 @pytest.mark.wide
-def test_a_write_that_is_too_large_says_why_in_one_line_and_leaves_nothing(spark, file):
+def test_an_oversized_write_gives_a_one_line_error_and_leaves_nothing(spark, file):
     frame = spark.range(0, 2, 1, 2).selectExpr("repeat('x', 4000) payload")
     said = refusal(frame, file, entrypoint="a", maxBlobBytes=10000)
-    by_commit, by_task = "2 jobs take", "the jobs of the first 2 partitions take"  # if both tasks looked before
+    by_commit, by_task = "2 jobs take", "the jobs of the first 2 partitions take"  # by the commit if no task saw both
     assert said.startswith((by_commit, by_task))
     assert ([], []) == (texts_of(file), staged_at(file))
 
@@ -100,7 +102,7 @@ class TestStream:
         return folder
 
     def run(self, spark, folder, url, **options):
-        """Everything that is there, in batches of one file."""
+        """Run a query on all files in the folder, in batches of one file."""
         lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(folder))
         stream = lines.selectExpr("value payload").writeStream.format("jqueue").trigger(availableNow=True)
         given = {"checkpointLocation": str(folder.parent / "checkpoint"), "entrypoint": "line", **options}
@@ -109,12 +111,12 @@ class TestStream:
         return query
 
     @pytest.mark.wide
-    def test_each_batch_is_written_once_through_restarts_from_a_checkpoint_that_lags_behind(self, spark, folder, url):
+    def test_each_batch_is_written_once_across_restarts_from_an_old_checkpoint(self, spark, folder, url):
         for number in range(3):
             (folder / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
             self.run(spark, folder, url)
         last = folder.parent / "checkpoint" / "commits" / "2"
-        for path in (last, last.with_name(".2.crc")):  # as if the driver had died before it was written
+        for path in (last, last.with_name(".2.crc")):  # as if the driver had died before writing it
             path.unlink()
         self.run(spark, folder, url)
         (folder / "3.txt").write_text("3a\n")
@@ -123,7 +125,7 @@ class TestStream:
         assert [] == staged_at(url)
 
     @pytest.mark.wide
-    def test_a_queue_that_is_full_stops_the_query_and_a_restart_goes_on(self, spark, folder, file):
+    def test_a_full_queue_stops_the_query_and_a_restart_continues(self, spark, folder, file):
         for number in range(2):
             (folder / f"{number}.txt").write_text("x" * 4000 + f"{number}")
         with pytest.raises(PySparkException, match="no room for 1 job "):

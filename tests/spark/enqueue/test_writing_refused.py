@@ -1,4 +1,4 @@
-"""What bulk enqueue refuses: too many bytes, with numbers; wrong options and columns, before a task starts."""
+"""Refusals of bulk enqueue: too many bytes, with the sizes, and wrong options or columns before a task starts."""
 
 import asyncio
 
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.wide
 
 
 class TestTooMuch:
-    """A queue takes so many bytes of jobs, and says so with numbers."""
+    """Jobs beyond the limit of a queue are refused with their size and the limit."""
 
-    def test_one_task_alone_stages_nothing(self, file):
+    def test_a_task_that_exceeds_the_limit_alone_stages_nothing(self, file):
         bulk = writer(file, maxBlobBytes="10000")
         with pytest.raises(QueueFullError, match=r"partition 0 alone has \d+ bytes .* and the queue takes 9000"):
             bulk.stage([payloads(*[b"x" * 100] * 100)], task())
         assert [] == staged_at(file)
 
-    def test_the_first_task_for_which_there_is_no_room_stages_nothing_and_says_so(self, file):
+    def test_the_first_task_beyond_the_limit_stages_nothing_and_raises_an_error(self, file):
         bulk = writer(file, maxBlobBytes="10000")
         rows = [b"x" * 100] * 12
         done = [bulk.stage([payloads(*rows)], task(number, number)) for number in range(2)]
@@ -41,7 +41,7 @@ class TestTooMuch:
         bulk.commit([last, bulk.stage([payloads(*rows)], task(1, 9))])
         assert (24, []) == (len(jobs_of(file)), staged_at(file))
 
-    def test_all_tasks_together_are_refused_before_anything_is_read_and_removed(self, file):
+    def test_a_commit_beyond_the_limit_reads_nothing_and_removes_its_staged_objects(self, file):
         bulk = writer(file, maxBlobBytes="10000")
         store = Rough(LocalFileSystemStorage(file), told={"list": ["refused"] * 3})
         on(bulk, store)
@@ -56,7 +56,7 @@ class TestTooMuch:
         assert not any(kind.startswith("read") for kind, _ in store.calls)
         assert ([], []) == (staged_at(file), jobs_of(file))
 
-    def test_a_queue_that_is_nearly_full_refuses_and_is_left_as_it_was(self, file):
+    def test_a_nearly_full_queue_refuses_the_commit_and_is_unchanged(self, file):
         write(file, *[b"x" * 100] * 12, maxBlobBytes="10000")
         bulk = writer(file, maxBlobBytes="10000")
         report = bulk.stage([payloads(*[b"x" * 100] * 18)], task())
@@ -72,31 +72,31 @@ class TestTooMuch:
 
 
 class TestARaisedLimit:
-    """`maxBlobBytes` stands in the queue if the rows need it, and holds for every writer from then on."""
+    """`maxBlobBytes` is stored in the queue if the rows need it, and then applies to every writer."""
 
     LARGE = Limits().enqueue_bytes // 20
 
     def blob_bytes(self, file):
         return asyncio.run(settings_of(file)).blob_bytes
 
-    def test_a_default_client_goes_on_after_a_write_with_a_larger_one(self, file):
+    def test_a_client_with_default_limits_can_write_after_the_limit_was_raised(self, file):
         write(file, *[b"x" * self.LARGE] * 18, maxBlobBytes=str(200 << 20), maxPayloadBytes=str(8 << 20))
         assert 200 << 20 == self.blob_bytes(file)
         asyncio.run(enqueue_by_default(file))
         write(file, b"one more")
         assert 20 == len(jobs_of(file))
 
-    def test_a_limit_that_the_rows_do_not_need_is_not_written(self, file):
+    def test_a_raised_limit_is_stored_only_if_the_rows_need_it(self, file):
         write(file, b"x", maxBlobBytes=str(200 << 20))
         assert self.blob_bytes(file) is None
 
-    def test_a_larger_limit_of_the_queue_stays(self, file):
+    def test_a_larger_limit_of_the_queue_is_kept(self, file):
         write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
         asyncio.run(settings_of(file, blob_bytes=100_000))
         write(file, *[b"x" * 100] * 30, maxBlobBytes="20000")
         assert (60, 100_000) == (len(jobs_of(file)), self.blob_bytes(file))
 
-    def test_tasks_know_the_limit_of_the_queue(self, file):
+    def test_tasks_use_the_limit_of_the_queue(self, file):
         asyncio.run(settings_of(file, blob_bytes=5000))
         with pytest.raises(QueueFullError, match="the queue takes 4500"):
             writer(file).stage([payloads(*[b"x" * 100] * 100)], task())
@@ -113,7 +113,7 @@ async def enqueue_by_default(file):
 
 
 class TestRefusedBeforeATaskStarts:
-    """On the driver, in one line."""
+    """Errors on the driver, in one line."""
 
     def refused(self, error, url, *args, **options):
         with pytest.raises(error) as caught:
@@ -121,42 +121,42 @@ class TestRefusedBeforeATaskStarts:
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    def test_overwrite(self, file):
+    def test_overwrite_is_refused(self, file):
         said = self.refused(InvalidJobError, file, overwrite=True)
         assert said.startswith(
             'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append")'
         )
 
-    def test_a_wrong_column(self, file):
+    def test_a_column_of_a_wrong_type_is_refused(self, file):
         said = self.refused(InvalidJobError, file, schema(payload=BinaryType(), priority=StringType()))
         assert "column 'priority' is string: it must be a whole number" == said
 
-    def test_half_a_transaction(self, file):
+    def test_an_app_id_without_a_version_is_refused(self, file):
         wanted = "txnAppId and txnVersion go together: which write of which application this is"
         assert wanted == self.refused(InvalidJobError, file, txnAppId="a")
         assert wanted == self.refused(InvalidJobError, file, txnVersion="1")
 
-    def test_a_version_that_is_none(self, file):
+    def test_an_invalid_version_is_refused(self, file):
         assert "option txnVersion takes a whole number from 0" in self.refused(
             InvalidJobError, file, txnAppId="a", txnVersion="-1"
         )
 
-    def test_a_name_that_nobody_can_read(self, file):
+    def test_an_unprintable_name_is_refused(self, file):
         assert "option entrypoint must be printable" in self.refused(InvalidJobError, file, entrypoint="a\nb")
         assert "option txnAppId must be printable" in self.refused(
             InvalidJobError, file, txnAppId="\t.", txnVersion="1"
         )
 
-    def test_an_option_that_there_is_not(self, file):
+    def test_an_unknown_option_of_a_write_is_refused(self, file):
         assert "there is no option 'entryPiont'" in self.refused(InvalidJobError, file, entryPiont="a")
 
     @pytest.mark.parametrize("url", ["", "s3:/bucket/key", "ftp://host/queue", "memory://jobs"])
-    def test_a_wrong_url(self, url):
+    def test_a_wrong_url_of_a_write_is_refused(self, url):
         self.refused(InvalidURLError, url)
 
-    def test_a_wrong_url_for_staging_and_it_is_not_shown(self, file):
+    def test_a_wrong_staging_url_is_refused_without_being_shown(self, file):
         assert "secret" not in self.refused(InvalidURLError, file, stagingPath="s3://id:secret@/x")
 
-    def test_a_queue_that_cannot_be_read_if_it_has_to_be(self, tmp_path):
+    def test_an_unreadable_queue_is_refused_for_a_named_write(self, tmp_path):
         (tmp_path / "queue.json").write_text("no queue")
         self.refused(StorageError, str(tmp_path / "queue.json"), txnAppId="a", txnVersion="1")

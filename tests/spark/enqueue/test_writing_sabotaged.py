@@ -1,4 +1,4 @@
-"""Bulk enqueue and the streaming sink while tasks fail, executors die and drivers are killed: once, in spite of it."""
+"""Bulk enqueue and the streaming sink add each job once although tasks fail, executors die and drivers are killed."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def file(tmp_path):
 
 
 def run(tmp_path, url, environment=None, **plan):
-    """The exit status of the program."""
+    """Run the program with a plan and return its exit status."""
     plan = {"url": url, "marker": str(tmp_path / "struck"), **plan}
     environment = environment or {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -57,19 +57,19 @@ def struck(tmp_path):
     return (tmp_path / "struck").exists()
 
 
-def test_a_task_that_fails_after_it_has_staged_is_repeated_and_doubles_nothing(tmp_path, url):
+def test_a_task_that_fails_after_staging_is_repeated_and_adds_its_jobs_once(tmp_path, url):
     assert 0 == run(tmp_path, url, master="local[2,4]", point="staged", deed="raise")
     assert struck(tmp_path)
     assert (ALL, []) == (sorted(texts_of(url)), staged_at(url))
 
 
-def test_an_executor_that_is_killed_after_it_has_staged_doubles_nothing(tmp_path, file, spark_cluster):
+def test_a_task_whose_executor_is_killed_after_staging_adds_its_jobs_once(tmp_path, file, spark_cluster):
     assert 0 == run_on(spark_cluster, tmp_path, file, point="staged", deed="kill executor")
     assert struck(tmp_path)
     assert (ALL, []) == (sorted(texts_of(file)), staged_at(file))
 
 
-def test_a_task_that_stalls_is_overtaken_by_a_speculative_attempt_and_one_of_them_counts(tmp_path, file, spark_cluster):
+def test_a_stalled_task_is_overtaken_by_a_speculative_attempt_and_one_of_them_counts(tmp_path, file, spark_cluster):
     attempts = tmp_path / "attempts"
     attempts.mkdir()
     settings = {
@@ -86,7 +86,7 @@ def test_a_task_that_stalls_is_overtaken_by_a_speculative_attempt_and_one_of_the
 
 
 @pytest.mark.parametrize("point", ["staged", "before commit", "after commit"])
-def test_a_driver_that_is_killed_is_run_again_and_all_is_there_once(tmp_path, file, point):
+def test_a_rerun_after_a_killed_driver_adds_each_job_once(tmp_path, file, point):
     write(file, b"before")
     assert -signal.SIGKILL == run(tmp_path, file, options=NAMED, point=point, deed="kill driver")
     assert struck(tmp_path)
@@ -99,7 +99,7 @@ def test_a_driver_that_is_killed_is_run_again_and_all_is_there_once(tmp_path, fi
 
 
 @pytest.mark.parametrize("point", ["staged", "before commit", "after commit"])
-def test_a_stream_whose_driver_is_killed_goes_on_from_its_checkpoint_and_each_line_is_there_once(tmp_path, url, point):
+def test_a_stream_with_a_killed_driver_continues_and_adds_each_line_once(tmp_path, url, point):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""What a bulk enqueue tells the program that asked for it, and what those find who take its jobs."""
+"""The receipt and the log of a bulk enqueue, and the jobs that workers get from it."""
 
 import asyncio
 import json
@@ -18,14 +18,14 @@ from tests.spark.enqueue.bulk import (
 )
 
 
-def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, monkeypatch):
+def test_a_receipt_holds_the_result_of_a_write(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = {"receiptPath": "receipt.json", "txnAppId": "nightly", "txnVersion": "5"}
     receipts = []
     for _ in range(2):
         bulk = writer(file, KEYED, **named)
         reports = [bulk.stage([batch(KEYED, (b"a", "k"), (b"b", "k"), (b"c", None))], task())]
-        monkeypatch.chdir("/")  # the commit may run anywhere
+        monkeypatch.chdir("/")  # the commit may run in any working directory
         bulk.commit(reports)
         monkeypatch.chdir(tmp_path)
         receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
@@ -35,7 +35,7 @@ def test_a_receipt_tells_the_program_what_became_of_its_write(file, tmp_path, mo
     ] == receipts
 
 
-def test_a_version_older_than_the_last_one_is_left_out_and_its_rows_are_counted_aloud(file, tmp_path, caplog):
+def test_an_old_version_is_left_out_and_its_rows_are_logged(file, tmp_path, caplog):
     caplog.set_level("WARNING", "jqueue")
     write(file, b"a", txnAppId="nightly", txnVersion="5")
     write(file, b"a", txnAppId="nightly", txnVersion="5")
@@ -50,7 +50,7 @@ def test_a_version_older_than_the_last_one_is_left_out_and_its_rows_are_counted_
     ] == caplog.messages
 
 
-def test_a_receipt_that_cannot_be_left_is_no_reason_to_say_that_the_write_failed(file, tmp_path, caplog):
+def test_an_unwritable_receipt_does_not_fail_the_write(file, tmp_path, caplog):
     caplog.set_level("WARNING", "jqueue")
     write(file, b"a", receiptPath=str(tmp_path / "nowhere" / "receipt.json"))
     assert [b"a"] == texts_of(file)
@@ -64,7 +64,7 @@ def test_columns_without_a_payload_become_json(file):
     assert ['{"id":1,"name":"ä"}'.encode()] == texts_of(file)
 
 
-def test_a_worker_can_take_what_was_written(file):
+def test_a_worker_can_claim_the_written_jobs(file):
     write(file, b"a")
 
     async def work():
