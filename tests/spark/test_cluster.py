@@ -52,7 +52,7 @@ def numbers(rows):
     return sorted(row["number"] for row in rows)
 
 
-def test_every_job_goes_all_the_way_on_executors_of_both_hosts(spark_cluster, seaweedfs, url, tmp_path):
+def test_every_job_passes_all_parts_on_executors_of_both_hosts(spark_cluster, seaweedfs, url, tmp_path):
     told = told_by_program(spark_cluster, seaweedfs, url, tmp_path)
     read, streamed = ([json.loads(row["payload"]) for row in told[part]] for part in ("read", "streamed"))
     assert (NUMBERS, {"resize"}) == (numbers(read), {row["entrypoint"] for row in told["read"]})

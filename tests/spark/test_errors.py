@@ -83,7 +83,7 @@ def raised(text, name="AnalysisException", module="pyspark.errors.exceptions.cap
         ),
     ],
 )
-def test_what_jqueue_says_is_all_that_is_said(error):
+def test_an_error_of_jqueue_is_shown_as_its_message_alone(error):
     assert LINE == one_line(error)
 
 
@@ -123,11 +123,11 @@ def test_an_error_of_jqueue_is_its_own_cause():
         KeyboardInterrupt(),
     ],
 )
-def test_another_error_has_no_cause_of_ours(error):
+def test_an_error_from_elsewhere_has_no_cause_in_jqueue(error):
     assert cause(error) is None
 
 
-def test_within_plain_errors_ours_are_raised_and_others_as_they_are():
+def test_plain_errors_raises_errors_of_jqueue_and_passes_others_through():
     of_spark = raised(f"{PLANNED}{TRACEBACK}jqueue.domain.errors.QueueFullError: {LINE}\n SQLSTATE: 38000")
     with pytest.raises(QueueFullError, match="maxJobs") as caught, plain_errors():
         raise of_spark
@@ -138,13 +138,13 @@ def test_within_plain_errors_ours_are_raised_and_others_as_they_are():
         assert error is passed.value
 
 
-def test_a_message_of_several_lines_becomes_one():
+def test_a_message_of_several_lines_becomes_one_line():
     text = f"{TRACEBACK}jqueue.domain.errors.QueueFullError: no room\n  for 10 jobs\nand 7 bytes\n SQLSTATE: 38000"
     assert "no room for 10 jobs and 7 bytes" == one_line(raised(text))
     assert "no room for 10 jobs" == one_line(QueueFullError("no room\nfor 10 jobs"))
 
 
-def test_an_error_of_somebody_elses_keeps_its_class():
+def test_an_error_from_elsewhere_keeps_its_class_name():
     assert "KeyError: 'size'" == one_line(raised(f"{TRACEBACK}KeyError: 'size'\n SQLSTATE: 38000"))
     assert "shop.errors.Away" != one_line(raised(f"{TRACEBACK}shop.errors.Away\n"))
     assert "Away" == one_line(raised(f"{TRACEBACK}shop.errors.Away\n"))
@@ -172,7 +172,7 @@ def test_an_error_of_somebody_elses_keeps_its_class():
         ("", "Spark failed"),
     ],
 )  # fmt: skip
-def test_what_spark_says_is_cut_to_what_people_read(text, said):
+def test_a_spark_error_is_cut_to_its_readable_message(text, said):
     assert said == one_line(raised(text, "Py4JJavaError", "py4j.protocol"))
 
 
@@ -191,7 +191,7 @@ def test_what_spark_says_is_cut_to_what_people_read(text, said):
          "read footer. SQLSTATE: KD001", "file:/a.parquet cannot be read"),
     ],
 )  # fmt: skip
-def test_what_only_experts_understand_is_said_in_plain_words(text, said):
+def test_a_cryptic_spark_error_is_explained_in_plain_words(text, said):
     assert said in one_line(raised(text, "Py4JJavaError", "py4j.protocol"))
 
 
@@ -204,20 +204,20 @@ def test_what_only_experts_understand_is_said_in_plain_words(text, said):
         "[PATH_NOT_FOUND] Path does not exist: s3a://bucket/a.csv?secret=hunter2 SQLSTATE: 42K03",
     ],
 )
-def test_no_data_and_no_secret_is_shown(text):
+def test_errors_show_no_data_and_no_secrets(text):
     said = one_line(raised(text))
     assert said
     assert "hunter2" not in said
 
 
-def test_spark_that_is_gone_is_said_to_be_gone():
+def test_a_lost_connection_to_spark_is_reported_as_its_end():
     assert one_line(raised("Answer from Java side is empty", "Py4JNetworkError", "py4j.protocol")).startswith(
         "Spark has ended"
     )
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
-def test_what_a_real_session_raises_becomes_one_line(spark):
+def test_an_error_of_a_real_session_becomes_one_line(spark):
     def fail(batches):
         raise InvalidJobError(LINE)
 

@@ -41,7 +41,7 @@ def folder(tmp_path):
         ({"Path": "s3://b/a%2Cb.json"}, ["s3://b/a%2Cb.json"]),
     ],
 )
-def test_the_queues_that_options_name(options, addresses):
+def test_options_name_one_or_several_queues(options, addresses):
     assert addresses == addresses_of(options)
 
 
@@ -64,7 +64,7 @@ def test_a_comma_without_a_url_beside_it_is_refused(path):
         ("a.json,b.json", True),
     ],
 )
-def test_whether_several_are_named_is_seen_without_a_look_at_any_store(path, several):
+def test_a_fleet_is_recognised_without_access_to_a_store(path, several):
     assert several == is_fleet({"path": path})
 
 
@@ -82,7 +82,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_wildcards_in_the_names_of_files(folder, pattern, scheme):
+def test_wildcards_match_names_of_files(folder, pattern, scheme):
     if scheme:
         pattern = pattern.replace("?", "[!.]")  # in a URL, its options begin there
     urls = queues_of(f"{scheme}{folder}/{pattern}")
@@ -90,22 +90,22 @@ def test_wildcards_in_the_names_of_files(folder, pattern, scheme):
     assert expected == sorted(name_of(connect(url)).removeprefix(f"{folder}/") for url in urls)
 
 
-def test_the_urls_of_a_fleet_can_be_named_again_one_by_one(folder):
+def test_the_urls_of_a_fleet_can_be_used_one_by_one(folder):
     urls = queues_of(f"{folder}/*.json")
     assert urls == [url for each in urls for url in queues_of(each)] == queues_of(",".join(urls))
 
 
-def test_the_options_of_a_url_with_wildcards_are_those_of_all(folder):
+def test_options_of_a_url_with_wildcards_apply_to_all_queues(folder):
     urls = queues_of(f"file://{folder}/[ab].json?lock_timeout=3")
     assert [f"file://{folder}/{name}.json?lock_timeout=3" for name in "ab"] == urls
 
 
-def test_each_queue_is_read_once_however_often_it_is_named(folder):
+def test_a_queue_named_twice_is_listed_once(folder):
     assert [str(folder / "b.json"), str(folder / "a.json")] == queues_of(f"{folder}/b.json,{folder}/[ab].json")
 
 
 @pytest.mark.parametrize("path", ["{0}/none*.json", "file://{0}/none*.json", "{0}/a.json,{0}/none*.json"])
-def test_wildcards_that_fit_no_name_are_an_error(folder, path):
+def test_wildcards_without_a_match_are_an_error(folder, path):
     with pytest.raises(InvalidURLError, match="no queue whose name fits"):
         queues_of(path.format(folder))
 
@@ -120,13 +120,13 @@ def test_wildcards_that_fit_no_name_are_an_error(folder, path):
         ("memory://name/queues/*", "no queue whose name fits"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said_in_one_line(path, words):
+def test_a_wrong_url_of_a_fleet_gives_a_one_line_error(path, words):
     with pytest.raises(InvalidURLError, match=words) as caught:
         queues_of(path)
     assert "\n" not in str(caught.value)
 
 
-async def test_queues_can_be_found_where_an_event_loop_runs_already(folder):
+async def test_queues_can_be_found_inside_a_running_event_loop(folder):
     assert [str(folder / "a.json")] == queues_of(f"{folder}/a*.json")
 
 
@@ -138,7 +138,7 @@ async def test_queues_can_be_found_where_an_event_loop_runs_already(folder):
         ("file:///tmp/q%FFueue.json", "/tmp/q\\udcffueue.json"),
     ],
 )
-def test_a_queue_is_named_without_secrets_and_in_what_can_be_printed(url, name):
+def test_the_name_of_a_queue_is_printable_and_has_no_secrets(url, name):
     assert name == name_of(connect(url))
 
 
@@ -172,7 +172,7 @@ def bucket(seaweedfs):
         ("queues/.h*", ["queues/.hidden.json"]),
     ],
 )
-def test_wildcards_in_the_keys_of_a_bucket(bucket, pattern, names):
+def test_wildcards_match_keys_of_a_bucket(bucket, pattern, names):
     begin, end = bucket
     urls = queues_of(f"{begin}{pattern}{end}")
     assert names == [name_of(connect(url)).removeprefix(f"s3://{BUCKET}/fleet/") for url in urls]

@@ -34,16 +34,16 @@ def test_an_option_is_converted(name, text, value):
     assert {name: value} == take({name: text}, KNOWN)
 
 
-def test_the_case_of_a_name_means_nothing_whatever_map_it_comes_in():
+def test_names_of_options_are_matched_in_any_case():
     assert {"numPartitions": 3} == take(CaseInsensitiveDict({"NUMpartitions": "3"}), KNOWN)
     assert {"numPartitions": 3} == take({"NUMPARTITIONS": "3"}, KNOWN)
 
 
-def test_options_of_spark_itself_are_left_alone():
+def test_options_of_spark_itself_are_ignored():
     assert {} == take({"path": "queue.json", "checkpointLocation": "/c", "queryName": "q"}, KNOWN)
 
 
-def test_an_unknown_option_is_refused_with_the_names_that_there_are():
+def test_an_unknown_option_is_refused_with_the_known_names():
     with pytest.raises(InvalidJobError) as caught:
         take({"entripoint": "a"}, KNOWN)
     assert (
@@ -66,7 +66,7 @@ def test_an_unknown_option_is_refused_with_the_names_that_there_are():
         ("stagingPath", "", "option stagingPath takes a URL"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_would_be_right(name, text, words):
+def test_a_wrong_value_is_refused_with_the_valid_ones(name, text, words):
     with pytest.raises(InvalidJobError) as caught:
         take({name: text}, KNOWN)
     assert words == str(caught.value)
@@ -84,12 +84,12 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(name, text, words):
         ({"path": "file:/a/q.json", "url": "file:///a/q.json"}, "file:///a/q.json"),
     ],
 )
-def test_the_url_is_the_option_url_or_the_path(options, url):
+def test_the_url_comes_from_the_option_url_or_the_path(options, url):
     assert url == url_of(options)
     assert {} == take(options, KNOWN)
 
 
-def test_two_urls_that_differ_are_refused_without_being_shown():
+def test_two_different_urls_are_refused_without_being_shown():
     with pytest.raises(InvalidURLError) as caught:
         url_of({"url": "s3://key:secret@b/k", "path": "s3://b/other"})
     assert "the option url names another queue than the path does: give one of the two" == str(caught.value)

@@ -43,7 +43,7 @@ FULL = Job(
 )
 
 
-def test_every_field_stands_in_its_column_as_it_is():
+def test_every_field_is_in_its_column_unchanged():
     [row] = arrow_of([FULL], SNAPSHOT_SCHEMA).to_pylist()
     result, headers = row.pop("result"), row.pop("headers")
     assert FULL.result == json.loads(result)
@@ -52,7 +52,7 @@ def test_every_field_stands_in_its_column_as_it_is():
     assert str is type(row["status"])
 
 
-def test_what_a_job_does_not_say_is_null_and_its_headers_are_empty():
+def test_missing_fields_of_a_job_are_null_and_its_headers_are_empty():
     [row] = arrow_of([Job(id="a", entrypoint="x", payload=b"", created_at=AT)], SNAPSHOT_SCHEMA).to_pylist()
     said = {name: value for name, value in row.items() if value is not None}
     assert {
@@ -71,7 +71,7 @@ def test_what_a_job_does_not_say_is_null_and_its_headers_are_empty():
 
 @pytest.mark.parametrize("schema", [SNAPSHOT_SCHEMA, FLEET_SCHEMA, STREAM_SCHEMA])
 @pytest.mark.parametrize("jobs", [[], [FULL], [FULL, Job.new("x", b"")]])
-def test_a_batch_has_the_schema_that_spark_compares_it_with(schema, jobs):
+def test_a_batch_has_the_schema_that_spark_expects(schema, jobs):
     batch = arrow_of(jobs, schema, "the queue")
     assert to_arrow_schema(schema, timezone="UTC") == batch.schema
     assert len(jobs) == batch.num_rows
@@ -82,7 +82,7 @@ def test_times_are_in_utc_and_in_microseconds():
     assert pa.timestamp("us", tz="UTC") == arrow_of([FULL], SNAPSHOT_SCHEMA).schema.field("created_at").type
 
 
-def test_the_queue_of_a_fleet_stands_in_the_last_column():
+def test_the_name_of_the_queue_is_the_last_column_of_a_fleet():
     assert "queue" == FLEET_SCHEMA.names[-1]
     assert [{"queue": "a.json"}] == arrow_of([FULL], StructType(FLEET_SCHEMA.fields[-1:]), "a.json").to_pylist()
 
@@ -98,16 +98,16 @@ def test_the_queue_of_a_fleet_stands_in_the_last_column():
         ({"paths": '["a.json", "b.json"]'}, FLEET_SCHEMA),
     ],
 )
-def test_the_schema_has_a_column_for_the_queue_where_several_are_named(options, schema):
+def test_the_schema_of_several_queues_has_a_column_for_the_queue(options, schema):
     assert schema == schema_of(options)
 
 
-def test_without_a_url_there_is_no_schema():
+def test_a_schema_requires_a_url():
     with pytest.raises(InvalidURLError, match="URL of the queue is missing"):
         schema_of({})
 
 
-def test_some_of_the_columns_can_be_asked_for_in_any_order():
+def test_any_columns_can_be_selected_in_any_order():
     asked = StructType([SNAPSHOT_SCHEMA["status"], STREAM_SCHEMA["claim_timeout"], SNAPSHOT_SCHEMA["id"]])
     check_schema(asked, fleet=False)
     assert [{"status": "completed", "claim_timeout": 2.5, "id": "näme"}] == arrow_of([FULL], asked).to_pylist()
@@ -122,7 +122,7 @@ def test_some_of_the_columns_can_be_asked_for_in_any_order():
         (StructField("priority", IntegerType()), "column priority is of type bigint, and not int"),
     ],
 )
-def test_a_column_that_there_is_not_is_refused_in_one_line(field, words):
+def test_an_unknown_column_is_refused_in_one_line(field, words):
     with pytest.raises(InvalidJobError, match=words) as caught:
         check_schema(StructType([field]), fleet=False)
     assert "\n" not in str(caught.value)

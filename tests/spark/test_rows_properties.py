@@ -83,13 +83,13 @@ def check(data):
 
 @SOME
 @given(states)
-def test_a_blob_as_we_write_it(state):
+def test_rows_match_the_jobs_of_a_blob_written_by_jqueue(state):
     assert check(codec.encode(state)) is not None
 
 
 @SOME
 @given(states, st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 999)), max_size=6))
-def test_a_blob_that_other_writers_and_people_have_edited(state, edits):
+def test_rows_match_the_jobs_of_a_blob_edited_by_other_writers(state, edits):
     data = codec.encode(state)
     for change, number in edits:
         data = change(data, number)
@@ -98,7 +98,7 @@ def test_a_blob_that_other_writers_and_people_have_edited(state, edits):
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(blobs()), st.integers(0, 5), st.binary(min_size=8, max_size=64))
-def test_a_blob_that_broken_tools_have_edited(data, edits, decisions):
+def test_rows_match_the_jobs_of_a_damaged_blob(data, edits, decisions):
     choices = Choices(decisions)
     for _ in range(edits):
         data = edit(data, choices)
@@ -108,7 +108,7 @@ def test_a_blob_that_broken_tools_have_edited(data, edits, decisions):
 @pytest.mark.full
 @settings(max_examples=20_000, deadline=None)
 @given(st.sampled_from(blobs()), st.integers(1, 5), st.binary(min_size=8, max_size=64))
-def test_many_blobs_that_broken_tools_have_edited(data, edits, decisions):
+def test_rows_match_the_jobs_of_many_damaged_blobs(data, edits, decisions):
     choices = Choices(decisions)
     for _ in range(edits):
         data = edit(data, choices)
@@ -116,14 +116,14 @@ def test_many_blobs_that_broken_tools_have_edited(data, edits, decisions):
 
 
 @pytest.mark.parametrize("number", range(len(corpus("decode"))))
-def test_every_blob_that_fuzzing_has_found(number):
+def test_rows_match_the_jobs_of_each_blob_found_by_fuzzing(number):
     for part in corpus("decode")[number].split(b"\n\0\0\n"):
         check(part)
 
 
 @SOME
 @given(st.lists(any_jobs, min_size=1, max_size=6, unique_by=lambda job: job.id), st.data())
-def test_only_the_jobs_that_are_wanted(jobs, data):
+def test_rows_can_be_limited_to_entrypoints_and_statuses(jobs, data):
     state = QueueState(jobs=tuple(jobs), version=3, queue="q")
     names = data.draw(st.none() | st.lists(st.sampled_from([job.entrypoint for job in jobs] + ["other"]), min_size=1))
     statuses = data.draw(st.none() | st.lists(st.sampled_from([status.value for status in JobStatus]), min_size=1))
@@ -222,7 +222,7 @@ HAND_MADE = {
 
 @pytest.mark.parametrize("name", HAND_MADE)
 @pytest.mark.parametrize("also", [(), (job_line(b"other", sequence=b"99"),)])
-def test_what_can_go_wrong_in_a_line(name, also):
+def test_rows_match_the_jobs_of_hand_made_lines(name, also):
     assert check(HEADER + b",\n".join([*also, *HAND_MADE[name]]) + b"\n}}\n") is not None
 
 
@@ -230,7 +230,7 @@ READ_IN_BULK = ("objects in a text", "a number as a text", "a time without a zon
 
 
 @pytest.mark.parametrize("name", READ_IN_BULK)
-def test_what_is_rare_and_plain_is_read_in_bulk_too(name):
+def test_rare_but_valid_lines_are_read_in_bulk(name):
     text, readings = job_lines(HEADER + b",\n".join(HAND_MADE[name]) + b"\n}}\n", ALL).text, Readings()
     assert len(HAND_MADE[name]) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings))
     assert 0 == readings.one_by_one
@@ -238,7 +238,7 @@ def test_what_is_rare_and_plain_is_read_in_bulk_too(name):
 
 @SOME
 @given(states)
-def test_what_we_write_goes_out_as_it_stands_and_is_read_in_bulk(state):
+def test_lines_written_by_jqueue_are_read_in_bulk_unchanged(state):
     """Or a snapshot would be right, and ten times slower."""
     data = codec.encode(state)
     parsed = codec.parse_blob(data)

@@ -12,20 +12,20 @@ OTHER = {"PYSPARK_DRIVER_PYTHON": "python3"}
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
-def test_all_runs_what_this_process_runs_if_nobody_says_otherwise(master):
+def test_python_defaults_to_the_interpreter_of_this_process(master):
     here = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     assert here == interpreters(master, {})
     assert {"PYSPARK_PYTHON": sys.executable} == interpreters(master, OTHER)
     assert {} == interpreters(master, {**SENT, **OTHER})
 
 
-def test_who_says_what_executors_run_says_it_for_data_sources_too():
+def test_a_python_set_for_executors_also_applies_to_data_sources():
     assert {} == interpreters("spark://host:7077", SENT)
     assert {"PYSPARK_DRIVER_PYTHON": sys.executable} == interpreters("local[2]", SENT)
 
 
 @pytest.mark.parametrize("version", ["4.1.4", "4.0.0.dev1", "3.5.7"])
-def test_a_pyspark_that_is_too_old_is_named_with_the_one_that_is_needed(version):
+def test_an_outdated_pyspark_is_refused_with_the_required_version(version):
     class Older(JQueueDataSource):
         pyspark_version = version
 
@@ -37,5 +37,5 @@ def test_a_pyspark_that_is_too_old_is_named_with_the_one_that_is_needed(version)
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.10.1", "4.2.0.dev3", "5.0"])
-def test_a_pyspark_that_is_new_enough_is_taken(version):
+def test_a_recent_pyspark_is_accepted(version):
     require_spark(version)

@@ -52,7 +52,7 @@ def stage(url, *names):
         call(staging(url), "write", name, b"staged")
 
 
-def test_what_is_staged_is_read_in_the_order_asked_for_and_none_where_there_is_nothing(url):
+def test_staged_objects_are_read_in_the_requested_order_with_none_for_missing_ones(url):
     there = staging(url)
     names = [there.name("w", partition, 7) for partition in range(20)]
     stage(url, ".staged-other-0-0-a")
@@ -62,18 +62,18 @@ def test_what_is_staged_is_read_in_the_order_asked_for_and_none_where_there_is_n
     assert sorted(names) == sorted(call(there, "of_write", "w"))
 
 
-def test_two_attempts_of_one_task_have_two_names_and_so_has_one_that_is_run_twice(tmp_path):
+def test_each_run_of_an_attempt_has_a_different_name(tmp_path):
     there = staging(str(tmp_path / "queue.json"))
     assert 4 == len({there.name("w", 0, 0), there.name("w", 0, 1), there.name("w", 0, 1), there.name("w", 1, 0)})
 
 
-def test_a_write_that_has_come_to_its_end_is_cleaned_up_and_no_other(url):
+def test_cleaning_removes_only_the_objects_of_the_given_write(url):
     stage(url, ".staged-mine-0-0-a", ".staged-mine-1-5-b", ".staged-mine2-0-0-c", ".staged-yours-0-0-d")
     call(staging(url), "clean", "mine")
     assert [".staged-mine2-0-0-c", ".staged-yours-0-0-d"] == staged_at(url)
 
 
-def test_what_any_write_has_left_goes_by_age_and_not_before(tmp_path):
+def test_objects_of_other_writes_are_removed_by_age(tmp_path):
     url = str(tmp_path / "queue.json")
     stage(url, ".staged-old-0-0-a")
 
@@ -85,7 +85,7 @@ def test_what_any_write_has_left_goes_by_age_and_not_before(tmp_path):
     assert [] == clean(0)
 
 
-def test_age_is_told_by_the_store_and_by_the_clock_if_the_store_tells_no_time(tmp_path):
+def test_age_is_measured_by_the_store_or_else_by_the_clock(tmp_path):
     url = str(tmp_path / "queue.json")
     stage(url, ".staged-old-0-0-a")
     store = Rough(LocalFileSystemStorage(url))
@@ -96,7 +96,7 @@ def test_age_is_told_by_the_store_and_by_the_clock_if_the_store_tells_no_time(tm
     assert [] == staged_at(url)
 
 
-def test_the_queue_itself_and_what_else_stands_beside_it_is_left(tmp_path):
+def test_cleaning_leaves_the_queue_and_other_files(tmp_path):
     url = str(tmp_path / "queue.json")
     others = [tmp_path / name for name in ("queue.json", "queue.json.backup", "queue.json.staged.txt")]
     for other in others:
@@ -106,7 +106,7 @@ def test_the_queue_itself_and_what_else_stands_beside_it_is_left(tmp_path):
     assert sorted(others) == sorted(tmp_path.iterdir())
 
 
-def test_a_store_that_cannot_list_loses_what_is_known_and_keeps_the_rest(tmp_path):
+def test_cleaning_in_a_store_without_listing_removes_only_known_objects(tmp_path):
     url = str(tmp_path / "queue.json")
     stage(url, ".staged-mine-0-0-a", ".staged-mine-0-1-b")
     blind = staging(url, retention=0, open_storage=Rough(LocalFileSystemStorage(url), lists=False))
@@ -116,7 +116,7 @@ def test_a_store_that_cannot_list_loses_what_is_known_and_keeps_the_rest(tmp_pat
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered"])
-def test_a_request_that_fails_is_repeated(tmp_path, fault):
+def test_a_failed_request_is_repeated(tmp_path, fault):
     url = str(tmp_path / "queue.json")
     told = {kind: [fault] for kind in ("write beside", "read beside", "remove beside", "list")}
     rough = staging(url, open_storage=Rough(LocalFileSystemStorage(url), told=told))
@@ -128,7 +128,7 @@ def test_a_request_that_fails_is_repeated(tmp_path, fault):
     assert {kind: [] for kind in told} == told
 
 
-def test_a_store_that_fails_until_the_deadline_is_an_error_in_a_task_and_no_trouble_when_cleaning_up(tmp_path, caplog):
+def test_a_store_that_fails_until_the_deadline_fails_a_task_but_not_the_cleaning(tmp_path, caplog):
     url = str(tmp_path / "queue.json")
     stage(url, ".staged-mine-0-0-a")
     told = {kind: ["lost"] * 99 for kind in ("write beside", "remove beside", "list")}
@@ -142,18 +142,18 @@ def test_a_store_that_fails_until_the_deadline_is_an_error_in_a_task_and_no_trou
     ]
 
 
-def test_it_is_pickled_to_other_processes_and_shows_no_secret():
+def test_staging_can_be_pickled_and_its_repr_shows_no_secret():
     there = staging("s3://key:secret@bucket/queue.json")
     assert there.url == pickle.loads(pickle.dumps(there)).url
     assert "secret" not in repr(there)
 
 
-def test_a_queue_in_memory_is_refused_since_no_other_process_sees_it():
+def test_a_queue_in_memory_is_refused_for_spark():
     with pytest.raises(InvalidURLError, match=r"a queue in memory:// is in one process, and Spark has many"):
         open_store("memory://jobs")
 
 
-def test_a_path_is_the_same_for_every_process_wherever_it_runs(tmp_path, monkeypatch):
+def test_a_path_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert str(tmp_path / "queue.json") == absolute("queue.json")
     assert "s3://bucket/queue.json" == absolute("s3://bucket/queue.json")

@@ -36,13 +36,13 @@ def test_the_schema_of_a_new_table_carries_its_url(given, url, schema):
     assert {"url": url} == options_of_table({}, type(marked).fromJson(marked.jsonValue()))
 
 
-def test_a_url_that_is_given_where_a_table_is_used_wins():
+def test_a_url_given_at_the_use_of_a_table_takes_precedence():
     marked = with_url(SNAPSHOT_SCHEMA, {**NEW, "url": "s3://b/q.json"})
     for given in ({"path": "s3://b/o.json"}, {"url": "s3://b/o.json"}, {"paths": '["s3://b/o.json"]'}):
         assert given == options_of_table(given, marked)
 
 
-def test_what_is_no_table_has_no_url_in_its_schema():
+def test_a_schema_outside_a_table_has_no_url():
     assert not is_new_table({"path": "queue.json"})
     assert url_in(SNAPSHOT_SCHEMA) is None
     assert {"status": "dead"} == options_of_table({"status": "dead"}, SNAPSHOT_SCHEMA)
@@ -57,11 +57,11 @@ def test_what_is_no_table_has_no_url_in_its_schema():
         "az://account@b/q.json?sas_token=hunter2",
     ],
 )
-def test_a_secret_is_kept_out_of_tables(url):
+def test_a_url_with_a_secret_is_refused_for_a_table(url):
     assert "must hold no secret" in refused(InvalidURLError, url=url)
 
 
-def test_options_that_spark_would_forget_are_refused():
+def test_options_that_a_table_cannot_keep_are_refused():
     said = refused(InvalidJobError, url="q.json", **{"option.url": "q.json", "option.status": "dead"})
     assert said.startswith("a table of a queue takes the option url or path alone, and not 'status'")
 
@@ -92,7 +92,7 @@ class TestOnSpark:
         sql("DROP TABLE jobs")
         assert 3 == len(jobs_of(url)), "the queue is not the table's to remove"
 
-    def test_what_only_the_queue_sets_cannot_be_inserted(self, sql, tmp_path):
+    def test_columns_that_only_the_queue_sets_cannot_be_inserted(self, sql, tmp_path):
         url = str(tmp_path / "queue.json")
         write(url, b"a")
         sql(f"CREATE TABLE jobs USING jqueue OPTIONS (url '{url}')")
@@ -103,7 +103,7 @@ class TestOnSpark:
         )
         assert 1 == len(jobs_of(url))
 
-    def test_a_table_with_columns_of_its_own_says_how_to_make_one_that_works(self, sql, tmp_path):
+    def test_a_table_with_its_own_columns_gives_an_error_with_the_right_form(self, sql, tmp_path):
         sql(f"CREATE TABLE with_columns (payload STRING) USING jqueue OPTIONS (url '{tmp_path}/queue.json')")
         for used in ("SELECT * FROM with_columns", "INSERT INTO with_columns VALUES ('a')"):
             with pytest.raises(PySparkException) as caught:
@@ -116,7 +116,7 @@ class TestOnSpark:
         sql(f"CREATE OR REPLACE TEMPORARY VIEW waiting USING jqueue OPTIONS (url '{url}', status 'queued')")
         assert 1 == sql("SELECT * FROM waiting").count()
 
-    def test_the_option_url_does_for_frames_and_streams(self, spark, tmp_path):
+    def test_the_option_url_works_for_frames_and_streams(self, spark, tmp_path):
         url = str(tmp_path / "queue.json")
         rows = spark.createDataFrame([("a",)], "payload string")
         rows.write.format("jqueue").mode("append").option("url", url).option("entrypoint", "resize").save()
@@ -136,7 +136,7 @@ class TestOnSpark:
         query.awaitTermination(120)
         assert 2 == sum(seen)
 
-    def test_two_urls_that_differ_are_one_clear_error(self, spark, tmp_path):
+    def test_two_different_urls_give_one_clear_error(self, spark, tmp_path):
         with pytest.raises(PySparkException) as caught:
             spark.read.format("jqueue").option("url", str(tmp_path / "a.json")).load(str(tmp_path / "b.json")).count()
         found = cause(caught.value)

@@ -30,7 +30,7 @@ def program():
     return module
 
 
-def test_the_project_holds_no_path_and_a_run_fills_in_all(program, tmp_path):
+def test_the_project_has_no_paths_and_a_run_fills_them_in(program, tmp_path):
     pytest.importorskip("grpc")
     from pyspark.pipelines.cli import load_pipeline_spec
 
@@ -47,7 +47,7 @@ def test_the_project_holds_no_path_and_a_run_fills_in_all(program, tmp_path):
     assert f"spark.sql.warehouse.dir {tmp_path}/warehouse\n" in conf
 
 
-def test_another_run_on_the_machine_is_one_line(program, tmp_path, monkeypatch):
+def test_another_run_on_the_same_machine_gives_a_one_line_error(program, tmp_path, monkeypatch):
     monkeypatch.delenv("SPARK_TESTING", raising=False)
     monkeypatch.setattr(sys, "argv", ["run.py", "queue.json", "--into", str(tmp_path)])
     monkeypatch.setattr(program, "is_taken", lambda port: port == 15002)
@@ -79,7 +79,7 @@ def rows(folder, table):
 
 
 @pytest.mark.full
-async def test_each_run_adds_to_the_history_and_renews_what_is_made_from_it(tmp_path):
+async def test_each_run_adds_to_the_history_and_updates_its_views(tmp_path):
     if problem := java_problem():
         skip_or_fail(problem)
     folder, names = tmp_path / "history", [str(tmp_path / f"{name}.json") for name in ("empty", "mails")]

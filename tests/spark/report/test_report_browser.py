@@ -69,7 +69,7 @@ def page(tmp_path):
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_everything_is_on_the_screen(page, tmp_path, width):
+def test_the_page_fits_the_width_of_the_screen(page, tmp_path, width):
     found = measured(page, tmp_path, width)
 
     assert width == found["inner"]
@@ -80,14 +80,14 @@ def test_everything_is_on_the_screen(page, tmp_path, width):
     assert not found["alerted"]
 
 
-def test_the_browser_has_nothing_to_complain_of(page, tmp_path):
+def test_the_browser_logs_no_message_for_the_page(page, tmp_path):
     seen = browse(page, tmp_path, "--dump-dom", "--host-resolver-rules=MAP * ~NOTFOUND")
 
     assert "<h1>Queue report</h1>" in seen.stdout
     assert [] == [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_the_page_allows_no_script_even_if_there_were_one(page, tmp_path):
+def test_the_policy_of_the_page_blocks_injected_scripts(page, tmp_path):
     evil = tmp_path / "evil.html"
     text = page.read_text(encoding="utf-8").replace("</body>", "<script>document.title = 'evil'</script></body>")
     evil.write_text(text, encoding="utf-8")

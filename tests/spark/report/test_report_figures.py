@@ -116,7 +116,7 @@ def test_a_queue_without_jobs_has_zeros_and_no_rows(spark):
     assert [] == found.frame.collect() == found.failure_frame.collect() == found.histogram_frame.collect()
 
 
-def test_the_frames_have_what_the_report_has(spark):
+def test_the_frames_hold_the_figures_of_the_report(spark):
     found = reported(spark, HAND_MADE)
 
     first, *_ = found.frame.collect()
@@ -128,7 +128,7 @@ def test_the_frames_have_what_the_report_has(spark):
 
 
 @pytest.mark.full
-def test_the_zone_of_now_and_of_the_session_change_nothing(spark):
+def test_figures_do_not_depend_on_time_zones(spark):
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")
     try:
@@ -137,7 +137,7 @@ def test_the_zone_of_now_and_of_the_session_change_nothing(spark):
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-def test_names_are_whole_and_errors_no_more_than_their_class(spark):
+def test_names_are_complete_and_errors_are_reduced_to_their_class(spark):
     lines = [
         *(Line(error=error, status="dead") for error in ERRORS),
         *(Line(entrypoint=name) for name in NAMES),

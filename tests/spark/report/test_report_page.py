@@ -68,7 +68,7 @@ HOSTILE = (
 )
 
 
-def test_it_is_well_formed_and_refers_to_nothing(tmp_path):
+def test_the_page_is_well_formed_and_has_no_external_references(tmp_path):
     lines = some_lines(3, 400, queues=("s3://bucket/a.json", "s3://bucket/b.json"))
     page = page_of(plain_report(lines, ("s3://bucket/a.json", "s3://bucket/b.json")), tmp_path)
 
@@ -82,7 +82,7 @@ def test_it_is_well_formed_and_refers_to_nothing(tmp_path):
     assert "script" not in policy
 
 
-def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
+def test_hostile_names_are_shown_as_text(tmp_path):
     queues = tuple(f"/queues/{name}" for name in HOSTILE)
     lines = [
         Line(queue, name, status="dead", attempt=1, error="TimeoutError: ")
@@ -98,7 +98,7 @@ def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
     assert "1337" not in "".join(text for _, text in page.texts)
 
 
-def test_every_plot_is_told_in_words_and_stands_beside_a_table(tmp_path):
+def test_every_plot_has_a_description_and_a_table(tmp_path):
     page = page_of(plain_report(some_lines(4, 300, queues=("q",))), tmp_path)
 
     told = [each["aria-label"] for _, each in page.tags if each.get("role") == "img"]
@@ -111,7 +111,7 @@ def test_every_plot_is_told_in_words_and_stands_beside_a_table(tmp_path):
     assert any(each.get("name") == "viewport" for each in page.named("meta"))
 
 
-def test_the_figures_are_those_of_the_report(tmp_path):
+def test_the_page_shows_the_figures_of_the_report(tmp_path):
     lines = [Line("q", "mail") for _ in range(1234)] + [Line("q", "mail", status="dead", error="ValueError: 451")] * 2
     page = page_of(plain_report(lines), tmp_path)
 
@@ -122,7 +122,7 @@ def test_the_figures_are_those_of_the_report(tmp_path):
     assert ["99.838%", "0.162%", "100.0%"] == widths
 
 
-def test_jobs_that_failed_and_wait_for_another_try_are_named_beside_the_dead(tmp_path):
+def test_failed_jobs_that_wait_for_a_retry_are_summarised(tmp_path):
     lines = [Line("q", "mail", attempt=1, error="timed out after 3 s")] * 3
     page = page_of(plain_report([*lines, Line("q", "mail", attempt=1, error="ValueError: 451")]), tmp_path)
     assert [
@@ -130,7 +130,7 @@ def test_jobs_that_failed_and_wait_for_another_try_are_named_beside_the_dead(tmp
     ] == page.text_of("li")[:1]
 
 
-def test_a_small_count_is_seen_beside_a_large_one():
+def test_a_small_count_is_visible_beside_a_large_one():
     place = scale_of([1_000_000, 500, 5, 1, 0])
     lengths = [place(count) for count in (1_000_000, 500, 5, 1, 0)]
     assert sorted(lengths, reverse=True) == lengths
@@ -138,25 +138,25 @@ def test_a_small_count_is_seen_beside_a_large_one():
     assert lengths[-2] > 4
 
 
-def test_counts_of_one_magnitude_have_bars_in_proportion():
+def test_counts_of_similar_size_have_proportional_bars():
     assert [100, 50, 10] == [scale_of([200, 100, 20])(count) for count in (200, 100, 20)]
 
 
-def test_the_parts_of_a_bar_are_in_proportion_whatever_its_scale():
+def test_the_parts_of_a_bar_are_proportional_at_any_scale():
     standings = (Standing("q", "a", jobs=1000, ready=1000), Standing("q", "b", jobs=10, ready=5, dead=5))
     _, small = standing_bars(standings, {"q": "q"})
     ready, dead = small.pieces
     assert ready.length == dead.length > 10
 
 
-def test_queues_without_jobs_are_named(tmp_path):
+def test_queues_without_jobs_are_listed(tmp_path):
     page = page_of(plain_report([], ("/a.json", "/b.json")), tmp_path)
 
     assert ["There are no jobs.", "/a.json", "/b.json"] == page.text_of("li")
     assert [] == page.named("section")
 
 
-def test_long_tables_are_folded_and_cut_and_plots_show_the_largest(tmp_path):
+def test_long_tables_are_collapsed_and_cut_and_plots_show_the_largest(tmp_path):
     many = [Line("q", f"e{number:05}", attempt=number % 3) for number in range(MOST_ROWS + 5)]
     page = page_of(plain_report(many), tmp_path)
 
@@ -168,7 +168,7 @@ def test_long_tables_are_folded_and_cut_and_plots_show_the_largest(tmp_path):
     assert all("open" in each for each in few.named("details"))
 
 
-def test_a_range_stands_where_its_axis_says():
+def test_a_range_is_placed_by_the_marks_of_its_axis():
     made = ranges([Times("long", 0.1, 10.0, 999.0), Times("short", 0.1, 0.1, 1.0)])
 
     assert made is not None
@@ -198,16 +198,16 @@ def test_ranges_of_any_durations_are_on_their_axis(times, others):
     assert all(later - earlier >= 20 for earlier, later in pairwise(places))
 
 
-def test_there_is_no_plot_of_nothing():
+def test_a_plot_without_times_is_left_out():
     assert ranges([]) is None
 
 
-def test_names_of_any_kind_are_whole(tmp_path):
+def test_unusual_names_are_shown_completely(tmp_path):
     page = page_of(plain_report([Line(entrypoint=name) for name in NAMES]), tmp_path)
     assert set(NAMES) <= set(page.text_of("span"))
 
 
-def test_without_jinja_it_says_in_one_line_what_is_missing(monkeypatch, tmp_path):
+def test_a_missing_jinja_gives_a_one_line_error(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "jqueue.spark.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
 

@@ -37,7 +37,7 @@ def of_stats(stats):
     return stats.depth, stats.scheduled, stats.in_progress, stats.dead, stats.completed
 
 
-async def test_a_report_says_what_the_queue_itself_says(spark, tmp_path):
+async def test_a_report_agrees_with_the_stats_of_the_queue(spark, tmp_path):
     place = tmp_path / "queue.json"
     stats = await fill(str(place))
 
@@ -53,7 +53,7 @@ async def test_a_report_says_what_the_queue_itself_says(spark, tmp_path):
         assert "secret" not in str(frame.collect())
 
 
-async def test_a_fleet_is_told_queue_by_queue_also_those_without_jobs(spark, tmp_path):
+async def test_a_report_of_a_fleet_lists_each_queue_even_without_jobs(spark, tmp_path):
     for name in ("one", "two"):
         await fill(str(tmp_path / f"{name}.json"))
     async with connect(str(tmp_path / "none.json"), DirectQueue) as queue:
@@ -68,7 +68,7 @@ async def test_a_fleet_is_told_queue_by_queue_also_those_without_jobs(spark, tmp
     assert NOW == found.now
 
 
-async def test_each_queue_is_read_once(spark, gcs_server):
+async def test_each_queue_of_a_report_is_read_once(spark, gcs_server):
     gcs_server.create_bucket("report")
     urls = [f"gs://report/{name}.json?endpoint_url={gcs_server.url}&project=p" for name in ("one", "two")]
     for url in urls:
@@ -83,7 +83,7 @@ async def test_each_queue_is_read_once(spark, gcs_server):
     assert 12 == sum(each.jobs for each in found.attempts)
 
 
-def test_all_figures_are_of_one_version_also_while_the_queue_goes_on(spark, tmp_path):
+def test_all_figures_come_from_one_version_of_a_changing_queue(spark, tmp_path):
     """A queue that has one job more, and all of them another name, whenever it is read."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -127,13 +127,13 @@ def test_all_figures_are_of_one_version_also_while_the_queue_goes_on(spark, tmp_
     assert kept == set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
-def test_a_queue_that_is_named_wrongly_is_one_line(spark, tmp_path):
+def test_a_wrong_queue_url_of_a_report_gives_a_one_line_error(spark, tmp_path):
     for urls in (str(tmp_path / "*.json"), "nowhere://queue", [""]):
         with pytest.raises(InvalidURLError) as raised:
             report(spark, urls)
         assert "\n" not in str(raised.value)
 
 
-def test_now_must_know_its_zone(spark):
+def test_now_must_have_a_time_zone(spark):
     with pytest.raises(ValueError, match="time zone"):
         report(spark, "queue.json", now=NOW.replace(tzinfo=None))

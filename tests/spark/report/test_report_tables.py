@@ -31,7 +31,7 @@ def test_every_figure_of_a_queue_fits_80_columns():
     assert "451" not in text
 
 
-def test_a_fleet_is_told_queue_by_queue():
+def test_a_fleet_is_printed_queue_by_queue():
     queues = ("s3://bucket/queues/mail.json", "s3://bucket/queues/empty.json", "s3://other/mail.json")
     text = printed(plain_report(some_lines(2, 200, queues=queues[::2]), queues))
 
@@ -41,11 +41,11 @@ def test_a_fleet_is_told_queue_by_queue():
         assert name in text
 
 
-def test_an_empty_queue_is_two_lines():
+def test_an_empty_queue_is_printed_in_two_lines():
     assert ["q  0 jobs, 2026-11-21 12:00:00 UTC", "no jobs"] == printed(plain_report([])).splitlines()
 
 
-def test_of_many_entrypoints_those_that_have_most_to_tell_are_shown():
+def test_the_entrypoints_with_most_jobs_are_shown():
     lines = [Line(entrypoint=f"e{number:03}") for number in range(MOST_ROWS + 7)]
     text = printed(plain_report([*lines, *(Line(entrypoint="e046") for _ in range(3))]))
 
@@ -54,7 +54,7 @@ def test_of_many_entrypoints_those_that_have_most_to_tell_are_shown():
     assert "e045" not in text
 
 
-def test_a_name_does_nothing_to_the_terminal():
+def test_names_are_escaped_for_the_terminal():
     text = printed(plain_report([Line(entrypoint="[red]\x1b[31m\u202e"), Line(entrypoint="[/]")]))
 
     assert "[red]\\x1b[31m\\u202e" in text
@@ -62,7 +62,7 @@ def test_a_name_does_nothing_to_the_terminal():
     assert "\x1b" not in text
 
 
-def test_without_rich_it_says_in_one_line_what_is_missing(monkeypatch):
+def test_a_missing_rich_gives_a_one_line_error(monkeypatch):
     monkeypatch.delitem(sys.modules, "jqueue.spark.report.tables")
     monkeypatch.setitem(sys.modules, "rich", None)
 

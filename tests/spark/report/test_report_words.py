@@ -31,7 +31,7 @@ def test_a_duration_has_two_or_three_digits(seconds, words):
     assert words == duration(seconds)
 
 
-def test_other_words():
+def test_times_counts_and_means_have_their_words():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert "in 90 s" == ahead(now + timedelta(seconds=90), now)
     assert "" == ahead(None, now)
@@ -43,7 +43,7 @@ def test_other_words():
     assert ("2", "1.33", "") == (mean(2.0), mean(4 / 3), mean(None))
 
 
-def test_a_long_name_loses_its_middle():
+def test_a_long_name_is_cut_in_the_middle():
     assert "short" == name("short")
     cut = name("begin" + "x" * 500 + "end")
     assert 40 == len(cut)
@@ -63,5 +63,5 @@ def test_a_long_name_loses_its_middle():
         (["s3://x/q/", "s3://y/q/"], ["x/q/", "y/q/"]),
     ],
 )
-def test_queues_are_told_apart_by_the_ends_of_their_names(names, short):
+def test_queues_are_labelled_by_the_distinct_ends_of_their_names(names, short):
     assert dict(zip(names, short, strict=True)) == short_names(names)

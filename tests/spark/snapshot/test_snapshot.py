@@ -65,7 +65,7 @@ def url(request, tmp_path):
     return f"{place}/{{}}{options}"
 
 
-def test_the_rows_are_the_jobs_that_the_queue_sees(url):
+def test_the_rows_of_a_snapshot_match_the_jobs_of_the_queue(url):
     queue = url.format("queue.json")
     fill(queue)
     jobs = call(queue, DirectQueue.read_state).jobs
@@ -75,7 +75,7 @@ def test_the_rows_are_the_jobs_that_the_queue_sees(url):
     ]
 
 
-def test_a_fleet_says_of_each_row_which_queue_it_is_from(url):
+def test_each_row_of_a_fleet_names_its_queue(url):
     for name in ("a.json", "b.json"):
         fill(url.format(name), 3)
     rows = rows_of(reader_of(url.format("[ab].json"), FLEET_SCHEMA))
@@ -84,7 +84,7 @@ def test_a_fleet_says_of_each_row_which_queue_it_is_from(url):
     assert expected == [(row["queue"], row["id"]) for row in rows]
 
 
-def test_only_the_jobs_that_are_asked_for(url):
+def test_a_snapshot_can_be_limited_to_entrypoints_and_statuses(url):
     queue = url.format("queue.json")
     fill(queue, 6)
     fill(queue, 3, "mail")
@@ -94,7 +94,7 @@ def test_only_the_jobs_that_are_asked_for(url):
     assert 1 == len(rows_of(reader_of(queue, entrypoint="mail,other", status="QUEUED")))
 
 
-def test_only_the_columns_that_are_asked_for(tmp_path):
+def test_a_snapshot_can_be_limited_to_columns(tmp_path):
     fill(tmp_path / "queue.json", 1)
     schema = StructType([SNAPSHOT_SCHEMA["attempt"], SNAPSHOT_SCHEMA["id"]])
     assert [{"attempt": 1, "id": "resize 0"}] == rows_of(reader_of(tmp_path / "queue.json", schema))
@@ -114,7 +114,7 @@ def test_planning_reads_each_blob_once_and_tasks_read_none(tmp_path, monkeypatch
     assert [tmp_path / "queue.json"] == reads
 
 
-def test_the_queue_may_be_gone_when_the_tasks_run(tmp_path):
+def test_tasks_run_even_if_the_queue_has_been_removed(tmp_path):
     fill(tmp_path / "queue.json")
     reader = reader_of(tmp_path / "queue.json")
     parts = reader.partitions()
@@ -122,7 +122,7 @@ def test_the_queue_may_be_gone_when_the_tasks_run(tmp_path):
     assert JOBS == sum(batch.num_rows for part in parts for batch in reader.read(part))
 
 
-def test_a_queue_without_jobs_is_a_table_without_rows(tmp_path):
+def test_a_queue_without_jobs_gives_no_rows(tmp_path):
     queue = tmp_path / "queue.json"
     [job] = fill(queue, 1)
     for options in ({"entrypoint": "other"}, {"numPartitions": "8"}):
@@ -132,7 +132,7 @@ def test_a_queue_without_jobs_is_a_table_without_rows(tmp_path):
     assert [] == rows_of(reader_of(queue, numPartitions="8"))
 
 
-def test_lines_that_cannot_be_read_are_no_rows_and_are_counted_in_the_log(tmp_path, caplog):
+def test_unreadable_lines_are_left_out_and_counted_in_the_log(tmp_path, caplog):
     fill(tmp_path / "queue.json", 4)
     content = (tmp_path / "queue.json").read_bytes().replace(b'"attempt": 1', b'"attempt": -1')
     for damaged in (content, content.replace(b",\n", b" ,\n")):
@@ -145,7 +145,7 @@ def test_lines_that_cannot_be_read_are_no_rows_and_are_counted_in_the_log(tmp_pa
 
 
 @pytest.mark.parametrize("url", ["file"], indirect=True)
-def test_a_queue_that_is_not_there_is_an_error_that_names_it(url):
+def test_a_missing_queue_is_an_error_that_names_it(url):
     queue = url.format("queue.json")
     with pytest.raises(
         BlobMissingError, match=r"there is no queue at .*/queue.json: check the URL; the first enqueue creates a queue"
@@ -182,7 +182,7 @@ def test_a_queue_in_memory_is_refused():
         ({"numpartitions": "many"}, "option numPartitions takes"),
     ],
 )
-def test_an_option_that_is_wrong_is_refused_in_one_line_before_anything_is_read(options, words):
+def test_a_wrong_option_is_refused_in_one_line_before_any_read(options, words):
     with pytest.raises(InvalidJobError, match=words) as caught:
         reader_of("queue.json", **options)
     assert "\n" not in str(caught.value)
@@ -213,18 +213,18 @@ class Failing(InMemoryStorage):
         return b"content", "etag"
 
 
-async def test_a_store_that_fails_is_asked_again():
+async def test_a_failed_read_is_retried():
     storage = Failing(StorageError("away"), TimeoutError(), ConnectionResetError())
     assert (b"content", "etag") == await contents._patiently(Member("", storage))
 
 
-async def test_a_store_that_refuses_is_not_asked_again():
+async def test_a_refused_read_is_not_retried():
     storage = Failing(StorageFatalError("no"), StorageError("never seen"))
     with pytest.raises(StorageFatalError, match="no"):
         await contents._patiently(Member("", storage))
 
 
-async def test_a_store_that_fails_until_the_deadline_is_named_with_its_last_error(monkeypatch):
+async def test_a_read_that_fails_until_the_deadline_reports_its_last_error(monkeypatch):
     monkeypatch.setattr(contents, "DEADLINE", 0.2)
     storage = Failing(*[StorageError("the store is away")] * 100)
     with pytest.raises(StorageError, match=r"could not be read in time: the store is away"):
@@ -264,7 +264,7 @@ def test_lines_are_cut_into_parts_of_about_the_same_size(runs, count, expected):
     ("size", "count"),
     [(1000, 1), (SMALLEST, 1), (3 * SMALLEST + 1000, 3), (16 * SMALLEST, 4), (4 * LARGEST, 4), (5 * LARGEST, 5)],
 )
-def test_by_default_there_are_as_many_parts_as_the_size_needs(size, count):
+def test_the_default_number_of_parts_follows_from_the_size(size, count):
     parts = cut([("a", b",\n".join([b"x" * 998] * (size // 1000)))], None)
     assert count == len(parts)
     assert max(len(text) for part in parts for _, text in part) <= LARGEST + 1000

@@ -45,11 +45,11 @@ def queue(tmp_path):
     return queue
 
 
-def test_the_tasks_make_one_version_whatever_is_committed_between_them(queue):
+def test_tasks_read_one_version_even_if_commits_land_between_them(queue):
     assert queue.is_a_version(ids_with_commits_between(SnapshotReader, queue))
 
 
-def test_tasks_that_read_for_themselves_would_be_found_out(queue):
+def test_tasks_that_read_the_blob_separately_fail_the_audit(queue):
     assert not queue.is_a_version(ids_with_commits_between(RereadingReader, queue))
 
 
@@ -69,7 +69,7 @@ def test_a_snapshot_in_eight_partitions_is_one_version_while_writers_are_busy(sp
 
 
 @pytest.mark.full
-def test_the_same_in_an_object_store(spark, tmp_path, seaweedfs):
+def test_a_snapshot_of_an_object_store_is_one_version_while_writers_are_busy(spark, tmp_path, seaweedfs):
     options = f"?endpoint_url={seaweedfs.endpoint_url}&region_name={seaweedfs.region}"
     place = f"s3://{seaweedfs.access_key}:{quote(seaweedfs.secret_key)}@{seaweedfs.bucket}"
     queue = BusyQueue(f"{place}/busy/{quote(tmp_path.name)}.json{options}", 10_000)

@@ -59,7 +59,7 @@ def test_every_column_of_every_job_comes_through_spark(read, tmp_path):
     assert [("[1,null]",)] == frame.where("id = 'm'").selectExpr("get_json_object(result, '$.n')").collect()
 
 
-def test_a_frame_is_one_version_and_loading_again_gives_another(read, tmp_path):
+def test_a_frame_is_one_version_and_a_new_load_gives_the_latest(read, tmp_path):
     """Spark plans a Python source once for each load, and keeps its partitions."""
     fill(tmp_path / "queue.json")
     read.options(entrypoint="late", status="queued,dead")
@@ -85,7 +85,7 @@ def test_a_list_and_wildcards_read_a_fleet(read, tmp_path):
         assert [(name, 5) for name in names] == sorted(map(tuple, frame.groupBy("queue").count().collect()))
 
 
-def test_columns_can_be_chosen_where_the_table_is_loaded(spark, tmp_path):
+def test_columns_can_be_selected_by_a_schema(spark, tmp_path):
     fill(tmp_path / "queue.json", 3)
     frame = spark.read.schema("claim_timeout double, id string").format("jqueue").load(str(tmp_path / "queue.json"))
     assert [("r1", 300.0)] == [(row.id, row.claim_timeout) for row in frame.collect() if row.claim_timeout]
@@ -100,7 +100,7 @@ def test_columns_can_be_chosen_where_the_table_is_loaded(spark, tmp_path):
         ({}, "s3:/bucket/queue.json", "the s3:// URL has no // behind its scheme: it should look like s3://bucket"),
     ],
 )
-def test_what_a_user_did_wrong_is_said_in_the_last_line_of_the_error(read, tmp_path, options, path, words):
+def test_a_mistake_of_the_user_is_named_in_the_last_line_of_the_error(read, tmp_path, options, path, words):
     with pytest.raises(PySparkException) as caught:
         read.options(**options).load(path if ":" in path else f"{tmp_path}/{path}").count()
     assert words.format(tmp_path) in str(caught.value).replace("SQLSTATE: 38000", "").strip().splitlines()[-1]

@@ -54,11 +54,11 @@ def _ids(reader, start, end):
 # Offsets
 
 
-def test_the_first_offset_is_the_same_however_often_it_is_asked_for(reader):
+def test_the_initial_offset_is_the_same_at_each_call(reader):
     assert reader.initialOffset() == reader.initialOffset()
 
 
-def test_every_query_has_an_id_of_its_own(world, reader):
+def test_every_query_has_a_unique_id(world, reader):
     assert reader.initialOffset() != world.reader().initialOffset()
 
 
@@ -79,7 +79,7 @@ def test_a_new_query_claims_nothing_before_its_id_is_in_the_log(world, reader):
     assert start != reader.latestOffset(start, TEN)
 
 
-def test_a_query_that_is_asked_only_once_claims_at_once(world, reader):
+def test_a_query_with_the_trigger_once_claims_at_once(world, reader):
     world.enqueue(1)
     start = reader.initialOffset()
     assert start != reader.latestOffset(start, ALL)
@@ -114,7 +114,7 @@ def test_the_limit_of_a_batch_is_an_option(world):
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [(TEN, 10), (ReadMaxRows(3), 3), (ALL, 25), (ReadMinRows(1), 10)])
-def test_what_spark_limits_counts_and_not_the_option(world, reader, limit, jobs):
+def test_a_limit_of_spark_takes_precedence_over_the_option(world, reader, limit, jobs):
     world.enqueue(25)
     start = _begun(reader)
     assert jobs == len(_ids(reader, start, reader.latestOffset(start, limit)))
@@ -123,7 +123,7 @@ def test_what_spark_limits_counts_and_not_the_option(world, reader, limit, jobs)
 # Polls
 
 
-def test_spark_asks_80_times_a_second_and_the_store_is_asked_once_in_an_interval(world):
+def test_the_store_is_read_once_per_poll_interval_despite_frequent_polls_of_spark(world):
     reader = world.reader(pollInterval=10)
     start = _begun(reader)
     for second in range(60):
@@ -135,7 +135,7 @@ def test_spark_asks_80_times_a_second_and_the_store_is_asked_once_in_an_interval
     reader.stop()
 
 
-def test_jobs_that_come_later_are_found_at_the_next_look(world, reader):
+def test_later_jobs_are_found_at_the_next_poll(world, reader):
     start = _begun(reader)
     assert start == reader.latestOffset(start, TEN)
     ids = world.enqueue(3)
@@ -144,7 +144,7 @@ def test_jobs_that_come_later_are_found_at_the_next_look(world, reader):
     assert ids == _ids(reader, start, reader.latestOffset(start, TEN))
 
 
-def test_the_last_batch_is_acked_although_nothing_follows(world, reader):
+def test_the_last_batch_is_acked_without_a_following_batch(world, reader):
     world.enqueue(3)
     start = _begun(reader)
     end = reader.latestOffset(start, TEN)
@@ -155,7 +155,7 @@ def test_the_last_batch_is_acked_although_nothing_follows(world, reader):
     assert [] == world.jobs
 
 
-def test_what_spark_says_when_it_commits_changes_nothing(world, reader):
+def test_a_commit_call_of_spark_changes_nothing(world, reader):
     world.enqueue(3)
     start = _begun(reader)
     end = reader.latestOffset(start, TEN)
@@ -166,7 +166,7 @@ def test_what_spark_says_when_it_commits_changes_nothing(world, reader):
 # Rows
 
 
-def test_rows_are_what_the_jobs_were_and_match_the_schema_exactly(world, reader):
+def test_rows_hold_the_fields_of_jobs_and_match_the_schema(world, reader):
     world.enqueue(1, "resize", priority=3, headers={"trace": "af31"}, unique_key="key", max_attempts=5)
     start = _begun(reader)
     [partition] = reader.partitions(start, reader.latestOffset(start, TEN))
@@ -201,7 +201,7 @@ def test_rows_are_what_the_jobs_were_and_match_the_schema_exactly(world, reader)
         (3, 0, {"numPartitions": 5}, 3),
     ],
 )
-def test_a_batch_is_as_many_partitions_as_its_size_or_the_option_says(world, jobs, payload, options, partitions):
+def test_the_partitions_of_a_batch_follow_from_its_size_or_the_option(world, jobs, payload, options, partitions):
     ids = world.enqueue(jobs, payload=bytes(payload))
     reader = world.reader(**options)
     start = _begun(reader)
@@ -211,7 +211,7 @@ def test_a_batch_is_as_many_partitions_as_its_size_or_the_option_says(world, job
     reader.stop()
 
 
-def test_all_actions_on_a_batch_see_the_same_rows_whatever_is_lost_meanwhile(world, reader):
+def test_all_actions_on_a_batch_see_the_same_rows_even_if_claims_are_lost(world, reader):
     ids = world.enqueue(10)
     start = _begun(reader)
     end = reader.latestOffset(start, TEN)
@@ -222,11 +222,11 @@ def test_all_actions_on_a_batch_see_the_same_rows_whatever_is_lost_meanwhile(wor
     assert ids == _ids(reader, start, end)
 
 
-def test_a_partition_shows_nothing_of_what_is_in_it():
+def test_the_repr_of_a_partition_shows_no_content():
     assert "ShippedRows(<6 bytes>)" == repr(ShippedRows(b"secret"))
 
 
-def test_what_is_sent_to_tasks_is_neither_a_queue_nor_a_thread(world, reader):
+def test_a_pickled_reader_has_no_queue_and_no_thread(world, reader):
     world.enqueue(1)
     start = _begun(reader)
     reader.latestOffset(start, TEN)
@@ -237,7 +237,7 @@ def test_what_is_sent_to_tasks_is_neither_a_queue_nor_a_thread(world, reader):
     assert before == threading.active_count()
 
 
-def test_some_columns_in_another_order(world):
+def test_a_stream_can_have_some_columns_in_another_order(world):
     schema = StructType([SNAPSHOT_SCHEMA["payload"], SNAPSHOT_SCHEMA["id"]])
     [job_id] = world.enqueue(1)
     reader = ClaimReader(world.options, schema, opened=world.open)
@@ -250,7 +250,7 @@ def test_some_columns_in_another_order(world):
 # Wrong options, and stores that fail
 
 
-def test_a_column_that_no_job_has_is_told_in_one_line(world):
+def test_an_unknown_column_of_a_stream_gives_a_one_line_error(world):
     reader = ClaimReader(world.options, StructType([StructField("size", LongType())]), opened=world.open)
     with pytest.raises(InvalidJobError, match=r"^there is no column 'size' here.*$"):
         reader.getDefaultReadLimit()
@@ -284,7 +284,7 @@ def test_a_column_that_no_job_has_is_told_in_one_line(world):
     ],
 )
 @pytest.mark.parametrize("call", ["prepareForTriggerAvailableNow", "initialOffset"])
-def test_wrong_options_are_told_in_one_line_by_the_first_call(options, said, call):
+def test_wrong_options_give_a_one_line_error_at_the_first_call(options, said, call):
     """Not when the source is made: there Spark would hide it behind an error of its own."""
     reader = ClaimReader(options, SNAPSHOT_SCHEMA)
     with pytest.raises(ValueError, match=rf"\A{re.escape(said)}.*\Z"):
@@ -296,7 +296,7 @@ def test_names_of_options_may_come_in_any_case(world):
     assert ReadMaxRows(7) == ClaimReader({"PATH": "q", "maxjobspertrigger": "7"}, SNAPSHOT_SCHEMA).getDefaultReadLimit()
 
 
-def test_garbage_is_collected_again_after_each_call_however_it_ends(world):
+def test_garbage_collection_is_enabled_again_after_each_call(world):
     reader = world.reader()
     reader.prepareForTriggerAvailableNow()
     assert gc.isenabled()
@@ -308,7 +308,7 @@ def test_garbage_is_collected_again_after_each_call_however_it_ends(world):
     reader.stop()
 
 
-def test_a_store_that_fails_is_told_in_one_line(world):
+def test_a_failing_store_gives_a_one_line_error(world):
     def opened(options):
         return DirectQueue(world.storage, clock=world.clock, deadline=0.2)
 
@@ -321,7 +321,7 @@ def test_a_store_that_fails_is_told_in_one_line(world):
     reader.stop()
 
 
-def test_a_source_that_is_stopped_leaves_its_claims_and_the_store_alone(world):
+def test_a_stopped_source_keeps_its_claims_and_makes_no_requests(world):
     world.enqueue(3)
     reader = world.reader()
     start = _begun(reader)

@@ -13,7 +13,7 @@ from tests.virtual_world import in_virtual_time
 
 
 @in_virtual_time
-async def test_an_empty_queue_is_looked_at_no_more_often_than_asked():
+async def test_an_empty_queue_is_read_once_per_poll_interval():
     world = Claims(poll_interval=5.0)
     claims = world.process()
     for _ in range(10):
@@ -27,7 +27,7 @@ async def test_an_empty_queue_is_looked_at_no_more_often_than_asked():
 
 
 @in_virtual_time
-async def test_a_batch_as_large_as_it_may_be_is_followed_by_the_next_at_once():
+async def test_a_full_batch_is_followed_by_the_next_at_once():
     world = Claims(poll_interval=5.0)
     await world.enqueue(15)
     claims = world.process()
@@ -56,7 +56,7 @@ async def test_one_commit_acks_a_batch_and_claims_the_next_without_a_read():
 
 
 @in_virtual_time
-async def test_a_frozen_query_takes_what_was_there_and_nothing_that_comes_later():
+async def test_a_frozen_query_takes_only_jobs_enqueued_before_the_freeze():
     world = Claims(poll_interval=60.0)
     before = await world.enqueue(12)
     claims = world.process()
@@ -74,7 +74,7 @@ async def test_a_frozen_query_takes_what_was_there_and_nothing_that_comes_later(
 
 
 @in_virtual_time
-async def test_a_frozen_query_ends_although_others_go_on_enqueueing():
+async def test_a_frozen_query_ends_while_others_keep_enqueueing():
     """The jobs with the highest numbers have left when the others come."""
     world = Claims()
     for job in (await world.enqueue(50))[1:]:
@@ -91,7 +91,7 @@ async def test_a_frozen_query_ends_although_others_go_on_enqueueing():
 
 
 @in_virtual_time
-async def test_only_the_entrypoints_that_were_named_are_claimed():
+async def test_only_jobs_of_the_given_entrypoints_are_claimed():
     world = Claims(entrypoints=("a", "b"))
     for entrypoint in "abc":
         await world.enqueue(1, entrypoint)
@@ -134,7 +134,7 @@ async def test_one_heartbeat_for_all_claims_comes_at_a_third_of_their_timeout():
 
 
 @in_virtual_time
-async def test_a_heartbeat_that_fails_is_tried_again_before_the_claims_are_stale(caplog):
+async def test_a_failed_heartbeat_is_retried_before_the_claims_are_stale(caplog):
     world = Claims(claim_timeout=30.0)
     [job] = await world.enqueue(1)
     claims = world.process()
@@ -149,7 +149,7 @@ async def test_a_heartbeat_that_fails_is_tried_again_before_the_claims_are_stale
 
 
 @in_virtual_time
-async def test_claims_that_were_lost_are_told_in_one_line_and_acked_by_nobody(caplog):
+async def test_lost_claims_are_logged_in_one_line_and_not_acked(caplog):
     world = Claims(claim_timeout=30.0)
     jobs = await world.enqueue(10)
     claims = world.process()
@@ -164,7 +164,7 @@ async def test_claims_that_were_lost_are_told_in_one_line_and_acked_by_nobody(ca
 
 
 @in_virtual_time
-async def test_acks_that_are_refused_are_told_in_one_line_and_stop_nothing(caplog):
+async def test_refused_acks_are_logged_in_one_line_and_the_query_continues(caplog):
     world = Claims()
     jobs = await world.enqueue(15)
     claims = world.process()
@@ -179,7 +179,7 @@ async def test_acks_that_are_refused_are_told_in_one_line_and_stop_nothing(caplo
 
 
 @in_virtual_time
-async def test_a_heartbeat_and_an_ack_of_the_same_jobs_never_meet(caplog):
+async def test_a_heartbeat_and_an_ack_of_the_same_jobs_never_conflict(caplog):
     """They come at the same moment, and the store is slow."""
     world = Claims(claim_timeout=30.0)
     await world.enqueue(200)
@@ -193,7 +193,7 @@ async def test_a_heartbeat_and_an_ack_of_the_same_jobs_never_meet(caplog):
 
 
 @in_virtual_time
-async def test_a_job_that_is_cancelled_meanwhile_is_finished_with_its_batch(caplog):
+async def test_a_job_cancelled_during_its_batch_is_finished_with_it(caplog):
     world = Claims(claim_timeout=30.0)
     [job] = await world.enqueue(1)
     claims = world.process()

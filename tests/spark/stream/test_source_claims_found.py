@@ -16,7 +16,7 @@ from tests.virtual_world import in_virtual_time, now
 
 
 @in_virtual_time
-async def test_a_claim_that_nobody_heard_of_is_the_next_batch_after_a_restart():
+async def test_an_unlogged_claim_is_the_next_batch_after_a_restart():
     world = Claims()
     await world.enqueue(15)
     first = world.process()
@@ -34,7 +34,7 @@ async def test_a_claim_that_nobody_heard_of_is_the_next_batch_after_a_restart():
 
 
 @in_virtual_time
-async def test_a_batch_that_was_finished_is_acked_after_a_restart_and_not_delivered_again():
+async def test_a_finished_batch_is_acked_after_a_restart_and_not_delivered_again():
     world = Claims()
     await world.enqueue(15)
     first = world.process()
@@ -48,7 +48,7 @@ async def test_a_batch_that_was_finished_is_acked_after_a_restart_and_not_delive
 
 
 @in_virtual_time
-async def test_two_lost_claims_are_two_batches():
+async def test_two_unlogged_claims_become_two_batches():
     """So that a batch, once it has been logged, is what one claim took, whoever made others."""
     world = Claims()
     await world.enqueue(15)
@@ -68,7 +68,7 @@ async def test_two_lost_claims_are_two_batches():
 
 
 @in_virtual_time
-async def test_a_batch_that_is_repeated_is_kept_alive_and_has_only_what_is_still_ours():
+async def test_a_repeated_batch_has_only_the_jobs_still_claimed_and_is_kept_alive():
     world = Claims(claim_timeout=30.0)
     jobs = await world.enqueue(10)
     first = world.process()
@@ -89,7 +89,7 @@ async def test_a_batch_that_is_repeated_is_kept_alive_and_has_only_what_is_still
 
 
 @in_virtual_time
-async def test_a_claim_that_lands_when_its_process_is_gone_is_in_no_batch_until_the_next_restart():
+async def test_a_claim_that_lands_after_its_process_has_ended_waits_for_the_next_restart():
     """Its commit is on its way while the restarted query looks for what it has claimed."""
     world = Claims()
     await world.enqueue(15)
@@ -112,7 +112,7 @@ async def test_a_claim_that_lands_when_its_process_is_gone_is_in_no_batch_until_
 
 
 @in_virtual_time
-async def test_other_queries_and_other_workers_keep_what_they_hold():
+async def test_other_queries_and_workers_keep_their_claims():
     world = Claims()
     await world.enqueue(30)
     other = world.process()
@@ -138,7 +138,7 @@ async def test_a_new_query_does_not_look_for_claims():
 
 
 @in_virtual_time
-async def test_a_failing_store_is_tried_until_the_deadline():
+async def test_a_failing_store_is_retried_until_the_deadline():
     world = Claims()
     await world.enqueue(1)
     claims = world.process()
@@ -150,7 +150,7 @@ async def test_a_failing_store_is_tried_until_the_deadline():
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.RESENT])
 @in_virtual_time
-async def test_a_commit_whose_answer_is_lost_is_one_batch(fault):
+async def test_a_commit_whose_answer_is_lost_makes_one_batch(fault):
     world = Claims()
     await world.enqueue(15)
     claims = world.process()
@@ -163,7 +163,7 @@ async def test_a_commit_whose_answer_is_lost_is_one_batch(fault):
 
 
 @in_virtual_time
-async def test_after_a_failure_the_next_call_finds_what_was_claimed():
+async def test_a_claim_made_before_a_failure_is_found_by_the_next_call():
     world = Claims()
     await world.enqueue(15)
     claims = world.process()

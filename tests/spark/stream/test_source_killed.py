@@ -49,7 +49,7 @@ def _child(module, *arguments):
 
 
 @pytest.mark.full
-def test_a_driver_that_is_killed_at_random_moments_loses_nothing(tmp_path):
+def test_a_driver_killed_at_random_moments_loses_no_job(tmp_path):
     chance = random.Random(7)
     url, path = tmp_path / "queue.json", tmp_path / "journal"
     ids = _filled(url, 2000)

@@ -31,7 +31,7 @@ def test_a_query_drains_the_queue_in_batches_and_ends():
 
 
 @pytest.mark.parametrize("kill_at", STEPS)
-def test_it_may_die_at_any_step(kill_at):
+def test_a_query_can_be_killed_at_any_step(kill_at):
     world = _filled()
     assert not world.live(kill_at=kill_at)
     assert world.live()
@@ -40,13 +40,13 @@ def test_it_may_die_at_any_step(kill_at):
 
 
 @pytest.mark.parametrize("first", [1, 2, 8])
-def test_it_may_die_again_in_its_next_life(first):
+def test_a_query_can_be_killed_twice(first):
     _die_twice(first, STEPS[1:12])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", STEPS)
-def test_it_may_die_again_at_any_step_of_its_next_life(first):
+def test_a_query_can_be_killed_twice_at_any_step(first):
     _die_twice(first, STEPS)
 
 
@@ -60,7 +60,7 @@ def _die_twice(first, steps):
 
 
 @pytest.mark.parametrize("kill_at", STEPS_ONCE)
-def test_a_query_that_is_triggered_once_takes_all_that_is_there(kill_at):
+def test_a_query_with_the_trigger_once_takes_all_jobs(kill_at):
     world = _filled()
     world.live(kill_at=kill_at, trigger="once")
     if not world.checkpoint.offsets:
@@ -71,7 +71,7 @@ def test_a_query_that_is_triggered_once_takes_all_that_is_there(kill_at):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_every_job_is_delivered_and_none_is_acked_before(seed):
+def test_every_job_is_delivered_before_its_ack_under_random_faults(seed):
     """Deaths, others that revoke and take claims, jobs that come late, lives that are never ended properly."""
     chance = random.Random(seed)
     world = _filled()
@@ -93,7 +93,7 @@ def test_whatever_happens_every_job_is_delivered_and_none_is_acked_before(seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_batch_that_is_repeated_has_no_job_that_it_did_not_have_before(seed):
+def test_a_repeated_batch_gains_no_jobs(seed):
     chance = random.Random(seed)
     world = _filled()
     while world.jobs:

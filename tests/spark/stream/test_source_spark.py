@@ -57,7 +57,7 @@ def jobs(tmp_path):
     return Jobs(tmp_path)
 
 
-def test_what_is_there_is_drained_and_a_restart_from_the_checkpoint_goes_on(spark, jobs):
+def test_a_query_drains_the_queue_and_continues_from_its_checkpoint(spark, jobs):
     ids = jobs.enqueue(300)
     jobs.run(spark, maxJobsPerTrigger=100)
     assert [0, 100, 100, 100] == [len(jobs.batches[batch]) for batch in sorted(jobs.batches)]
@@ -69,7 +69,7 @@ def test_what_is_there_is_drained_and_a_restart_from_the_checkpoint_goes_on(spar
     assert [] == jobs.left
 
 
-def test_a_wrong_option_is_told_in_one_line(spark, jobs):
+def test_a_wrong_option_of_a_stream_gives_a_one_line_error(spark, jobs):
     with pytest.raises(StreamingQueryException) as raised:
         jobs.run(spark, maxJobsPerTrigger=0)
     [said] = [line for line in str(raised.value).splitlines() if "Error:" in line]
@@ -77,7 +77,7 @@ def test_a_wrong_option_is_told_in_one_line(spark, jobs):
 
 
 @pytest.mark.full
-def test_a_batch_that_fails_is_repeated_with_the_same_jobs_and_only_then_acked(spark, jobs):
+def test_a_failed_batch_is_repeated_with_the_same_jobs_and_then_acked(spark, jobs):
     ids = jobs.enqueue(250)
     seen = []
 
@@ -119,7 +119,7 @@ def test_claims_are_kept_alive_while_their_batch_runs_for_several_timeouts(spark
 
 
 @pytest.mark.full
-def test_a_query_that_goes_on_takes_what_comes_and_acks_what_is_done(spark, jobs):
+def test_a_continuous_query_delivers_and_acks_jobs_as_they_come(spark, jobs):
     """Without a trigger Spark asks again and again; nothing follows the last batch, and nobody commits it."""
     frame = spark.readStream.format("jqueue").option("pollInterval", 0.5).load(jobs.url)
     query = frame.writeStream.foreachBatch(jobs.keep).option("checkpointLocation", jobs.checkpoint).start()
@@ -133,7 +133,7 @@ def test_a_query_that_goes_on_takes_what_comes_and_acks_what_is_done(spark, jobs
 
 
 @pytest.mark.full
-def test_a_query_that_was_stopped_goes_on_with_its_claims(spark, jobs):
+def test_a_stopped_query_continues_with_its_claims(spark, jobs):
     ids = jobs.enqueue(30)
     begun, may_end = threading.Event(), threading.Event()
 

@@ -44,7 +44,7 @@ def _have(url, work):
 
 
 @pytest.mark.parametrize("kill_at", [2, 9, 13, 17, 40])
-def test_every_job_is_delivered_once_and_acked_whenever_the_driver_dies(url, kill_at):
+def test_every_job_is_delivered_once_and_acked_if_the_driver_dies(url, kill_at):
     jobs = _have(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * 250))
     checkpoint, sink, steps = Checkpoint(), Sink(), []
 
