@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jqueue.core.migration.plan import WORDS, Move, Plan, Tally, plan, tallied
+from jqueue.core.migration.plan import LOSS_TEXTS, Move, Plan, Tally, plan, tallied
 from jqueue.core.queue_options import options_of
 from jqueue.core.sets.same_place import is_same_place, name_of
 from jqueue.domain.errors import (
@@ -148,9 +148,9 @@ class Mover:
         self._report.dry_run = dry_run
         await self._find(self.dest, "any")  # if it cannot be read, nothing is taken
         if not dry_run:
-            await self._let_those_go_that_have_arrived()
+            await self._release_arrived()
         state = await self.source.read_state()
-        await self._move_rules(state, only_look=dry_run)
+        await self._move_rules(state, dry_run=dry_run)
         planned = self._plan(state)
         if dry_run:
             await self._foresee(planned)
@@ -167,7 +167,7 @@ class Mover:
             planned = self._plan(state)
             if self._stop.is_set() or self._report.moved == moved:
                 break
-        return self._told(state, planned)
+        return self._completed_report(state, planned)
 
     def _plan(self, state: QueueState) -> Plan:
         found = plan(state, self.dest.capabilities, self._now(), lossy=self._lossy, holder=self._to)
@@ -177,7 +177,7 @@ class Mover:
     def _now(self) -> datetime:
         return options_of(self.source).clock.now()
 
-    def _told(self, state: QueueState, planned: Plan) -> MigrationReport:
+    def _completed_report(self, state: QueueState, planned: Plan) -> MigrationReport:
         report, ids = self._report, {job.id for job in state.jobs}
         ids -= planned.refused.keys()
         stay = [(reason, job_id) for job_id, reason in self._stay.items() if job_id in ids]
@@ -185,7 +185,7 @@ class Mover:
         if not report.dry_run and not self._stop.is_set():
             stay += [(TAKEN, move.job.id) for move in planned.moves]
         report.refused = tallied(stay)
-        report.lost = tallied((WORDS[name], job_id) for name, job_id in self._lost)
+        report.lost = tallied((LOSS_TEXTS[name], job_id) for name, job_id in self._lost)
         report.in_progress, report.results = planned.in_progress, planned.results
         report.unreadable = len(state.set_aside)
         now = self._now().timestamp()
@@ -195,7 +195,7 @@ class Mover:
 
     # Rules
 
-    async def _move_rules(self, state: QueueState, *, only_look: bool) -> None:
+    async def _move_rules(self, state: QueueState, *, dry_run: bool) -> None:
         """Copy limits and settings and move cron entries, before any job moves, so that paused jobs do not run."""
         can = self.dest.capabilities
         said = [f"limits of {name}" for name in state.entrypoints] if not can.limits else []
@@ -210,13 +210,13 @@ class Mover:
             return
         if not (state.entrypoints or state.schedules or state.settings.model_dump(exclude_none=True)):
             return
-        arriving = ArriveRules(state.entrypoints, state.settings, state.schedules, only_look)
+        arriving = ArriveRules(state.entrypoints, state.settings, state.schedules, dry_run)
         [receipt] = await self._each(self.dest, [arriving])
         if isinstance(receipt, JQueueError):
             raise receipt
         assert isinstance(receipt, RulesReceipt)
         self._report.rules_taken, self._report.rules_kept = receipt.taken, receipt.kept
-        if not only_look:
+        if not dry_run:
             for name in receipt.schedules:
                 await self.source.unschedule(name)
 
@@ -234,7 +234,7 @@ class Mover:
             try:
                 Arrive(move.arriving).prepared(_preparation(limits))
             except InvalidJobError as error:
-                self._stay[move.job.id] = _words(error)
+                self._stay[move.job.id] = _error_text(error)
                 continue
             self._count(move)
 
@@ -243,14 +243,14 @@ class Mover:
         self._report.resumed += move.resumed
         self._lost += [(name, move.job.id) for name in move.lost]
 
-    async def _let_those_go_that_have_arrived(self) -> None:
+    async def _release_arrived(self) -> None:
         """Release jobs at the destination that an earlier move has already removed from the source."""
         if not self._held:
             return
         held = [job for job in (await self.dest.read_state()).jobs if is_moving(job) and job.holder == self._from]
         if held:
             here = {job.id for job in (await self.source.read_state()).jobs}
-            await self._let_go(self.dest, [job.claim for job in held if job.id not in here])
+            await self._release(self.dest, [job.claim for job in held if job.id not in here])
 
     async def _move(self, batch: Sequence[Move]) -> None:
         """Take, add, remove and release the jobs of a batch. Each step is finished for all jobs before the next."""
@@ -262,7 +262,7 @@ class Mover:
         gone = await self._remove(moves, taken, arrived)
         self.step("removed")
         claims = [job.claim for job_id, job in arrived.items() if job_id in gone and is_moving(job)]
-        await self._let_go(self.dest, claims)
+        await self._release(self.dest, claims)
         self.step("let go")
         for move in moves:
             if move.job.id in gone:
@@ -284,7 +284,7 @@ class Mover:
         """
         unwanted = [move for move in moves if move.reasons and await self._find(self.dest, move.job.id) is None]
         self._stay.update((move.job.id, move.reasons[0]) for move in unwanted)
-        await self._let_go(self.source, [taken[move.job.id] for move in unwanted])
+        await self._release(self.source, [taken[move.job.id] for move in unwanted])
         moves = [move for move in moves if move not in unwanted]
         arrivals = [Arrive(move.arriving, resumed=move.resumed, held=self._held, holder=self._from) for move in moves]
         results = await self._each(self.dest, arrivals)
@@ -293,9 +293,9 @@ class Mover:
             if isinstance(result, Job):
                 arrived[move.job.id] = result
             else:
-                self._stay[move.job.id] = _words(result)
+                self._stay[move.job.id] = _error_text(result)
         back = [taken[move.job.id] for move in moves if move.job.id not in arrived and not move.is_dead]
-        await self._let_go(self.source, back)
+        await self._release(self.source, back)
         return arrived
 
     async def _remove(self, moves: Sequence[Move], taken: dict[str, Claim], arrived: dict[str, Job]) -> set[str]:
@@ -333,7 +333,7 @@ class Mover:
                 self._stay[move.job.id] = IN_BOTH
         return False
 
-    async def _let_go(self, queue: SupportsApply, claims: Sequence[Claim]) -> None:
+    async def _release(self, queue: SupportsApply, claims: Sequence[Claim]) -> None:
         if claims:
             await self._each(queue, [HandBack(tuple(claims))])
 
@@ -369,7 +369,7 @@ def batches(moves: Sequence[Move]) -> Iterator[list[Move]]:
         yield batch
 
 
-def _words(error: object) -> str:
+def _error_text(error: object) -> str:
     """Return the reason why a job was refused: the same text for all jobs refused for the same reason."""
     if isinstance(error, QueueFullError):
         return FULL

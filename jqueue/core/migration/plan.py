@@ -34,7 +34,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = _needs()
 RULES = "rules"
 """The pause or the limits of an entrypoint, in the place of a capability."""
 
-WORDS = {
+LOSS_TEXTS = {
     **{capability: " and ".join(fields) for capability, fields in _NEEDS.items()},
     "priority": "the priority",
     "delay": "the time before which they are not to run",
@@ -155,7 +155,7 @@ def plan(state: QueueState, there: Capabilities, now: datetime, *, lossy: bool, 
             if job.entrypoint in state.entrypoints and not there.limits and job.status is not JobStatus.DEAD:
                 lost = (*lost, RULES)
             matters = () if lossy else tuple(name for name in lost if name not in UNIMPORTANT)
-            reasons = tuple(f"{WORDS[name]} would be lost" for name in matters)
+            reasons = tuple(f"{LOSS_TEXTS[name]} would be lost" for name in matters)
             if reasons and not resumed:
                 refused[job.id] = reasons
             else:

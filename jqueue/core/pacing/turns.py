@@ -41,7 +41,7 @@ LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Contenders:
     """The contending writers, as one of them knows them at its commit.
 
     Attributes:
@@ -116,7 +116,7 @@ class Turns:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._group = Group()
+        self._contenders = Contenders()
         self._due = self._fresh = self._moved = self._until = -math.inf
         self._since: int | None = None
         self._version = self._left = self._came = self._landings = 0
@@ -130,12 +130,12 @@ class Turns:
     def begin(self) -> bool:
         """Note that a commit begins. Return True if it should begin with a read."""
         now = self._clock.monotonic()
-        self._rested = now > max(self._fresh, self._due) + RESTED * self._group.cycle
+        self._rested = now > max(self._fresh, self._due) + RESTED * self._contenders.cycle
         if self._rested:
             self._since, self._waits = None, False
             return self._reads_first
         self._moved, self._until = now, now + LONGEST_PAUSE
-        return self._waits and bool(self._group.others)
+        return self._waits and bool(self._contenders.others)
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read: its version, and whether it had changed."""
@@ -154,23 +154,23 @@ class Turns:
             commits: the commit table.
         """
         now = self._clock.monotonic()
-        if not (self._waits and self._group.others) or now >= self._until:
+        if not (self._waits and self._contenders.others) or now >= self._until:
             return None
         if version > self._left:
             self._left = version
-            if gap := self._group.gap([version]):
+            if gap := self._contenders.gap([version]):
                 return min(gap, self._until - now)
         if faces := commits.keys() - self._known:
             self._known |= faces
             return min(max(commits[writer].cycle for writer in faces), self._until - now)
-        others = self._group.others
+        others = self._contenders.others
         for place, (writer, _) in enumerate(others[self._came :], self._came + 1):
             if writer in commits and commits[writer].version > self._version:
                 self._came, self._moved = place, now  # it has waited for the writers before it already
         missing = [cycle for _, cycle in others[self._came :]]
         if not missing or now - self._moved >= PATIENCE * max(missing):
             return None
-        pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._group.cycle / 2)
+        pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._contenders.cycle / 2)
         return min(pause, max(0.0, self._until - now))
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
@@ -183,17 +183,17 @@ class Turns:
         """
         version = commits[own].version
         self._landings += 1
-        group = Group.since(version - 1 if self._since is None else self._since, own, commits, cycle)
-        alone = not group.others
-        gap = group.gap(range(version, version + len(group.others) + 1))
+        contenders = Contenders.since(version - 1 if self._since is None else self._since, own, commits, cycle)
+        alone = not contenders.others
+        gap = contenders.gap(range(version, version + len(contenders.others) + 1))
         if self._landings == FIRST_GAP:
-            gap = max(gap, group.slowest, min(FIRST_GAP_CYCLES * group.slowest, FIRST_GAP_SECONDS))
+            gap = max(gap, contenders.slowest, min(FIRST_GAP_CYCLES * contenders.slowest, FIRST_GAP_SECONDS))
         if alone and gap:
             recent = (record.cycle for record in commits.values() if record.version > version - RECENT)
             gap = ALONE_GAP * max(gap, *recent)
-        window = min(LONGEST_PAUSE, group.round + gap)
+        window = min(LONGEST_PAUSE, contenders.round + gap)
         self._fresh = self._clock.monotonic()
         self._due = self._fresh + window - (cycle / 2 if alone else cycle)
-        self._group, self._waits, self._rested = group, window > 0.0, False
+        self._contenders, self._waits, self._rested = contenders, window > 0.0, False
         self._version = self._since = version
-        self._left, self._came, self._known = version + len(group.others), 0, set(commits)
+        self._left, self._came, self._known = version + len(contenders.others), 0, set(commits)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jqueue.core.sets.members import Member, Memory, Names, in_order
+from jqueue.core.sets.members import ClaimOwners, Member, Names, in_order
 from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
@@ -26,7 +26,7 @@ SLOW = 2.0
 
 
 @dataclass
-class Wanted:
+class DequeueCall:
     """The arguments of a dequeue, and its state.
 
     Attributes:
@@ -34,7 +34,7 @@ class Wanted:
         batch_size: maximum number of jobs.
         claim_timeout: of the claims; None: the default of each queue.
         clock: tells which jobs are due in queues without `SupportsPeek`.
-        pause: seconds between two looks at such queues.
+        pause: seconds between two peeks at such queues.
         trouble: the error of a failed queue, raised if no other queue has jobs.
     """
 
@@ -63,25 +63,25 @@ class Wanted:
         self.trouble = error
 
 
-class Looks:
+class Peeks:
     """One look at each of several queues, and the wait for further jobs.
 
-        async with Looks(members, wanted, deadline) as looks:
-            found = await looks.found()
+        async with Peeks(members, call, deadline) as peeks:
+            found = await peeks.found()
 
     Args:
         members: the queues.
-        wanted: the jobs to look for.
+        call: the dequeue whose jobs are looked for.
         deadline: maximum seconds for one call.
     """
 
-    def __init__(self, members: Sequence[Member], wanted: Wanted, deadline: float) -> None:
-        self._wanted = wanted
+    def __init__(self, members: Sequence[Member], call: DequeueCall, deadline: float) -> None:
+        self._call = call
         self._deadline = deadline
         self._tasks = {member: asyncio.create_task(self._peek(member)) for member in members}
         self._others: list[asyncio.Task[Any]] = []
 
-    async def __aenter__(self) -> Looks:
+    async def __aenter__(self) -> Peeks:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -128,7 +128,7 @@ class Looks:
             if not task.done():
                 continue
             if (error := task.exception()) is not None:
-                self._wanted.note(member, error)
+                self._call.note(member, error)
             elif task.result():
                 found[member] = task.result()
         return found
@@ -150,28 +150,28 @@ class Looks:
                 return True
             for task in done:
                 if (error := task.exception()) is not None:
-                    self._wanted.note(waits[task], error)
+                    self._call.note(waits[task], error)
                 elif task.result():
                     return True
         return False
 
     async def _peek(self, member: Member) -> list[Job]:
-        wanted = self._wanted
-        return await member.peek(wanted.names, wanted.batch_size, wanted.clock, self._deadline)
+        call = self._call
+        return await member.peek(call.names, call.batch_size, call.clock, self._deadline)
 
     async def _become_ready(self, member: Member, seconds: float) -> bool:
         look = self._tasks[member]
         if not look.done():  # its look has not ended, so its result will be fresh
             return bool(await look)
         if look.exception() is not None:
-            await asyncio.sleep(self._wanted.pause)
-            return seconds > self._wanted.pause
-        return await member.until_ready(self._wanted.names, seconds, self._wanted.pause, self._deadline)
+            await asyncio.sleep(self._call.pause)
+            return seconds > self._call.pause
+        return await member.until_ready(self._call.names, seconds, self._call.pause, self._deadline)
 
 
-def shares(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> dict[Member, int]:
+def shares(found: Mapping[Member, Sequence[Job]], owners: ClaimOwners, most: int) -> dict[Member, int]:
     """Return the number of jobs to claim from each queue, so that the first jobs over all queues are claimed."""
-    return dict(Counter(member for member, _ in in_order(found, memory, most)))
+    return dict(Counter(member for member, _ in in_order(found, owners, most)))
 
 
 class Claiming:
@@ -179,17 +179,15 @@ class Claiming:
 
     Args:
         shares: number of jobs to claim from each queue.
-        wanted: the arguments of the dequeue.
+        call: the arguments of the dequeue.
         deadline: maximum seconds for one call.
     """
 
-    def __init__(self, shares: Mapping[Member, int], wanted: Wanted, deadline: float) -> None:
-        self._wanted = wanted
+    def __init__(self, shares: Mapping[Member, int], call: DequeueCall, deadline: float) -> None:
+        self._call = call
         self._tasks = {
             member: asyncio.create_task(
-                member.queue.dequeue(
-                    wanted.names, batch_size=share, claim_timeout=wanted.claim_timeout, deadline=deadline
-                )
+                member.queue.dequeue(call.names, batch_size=share, claim_timeout=call.claim_timeout, deadline=deadline)
             )
             for member, share in shares.items()
         }
@@ -209,7 +207,7 @@ class Claiming:
                 found[member] = task.result()
                 continue
             try:
-                self._wanted.note(member, error)
+                self._call.note(member, error)
             except Exception as refusal:
                 wrong = refusal
         if wrong is not None and not any(found.values()):

@@ -1,4 +1,4 @@
-"""The parts of a `QueueSet`: its queues with ways to look at them, and a memory of each claim's queue."""
+"""The parts of a `QueueSet`: its queues with ways to look at them, and the owner of each claim."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jqueue.domain.operations import JobReference
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsPeek
 
-HANDED_KEPT = 100_000
+IDS_KEPT = 100_000
 """Maximum number of ids that are remembered with their queues; the oldest are dropped first."""
 
-NOBODYS = ClaimRegistry()
+EMPTY_REGISTRY = ClaimRegistry()
 """A registry without claims, to check references to jobs."""
 
 Names = str | Sequence[str] | None
@@ -66,7 +66,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Handed:
+class HandedOutClaim:
     """A claim that a set has handed out.
 
     Attributes:
@@ -83,11 +83,11 @@ class Handed:
     held: bool = True
 
 
-class Memory:
+class ClaimOwners:
     """Remembers the queue of each claim. Ids, and even claims, may be the same in two queues."""
 
     def __init__(self) -> None:
-        self._by_id: OrderedDict[str, list[Handed]] = OrderedDict()
+        self._by_id: OrderedDict[str, list[HandedOutClaim]] = OrderedDict()
 
     def remember(self, member: Member, jobs: Iterable[Job], now: datetime) -> None:
         """Note that jobs of a queue were handed out."""
@@ -97,11 +97,11 @@ class Memory:
                 for handed in self._by_id.pop(job.id, [])
                 if handed.held and (handed.member is not member or handed.job.attempt != job.attempt)
             ]
-            self._by_id[job.id] = [*others, Handed(member, job.evolve(payload=b""), now)]
-        while len(self._by_id) > HANDED_KEPT:
+            self._by_id[job.id] = [*others, HandedOutClaim(member, job.evolve(payload=b""), now)]
+        while len(self._by_id) > IDS_KEPT:
             self._by_id.popitem(last=False)
 
-    def known(self, reference: JobReference) -> list[Handed]:
+    def known(self, reference: JobReference) -> list[HandedOutClaim]:
         """Return the claims that a reference may stand for."""
         checked(reference)
         if isinstance(reference, str):
@@ -133,7 +133,7 @@ def checked(reference: JobReference) -> JobReference:
     Raises:
         InvalidJobError: it is not a job, a claim or an id.
     """
-    NOBODYS.find(reference)
+    EMPTY_REGISTRY.find(reference)
     return reference
 
 
@@ -146,14 +146,14 @@ def ambiguous(job_id: str) -> InvalidJobError:
     return InvalidJobError(f"{shown(job_id)} is the id of jobs in several queues of the set: pass the Job itself")
 
 
-def in_order(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -> list[tuple[Member, Job]]:
+def in_order(found: Mapping[Member, Sequence[Job]], owners: ClaimOwners, most: int) -> list[tuple[Member, Job]]:
     """Return the next jobs of several queues: by priority, then by age, then from the queue that has waited longest.
 
     Each queue's own order is kept.
 
     Args:
         found: the jobs of each queue, in its order.
-        memory: knows the age of the jobs.
+        owners: knows the age of the jobs.
         most: maximum number of jobs.
     """
     places = {member: 0 for member, jobs in found.items() if jobs}
@@ -164,7 +164,7 @@ def in_order(found: Mapping[Member, Sequence[Job]], memory: Memory, most: int) -
 
         def rank(member: Member) -> tuple[int, datetime, int]:
             job = found[member][places[member]]
-            return job.priority, memory.since(member, job), served[member]
+            return job.priority, owners.since(member, job), served[member]
 
         best = min(places, key=rank)
         chosen.append((best, found[best][places[best]]))

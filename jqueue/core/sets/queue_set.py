@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from jqueue.core.queue_options import lists_queue_options, takes_queue_options
-from jqueue.core.sets.claiming import Claiming, Looks, Wanted, shares
+from jqueue.core.sets.claiming import Claiming, DequeueCall, Peeks, shares
 from jqueue.core.sets.members import Member, in_order
 from jqueue.core.sets.merged import as_served
 from jqueue.core.sets.same_place import is_same_place
@@ -79,7 +79,7 @@ class QueueSet(SetVerbs):
         except BaseException:
             self._members.remove(member)
             raise
-        self._tell()
+        self._wake_waiting()
 
     def remove(self, queue: JobQueue) -> None:
         """Remove a queue. Claims on its jobs can be acked and nacked here as before.
@@ -93,7 +93,7 @@ class QueueSet(SetVerbs):
         for member in self._members:
             if member.queue is queue:
                 self._members.remove(member)
-                self._tell()
+                self._wake_waiting()
                 return
         raise InvalidJobError("this queue is not in the set")
 
@@ -106,7 +106,7 @@ class QueueSet(SetVerbs):
             raise InvalidJobError("this queue is in the set already")
         return Member(queue)
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -150,11 +150,11 @@ class QueueSet(SetVerbs):
             return []
         loop = asyncio.get_running_loop()
         pause = to_seconds("poll_interval", self.options.poll_interval)
-        wanted = Wanted(entrypoint, batch_size, claim_timeout, self.options.clock, pause)
+        call = DequeueCall(entrypoint, batch_size, claim_timeout, self.options.clock, pause)
         waited_until = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
         jobs: list[Job] = []
         try:
-            await self._gather(jobs, wanted, seconds, waited_until)
+            await self._gather(jobs, call, seconds, waited_until)
         except asyncio.CancelledError:
             if jobs:
                 self._hand_back(self.nack_many(jobs, charge=not self.capabilities.uncharged))
@@ -164,34 +164,34 @@ class QueueSet(SetVerbs):
                 raise
         return jobs
 
-    async def _gather(self, jobs: list[Job], wanted: Wanted, seconds: float, waited_until: float) -> None:
+    async def _gather(self, jobs: list[Job], call: DequeueCall, seconds: float, waited_until: float) -> None:
         """Claim jobs until there are as many as wanted, or no more are ready.
 
         Args:
             jobs: the claimed jobs are appended here.
-            wanted: the arguments of the dequeue.
+            call: the arguments of the dequeue.
             seconds: maximum seconds for one call.
             waited_until: end of the wait for the first job, on the clock of the event loop.
         """
-        loop, most = asyncio.get_running_loop(), wanted.batch_size
+        loop, most = asyncio.get_running_loop(), call.batch_size
         ends = waited_until + seconds
         while len(jobs) < most and (left := ends - loop.time()) > 0:
             changed = self._changed
-            wanted.begin(most - len(jobs))
-            async with Looks(tuple(self._members), wanted, min(seconds, left)) as looks:
-                found = await looks.found()
+            call.begin(most - len(jobs))
+            async with Peeks(tuple(self._members), call, min(seconds, left)) as peeks:
+                found = await peeks.found()
                 patience = 0.0 if jobs else waited_until - loop.time()
-                if not found and patience > 0 and await looks.until_ready(patience, changed):
-                    if not (found := looks.answered()):
+                if not found and patience > 0 and await peeks.until_ready(patience, changed):
+                    if not (found := peeks.answered()):
                         continue
                 elif not found and not jobs:
-                    found = await looks.late()
-            planned = shares(found, self._memory, wanted.batch_size)
-            claimed = await self._claim(Claiming(planned, wanted, seconds)) if planned else []
+                    found = await peeks.late()
+            planned = shares(found, self._claim_owners, call.batch_size)
+            claimed = await self._claim(Claiming(planned, call, seconds)) if planned else []
             jobs += claimed
-            if wanted.trouble is not None and not jobs:
-                raise wanted.trouble
-            if wanted.trouble is not None or len(claimed) == sum(planned.values()):
+            if call.trouble is not None and not jobs:
+                raise call.trouble
+            if call.trouble is not None or len(claimed) == sum(planned.values()):
                 return
             await asyncio.sleep(0)  # other consumers took some: look again for the rest
 
@@ -206,10 +206,10 @@ class QueueSet(SetVerbs):
         except asyncio.CancelledError:
             self._hand_back(claiming.hand_back())
             raise
-        chosen = in_order(found, self._memory, sum(map(len, found.values())))
+        chosen = in_order(found, self._claim_owners, sum(map(len, found.values())))
         now = self.options.clock.now()
         for member, jobs in found.items():
-            self._memory.remember(member, jobs, now)
+            self._claim_owners.remember(member, jobs, now)
         for member, _ in chosen:
             self._turn += 1
             member.served = self._turn
@@ -237,7 +237,7 @@ class QueueSet(SetVerbs):
             return [(member, job) for job in jobs]
 
         lists = [of(member, as_served(state)) for member, state in zip(members, states, strict=True)]
-        for member, job in merge(*lists, key=lambda pair: (pair[1].priority, self._memory.since(*pair))):
+        for member, job in merge(*lists, key=lambda pair: (pair[1].priority, self._claim_owners.since(*pair))):
             yield member.queue, job
 
     # Opening and closing

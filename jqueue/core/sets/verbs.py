@@ -11,7 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from jqueue.core.calls.claim_registry import HeldClaim
 from jqueue.core.queue_base import errors_of
 from jqueue.core.queue_options import QueueOptions
-from jqueue.core.sets.members import Member, Memory, ambiguous, checked
+from jqueue.core.sets.members import ClaimOwners, Member, ambiguous, checked
 from jqueue.core.sets.merged import common, merged_state, merged_stats
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
@@ -51,7 +51,7 @@ class SetVerbs(JobQueue):
         self.options = QueueOptions(**options)
         self.options.check()
         self._members: list[Member] = []
-        self._memory = Memory()
+        self._claim_owners = ClaimOwners()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,7 +119,7 @@ class SetVerbs(JobQueue):
         lots: dict[Member, list[JobReference]] = {}
         errors: list[JobNotFoundError] = []
         for job in [checked(job) for job in jobs]:
-            owners = list(dict.fromkeys(handed.member for handed in self._memory.known(job)))
+            owners = list(dict.fromkeys(handed.member for handed in self._claim_owners.known(job)))
             try:
                 for owner in owners or [
                     await self._owner(job, deadline)
@@ -139,13 +139,13 @@ class SetVerbs(JobQueue):
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """Return the record of a claim in its queue; None if it was not handed out here."""
-        known = self._memory.known(job_id)
+        known = self._claim_owners.known(job_id)
         remembered = getattr(known[0].member.queue, "held_claim", None) if len(known) == 1 else None
         return None if remembered is None else remembered(job_id)
 
     def claim_age(self, job_id: JobReference) -> float | None:
         """Seconds since the store last confirmed a claim handed out here; None for an unknown claim."""
-        known = self._memory.known(job_id)
+        known = self._claim_owners.known(job_id)
         age = getattr(known[0].member.queue, "claim_age", None) if len(known) == 1 else None
         return None if age is None else age(job_id)
 
@@ -208,7 +208,7 @@ class SetVerbs(JobQueue):
         """Note that an operation was carried out."""
         if operation.ends_claims:
             for reference in operation.references():
-                self._memory.ended(member, reference, keeps_its_place=operation.keeps_place)
+                self._claim_owners.ended(member, reference, keeps_its_place=operation.keeps_place)
 
     async def _one(self, operation: Operation, call: Callable[[Member], Any]) -> None:
         [reference] = operation.references()
@@ -229,7 +229,7 @@ class SetVerbs(JobQueue):
             InvalidJobError: it may be in several queues.
             JobNotFoundError: it is in none of them; ClaimLostError for a claim.
         """
-        known = list(dict.fromkeys(handed.member for handed in self._memory.known(reference)))
+        known = list(dict.fromkeys(handed.member for handed in self._claim_owners.known(reference)))
         job_id = reference if isinstance(reference, str) else Claim(*_claim(reference)).job_id
         if len(known) > 1:
             raise ambiguous(job_id)
@@ -252,18 +252,18 @@ class SetVerbs(JobQueue):
     # Operators
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        return await (await self._home(job_id)).queue.cancel(job_id, running=running, deadline=deadline)
+        return await (await self._member_with(job_id)).queue.cancel(job_id, running=running, deadline=deadline)
 
     async def reschedule(self, job_id: str, *, deadline: Duration | None = None, **when: Any) -> Job:
-        return await (await self._home(job_id)).queue.reschedule(job_id, deadline=deadline, **when)
+        return await (await self._member_with(job_id)).queue.reschedule(job_id, deadline=deadline, **when)
 
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
-        return await (await self._home(job_id)).queue.reprioritise(job_id, priority, deadline=deadline)
+        return await (await self._member_with(job_id)).queue.reprioritise(job_id, priority, deadline=deadline)
 
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
     ) -> Any:
-        member = await self._home(job_id.id if isinstance(job_id, Job) else job_id)
+        member = await self._member_with(job_id.id if isinstance(job_id, Job) else job_id)
         return await member.queue.result(job_id, timeout=timeout, deadline=deadline)
 
     async def redrive(
@@ -271,7 +271,9 @@ class SetVerbs(JobQueue):
     ) -> int:
         """Queue dead jobs again, each in its own queue, and return their number."""
         if job_id is not None:
-            return await (await self._home(job_id)).queue.redrive(job_id, entrypoint=entrypoint, deadline=deadline)
+            return await (await self._member_with(job_id)).queue.redrive(
+                job_id, entrypoint=entrypoint, deadline=deadline
+            )
         return sum(await self._of_all(lambda member: member.queue.redrive(entrypoint=entrypoint, deadline=deadline)))
 
     async def purge(self, *, deadline: Duration | None = None, **which: Any) -> int:
@@ -280,18 +282,18 @@ class SetVerbs(JobQueue):
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         return sum(await self._of_all(lambda member: member.queue.requeue_stale(timeout, deadline=deadline)))
 
-    async def _home(self, job_id: str) -> Member:
+    async def _member_with(self, job_id: str) -> Member:
         """Return the queue of a job, which need not be claimed here."""
         if len(self._members) == 1:
             return self._members[0]
         there = await self._find_in_all(job_id, None)
         live = [member for member, job in there if job.status is not JobStatus.COMPLETED]
-        homes = live or [member for member, _ in there]
-        if len(homes) > 1:
+        owners = live or [member for member, _ in there]
+        if len(owners) > 1:
             raise ambiguous(job_id)
-        if not homes:
+        if not owners:
             raise JobNotFoundError(job_id)
-        return homes[0]
+        return owners[0]
 
     async def _find_in_all(self, job_id: str, seconds: float | None) -> list[tuple[Member, Job]]:
         """Return the queues that have a job of this id, each with the job.
