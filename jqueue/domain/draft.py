@@ -18,8 +18,8 @@ from jqueue.domain.job_table import unpacked
 from jqueue.domain.journal import ABSENT, Journal
 from jqueue.domain.limits import bytes_taken
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.places import PLACES, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.transitions import TRANSITIONS, Verb
 
 UNNAMED_CLAIM = "this queue object did not hand it out, or several, or has ended it already; pass the Job from dequeue"
@@ -263,7 +263,7 @@ class Draft:
     def take_header(self, header: QueueState) -> None:
         """Take over another header. Its tables become the draft's. Cannot be undone."""
         self.header = Header(header)
-        if self.jobs.last_sequence < header.last_sequence <= PLACES:
+        if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
         self._share_settings()
 
@@ -281,7 +281,7 @@ class Draft:
 
     def renumber(self) -> list[Job]:
         """Renumber all jobs if a sequence number has become too large, and return them. Cannot be undone."""
-        if self.jobs.last_sequence <= PLACES:
+        if self.jobs.last_sequence <= LARGEST_SEQUENCE:
             return []
         jobs = renumbered(self.jobs.values())
         self.jobs.last_sequence = 0
@@ -292,7 +292,7 @@ class Draft:
         """Return the draft as a value."""
         return QueueState.model_construct(
             jobs=tuple(self.jobs.values()),
-            last_sequence=self.jobs.last_sequence if self.changed else self.header.told_sequence,
+            last_sequence=self.jobs.last_sequence if self.changed else self.header.committed_sequence,
             set_aside=self.set_aside,
             **self.header.values(),
         )

@@ -13,7 +13,7 @@ TABLES = ("finished", "holds", "entrypoints", "recent", "schedules", "transactio
 
 
 class Header:
-    """The fields of a `QueueState` except jobs and lines set aside. `last_sequence` is `told_sequence` here.
+    """The fields of a `QueueState` except jobs and lines set aside. `last_sequence` is `committed_sequence` here.
 
     Args:
         state: the state that it takes them from. Its tables become the draft's, and are changed in place.
@@ -22,6 +22,7 @@ class Header:
     __slots__ = (
         "attempt_floor",
         "commits",
+        "committed_sequence",
         "critical",
         "entrypoints",
         "evicted_through",
@@ -32,7 +33,6 @@ class Header:
         "recent",
         "schedules",
         "settings",
-        "told_sequence",
         "transactions",
         "version",
     )
@@ -46,7 +46,7 @@ class Header:
         self.finished: dict[str, int] = state.finished  # type: ignore[assignment] # ours from now on
         self.holds: dict[str, KeyHold] = state.holds  # type: ignore[assignment]
         self.attempt_floor = state.attempt_floor
-        self.told_sequence = state.last_sequence
+        self.committed_sequence = state.last_sequence
         self.settings: QueueSettings = state.settings
         self.entrypoints: dict[str, EntrypointRules] = state.entrypoints  # type: ignore[assignment]
         self.recent: dict[str, tuple[Usage, ...]] = state.recent  # type: ignore[assignment]

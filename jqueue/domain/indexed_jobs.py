@@ -80,7 +80,7 @@ class IndexedJobs(JobTable):
         self.entries[job_id] = entry
         self.dirty[job_id] = None
         self.last_sequence = max(self.last_sequence, place[1])
-        self.order.waits(job_id, entry, place)
+        self.order.add_packed(job_id, entry, place)
         return True
 
     def _leave(self, job_id: str, before: Job | None) -> Job | None:

@@ -86,7 +86,7 @@ class Option:
     """The definition of one option.
 
     Attributes:
-        words: its description, one line.
+        description: its description, one line.
         check: checks a given value, and returns the value to store.
         default: the value if it is not given.
         name: its name as callers give it; taken from the `TypedDict` that defines it.
@@ -100,7 +100,7 @@ class Option:
         in_bulk: True if jobs that are staged for a bulk enqueue may have it. Spark then has a column for it.
     """
 
-    words: str
+    description: str
     check: Check = _as_given
     default: Any = None
     name: str = ""
@@ -401,5 +401,5 @@ def _told(text: str | None, section: str, options: Iterable[Option]) -> str | No
         return text
     before, head, rest = inspect.cleandoc(text).partition(section)
     listed, gap, after = rest.partition("\n\n")
-    lines = "".join(f"\n    {option.name}: {option.words}" for option in options)
+    lines = "".join(f"\n    {option.name}: {option.description}" for option in options)
     return f"{before}{head}{listed}{lines}{gap}{after}"

@@ -1,8 +1,8 @@
 """Finds the next job to claim: the orders of the waiting jobs, and the limits that hold some of them back.
 
-Jobs are looked up in heaps that drop outdated entries by themselves (`jqueue.domain.ready`). A job whose concurrency
-key is at its limit is parked when it comes up. Each change of a job with that key brings back one parked job of each
-kind (limit and entrypoint). So a claim costs O(log n), whatever the number of jobs held back.
+Jobs are looked up in heaps that drop outdated entries by themselves (`jqueue.domain.lazy_heap`). A job whose
+concurrency key is at its limit is parked when it comes up. Each change of a job with that key brings back one parked
+job of each kind (limit and entrypoint). So a claim costs O(log n), whatever the number of jobs held back.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from jqueue.domain.ended import EndedJobs
+from jqueue.domain.ended_jobs import EndedJobs
 from jqueue.domain.job_table import JobTable, Packed, created_at_of, place_of, unpacked, was_claimed
+from jqueue.domain.lazy_heap import Entry, LazyHeap
 from jqueue.domain.models import LARGEST, Job, JobStatus
 from jqueue.domain.moving import is_moving
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
-from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 
 
@@ -75,7 +75,7 @@ class Order:
         if settings.aging != before.aging:
             self._rebuild()
         elif settings.dead_retention != before.dead_retention:
-            self.ended.keep_by(settings)
+            self.ended.apply_settings(settings)
         if other_rules:
             self.rules_changed()
 
@@ -89,7 +89,7 @@ class Order:
         self.running, self.running_keys = {}, {}
         for job_id, entry in self.jobs.entries.items():
             if entry.__class__ is tuple and (place := place_of(entry)) is not None:
-                self.waits(job_id, entry, place)
+                self.add_packed(job_id, entry, place)
             else:
                 self._enter(unpacked(job_id, entry))
 
@@ -102,7 +102,7 @@ class Order:
         if after is not None:
             self._enter(after)
 
-    def waits(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
+    def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
         """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
         if was_claimed(entry):
             self.changed(None, unpacked(job_id, entry))
@@ -120,7 +120,7 @@ class Order:
             if job.entrypoint not in self._queued:  # the heap goes with its last job, or old names would pile up
                 self._ready.pop(job.entrypoint, None)
         elif job.status is not JobStatus.IN_PROGRESS:
-            self.ended.leave(job)
+            self.ended.remove(job)
         elif not is_moving(job):
             _count(self.running, job.entrypoint, -1)
         if job.concurrency_key is not None:
@@ -143,7 +143,7 @@ class Order:
             if not is_moving(job):
                 _count(self.running, job.entrypoint, 1)
         else:
-            self.ended.enter(job)
+            self.ended.add(job)
         if job.concurrency_key is not None:
             self._keyed += 1
             if status is JobStatus.IN_PROGRESS and not is_moving(job):

@@ -6,7 +6,7 @@ from jqueue.core.blob.content import Blob
 from jqueue.core.blob.engine import CommitEngine
 from jqueue.domain import occurrences, order
 from jqueue.domain.draft import Draft
-from jqueue.domain.ended import EndedJobs
+from jqueue.domain.ended_jobs import EndedJobs
 from jqueue.domain.errors import JobCancelledError
 from jqueue.domain.models import JobStatus
 from jqueue.domain.operations import Ack, AwaitResult, Dequeue, Heartbeat, claims, dequeue, operator, schedules

@@ -12,7 +12,7 @@ from jqueue.domain.operations import EnqueueStaged
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.staged import Transaction
 from jqueue.domain.order import Order
-from jqueue.domain.places import PlacedJobs
+from jqueue.domain.sequence_numbers import PlacedJobs
 
 
 def transaction_in_a_commit_of_its_own(patch):

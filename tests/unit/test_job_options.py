@@ -61,7 +61,7 @@ def test_an_option_of_the_jobs_of_a_cron_entry_is_a_field_of_it_like_that_of_a_j
 @pytest.mark.parametrize("option", ALL_OPTIONS.values(), ids=ALL_OPTIONS)
 def test_the_capability_of_an_option_exists(option):
     assert option.capability in (None, *(field.name for field in dataclasses.fields(Capabilities)))
-    assert option.words.endswith((".", '"'))
+    assert option.description.endswith((".", '"'))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__qualname__)
@@ -76,7 +76,9 @@ def test_a_verb_shows_each_option_with_its_default_and_its_type(verb):
 def test_the_help_of_a_verb_describes_each_option():
     for text in (inspect.getdoc(BrokerQueue.enqueue), inspect.getdoc(Enqueue)):
         assert text is not None
-        assert [] == [name for name, option in OPTIONS.items() if f"\n    {name}: {option.words}\n" not in f"{text}\n"]
+        assert [] == [
+            name for name, option in OPTIONS.items() if f"\n    {name}: {option.description}\n" not in f"{text}\n"
+        ]
 
 
 def test_an_enqueue_has_each_option_as_a_field():

@@ -59,5 +59,5 @@ def test_the_help_of_everything_public_says_something(kind):
 def test_the_help_of_a_verb_lists_its_options(kind, verb):
     text = inspect.getdoc(getattr(kind, verb)) or ""
     for name, option in options_of(LISTS[verb]).items():
-        assert f"    {name}: {option.words}" in text
+        assert f"    {name}: {option.description}" in text
         assert name in inspect.signature(getattr(kind, verb)).parameters

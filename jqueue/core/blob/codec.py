@@ -45,8 +45,8 @@ from jqueue.core.engine.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.job_table import Packed
 from jqueue.domain.models import LARGEST, Job, JobStatus, QueueState, SetAside
-from jqueue.domain.places import place_unplaced
 from jqueue.domain.rules import LIMITS
+from jqueue.domain.sequence_numbers import number_unnumbered
 
 FORMAT = 2
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS})
@@ -406,7 +406,7 @@ def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
         elif not _same_work(twin, job):
             twins.append((key, line))
     parsed.set_aside += set_twins_aside(twins, jobs, parsed.set_aside)
-    parsed.jobs = place_unplaced(list(jobs.values()))
+    parsed.jobs = number_unnumbered(list(jobs.values()))
     return parsed
 
 

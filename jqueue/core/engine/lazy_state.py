@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from jqueue.core.engine.slices import JOBS_PER_SLICE, Slices
 from jqueue.domain.job_table import Packed, unpacked
 from jqueue.domain.models import Job, QueueState, SetAside
-from jqueue.domain.places import PLACES, place_unplaced
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, number_unnumbered
 
 
 @dataclass(slots=True)
@@ -35,8 +35,8 @@ class LazyState:
         placed = True
         for job in self.jobs():
             jobs.append(job)
-            placed = placed and 0 < job.sequence <= PLACES
+            placed = placed and 0 < job.sequence <= LARGEST_SEQUENCE
             if len(jobs) % JOBS_PER_SLICE == 0:
                 yield
-        found = tuple(jobs if placed else place_unplaced(jobs))
+        found = tuple(jobs if placed else number_unnumbered(jobs))
         return self.header.model_copy(update={"jobs": found, "set_aside": self.set_aside})

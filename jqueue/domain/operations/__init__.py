@@ -8,12 +8,13 @@ from jqueue.domain.operations.base import JobReference, Operation, Preparation, 
 from jqueue.domain.operations.claims import Ack, HandBack, Heartbeat, Nack
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.jobs import Enqueue, NewJob, new_job
-from jqueue.domain.operations.looking import CountQueued, Find, Peek
+from jqueue.domain.operations.lookup import CountQueued, Find, Peek
 from jqueue.domain.operations.operator import Cancel, Fence, Purge, Redrive, RequeueStale, Sweep
+from jqueue.domain.operations.reschedule import Reprioritise, Reschedule
+from jqueue.domain.operations.results import AwaitResult
 from jqueue.domain.operations.rules import UNCHANGED, Configure, Pause, Resume, SetLimits, Unchanged
 from jqueue.domain.operations.schedules import SetSchedule, Unschedule
 from jqueue.domain.operations.staged import EnqueueStaged, LastTransaction, StagedJobs, StagedReceipt, Transaction
-from jqueue.domain.operations.waiting import AwaitResult, Reprioritise, Reschedule
 
 __all__ = [
     "UNCHANGED",

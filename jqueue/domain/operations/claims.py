@@ -15,7 +15,7 @@ from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.option_names import names_its_options
-from jqueue.domain.room import take_reserve
+from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.transitions import Verb
 
 SAME_MOMENT = timedelta(microseconds=1)

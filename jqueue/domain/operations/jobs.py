@@ -23,8 +23,8 @@ from jqueue.domain.limits import Limits, check_name, check_payload, check_priori
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import names_its_options
-from jqueue.domain.room import make_room
 from jqueue.domain.rules import LIMITS
+from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import Verb
 
 LINE_BYTES = 240
@@ -178,7 +178,7 @@ class NewJob(Operation):
             if holder is not None:
                 self._replace(unique_key, holder, draft)
         size = self.stored_bytes()
-        make_room(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
+        take_space(draft, size, self._enqueue_bytes, f"a job of {size} bytes")
         job = self._job(draft, now)
         draft.move(None, Verb.ENQUEUE, job, JobStatus.QUEUED)
         if job.concurrency_key is not None:

@@ -21,8 +21,8 @@ from jqueue.domain.moving import HOLD, MOVER, is_moving
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
-from jqueue.domain.room import check_rules_fit, make_room
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.size_limit import check_rules_fit, take_space
 from jqueue.domain.transitions import Verb
 
 SETTINGS_IN_WORDS = {
@@ -134,7 +134,7 @@ class Arrive(Operation):
             if holder is not None:
                 raise DuplicateJobError(job.unique_key, holder)
         size = NewJob(job.__dict__, True, None, "return", self.enqueue_bytes).stored_bytes()
-        make_room(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
+        take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         return self._add(draft, now)
 
     def _recognised(self, draft: Draft, there: Job) -> Job:
@@ -272,7 +272,7 @@ class ArriveRules(Operation):
                 if known is None:
                     taken.append(f"cron entry {name}")
                 if known is None and not self.only_look:
-                    make_room(draft, schedule_bytes(schedule), self.enqueue_bytes, f"the cron entry {name!r}")
+                    take_space(draft, schedule_bytes(schedule), self.enqueue_bytes, f"the cron entry {name!r}")
                     draft.note(draft.header.schedules, name, schedule)
             else:
                 kept.append(f"cron entry {name}")

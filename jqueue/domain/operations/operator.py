@@ -79,14 +79,16 @@ class Cancel(Operation):
         return (self.job_id,)
 
 
-def _having(draft: Draft, status: JobStatus, entrypoint: str | None, before: datetime | None = None) -> list[Job]:
+def _jobs_with_status(
+    draft: Draft, status: JobStatus, entrypoint: str | None, before: datetime | None = None
+) -> list[Job]:
     """Return the jobs of a status, of one entrypoint or of all; if queued, only jobs created before a time.
 
     Dead and completed jobs are found without a look at the queued ones.
     """
     if status is JobStatus.QUEUED:
         return draft.jobs.queued(entrypoint, before)
-    return [job for job in draft.jobs.order.ended.having(status) if entrypoint in (None, job.entrypoint)]
+    return [job for job in draft.jobs.order.ended.with_status(status) if entrypoint in (None, job.entrypoint)]
 
 
 @names_its_options
@@ -135,7 +137,7 @@ class Redrive(Operation):
                 raise DuplicateJobError(job.unique_key, holder)
             self._queue(draft, job, now)
             return 1
-        dead = _having(draft, JobStatus.DEAD, self.entrypoint)
+        dead = _jobs_with_status(draft, JobStatus.DEAD, self.entrypoint)
         redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
             if job.unique_key is None or draft.key_holder(job.unique_key, now) is None:
@@ -198,7 +200,7 @@ class Purge(Operation):
         cutoff = None if self.older_than is None else now - timedelta(seconds=to_seconds("older_than", self.older_than))
         doomed = [
             job
-            for job in _having(draft, self.status, self.entrypoint, cutoff)
+            for job in _jobs_with_status(draft, self.status, self.entrypoint, cutoff)
             if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff
         ]
         for job in doomed:

@@ -14,8 +14,8 @@ from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.option_names import names_its_options
-from jqueue.domain.room import check_rules_fit
 from jqueue.domain.rules import EntrypointRules, QueueSettings
+from jqueue.domain.size_limit import check_rules_fit
 
 _NEEDS = {"aging": "limits", "dead_retention": "retention", "blob_bytes": "size_limit"}
 """The capability that each setting of a queue needs."""

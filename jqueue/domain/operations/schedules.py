@@ -22,8 +22,8 @@ from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, 
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
 from jqueue.domain.option_names import names_its_options
-from jqueue.domain.room import make_room
 from jqueue.domain.rules import Schedule, Span
+from jqueue.domain.size_limit import take_space
 
 SCHEDULED_FOR = "jqueue-scheduled-for"
 """The job header with the time of the occurrence for which the job was enqueued."""
@@ -149,7 +149,7 @@ class SetSchedule(Operation):
                 return as_told(known, now)
         schedule = Schedule(**values, next_at=next_at, fired=fired)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
-        make_room(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
+        take_space(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.header.schedules, self.name, schedule)
         return as_told(schedule, now)
 

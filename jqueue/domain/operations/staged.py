@@ -20,8 +20,8 @@ from jqueue.domain.limits import Limits, check_integer, check_name, enqueue_shar
 from jqueue.domain.models import COUNT_MAX, LARGEST, QueueState, TransactionRecord
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import NewJob, drop_outlived, new_job
-from jqueue.domain.places import EncodedJobs
-from jqueue.domain.room import make_room, room_for_jobs
+from jqueue.domain.sequence_numbers import EncodedJobs
+from jqueue.domain.size_limit import enqueue_limit, take_space
 
 TRANSACTION_KEPT = timedelta(days=30)
 """Default time for which the version of an application's last write is remembered."""
@@ -147,20 +147,20 @@ class EnqueueStaged(Operation):
             draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
         drop_outlived(draft, now)
         blocks = [staged.encoded for staged in self.staged if staged.encoded.jobs]
-        self._make_room(draft, blocks)
+        self._take_space(draft, blocks)
         for block in blocks:
             draft.place(block, now)
         taken = sum(new.change(draft, now).id != new.values["id"] for new in self.new_jobs)
         return StagedReceipt(sum(staged.jobs for staged in self.staged) - taken, taken, version=last)
 
-    def _make_room(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
+    def _take_space(self, draft: Draft, blocks: Sequence[EncodedJobs]) -> None:
         """Count the bytes of the encoded jobs. First raise the queue's limit to `blob_bytes` if the jobs need it."""
         jobs, size = sum(block.jobs for block in blocks), sum(block.size for block in blocks)
         if self.blob_bytes is not None:
             needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
-            if room_for_jobs(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
+            if enqueue_limit(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
                 draft.set_settings(draft.header.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
-        make_room(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes together")
+        take_space(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes together")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.fields import FrozenHeaders
 from jqueue.domain.models import Job, JobStatus, trusted_job
-from jqueue.domain.places import PLACES
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.disk import NOTES, Disk
 from jqueue.formats.dirq.folders import Folder, Listing, Seen, Stamp
@@ -261,7 +261,7 @@ class DirqStore(ABC):
 
     def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
         """Return the job of an element: first the fields of its note, then these values, which come from its place."""
-        job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), PLACES)
+        job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), LARGEST_SEQUENCE)
         created = note.get("created")
         if created is None:
             created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else number

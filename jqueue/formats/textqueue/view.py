@@ -9,7 +9,7 @@ from functools import partial
 
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
-from jqueue.domain.places import PLACES
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.port import Kept
 from jqueue.formats.textqueue.journal import NOTHING, Journal, Told
 from jqueue.formats.textqueue.open_file import OpenFile
@@ -45,7 +45,7 @@ _SKEW = 60_000_000
 
 def place_of(record: Record) -> int:
     """Return the place of a message that was never put to the back."""
-    return min((record.offset + 1) * PLACES_PER_BYTE - 1, PLACES)
+    return min((record.offset + 1) * PLACES_PER_BYTE - 1, LARGEST_SEQUENCE)
 
 
 class TextView:

@@ -15,14 +15,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from jqueue.domain.places import PLACES
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.times import microseconds
 from jqueue.formats.times import moment as from_microseconds
 
 MILLISECONDS_BELOW = 10**14
 """Smaller numbers are milliseconds (until the year 5138), others microseconds (from 1973 on)."""
 
-LARGEST_TIME = PLACES
+LARGEST_TIME = LARGEST_SEQUENCE
 """Largest number that is a time (the year 2112). Larger numbers are served last, and new ones do not go behind them."""
 
 WRITING = ".new"

@@ -21,7 +21,7 @@ from jqueue.core.blob.lines import encode_job
 from jqueue.core.blob.pages import SEPARATOR
 from jqueue.core.engine.slices import exhaust
 from jqueue.domain.models import JobStatus
-from jqueue.domain.places import PLACES
+from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 
 BETWEEN_LINES = b'},\n"'
 
@@ -139,7 +139,7 @@ def _some_of(text: bytes, beginnings: Iterable[tuple[bytes, bytes, bytes]], want
 def _placed(entries: list[dict[str, Any]]) -> bool:
     """Return True if all jobs have places that they may keep."""
     places: list[Any] = [fields.get("sequence") for fields in entries]
-    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= PLACES
+    return set(map(type, places)) == {int} and min(places) > 0 and max(places) <= LARGEST_SEQUENCE
 
 
 def _one_in_a_line(text: bytes, entries: list[dict[str, Any]]) -> bool:

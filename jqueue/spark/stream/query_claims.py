@@ -23,7 +23,7 @@ from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobCancelledError, JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, Dequeue, Operation
-from jqueue.domain.operations.holdings import HeldBy, LastSequence
+from jqueue.domain.operations.holders import HeldBy, LastSequence
 from jqueue.ports.log import logger_of
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.stream.source_options import SourceOptions

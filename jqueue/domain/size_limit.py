@@ -11,7 +11,7 @@ from jqueue.domain.errors import QueueFullError
 from jqueue.domain.limits import ENTRYPOINTS_KEPT, enqueue_share
 
 
-def room_for_jobs(draft: Draft, own: int) -> int:
+def enqueue_limit(draft: Draft, own: int) -> int:
     """Return the number of bytes up to which enqueue fills the blob.
 
     Args:
@@ -22,7 +22,7 @@ def room_for_jobs(draft: Draft, own: int) -> int:
     return own if most is None else enqueue_share(most)
 
 
-def make_room(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
+def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
     """Count the bytes of a job or cron entry that is about to be added, if there is room for it.
 
     Args:
@@ -34,7 +34,7 @@ def make_room(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
     Raises:
         QueueFullError: there is no room for it.
     """
-    most = room_for_jobs(draft, enqueue_bytes)
+    most = enqueue_limit(draft, enqueue_bytes)
     if draft.taken_bytes + size > most:
         raise QueueFullError(
             f"no room for {what}: the jobs in the queue take {draft.taken_bytes} of the {most} bytes that enqueue may "

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from jqueue.domain.models import Job
 
-PLACES = 2**52
+LARGEST_SEQUENCE = 2**52
 """Sequence number above which all jobs are renumbered from 1, because the numbers grow without end."""
 
 
@@ -20,12 +20,12 @@ def renumbered(jobs: Iterable[Job]) -> list[Job]:
     return [job.evolve(sequence=places[job.sequence]) for job in jobs]
 
 
-def place_unplaced(jobs: list[Job]) -> list[Job]:
+def number_unnumbered(jobs: list[Job]) -> list[Job]:
     """Give jobs without a sequence number, added by hand or by 1.0.0, places behind the others, in their order.
 
     If a place has become too large, all jobs are renumbered.
     """
-    if all(0 < job.sequence <= PLACES for job in jobs):
+    if all(0 < job.sequence <= LARGEST_SEQUENCE for job in jobs):
         return jobs
     last = max((job.sequence for job in jobs), default=0)
     placed = []
@@ -33,7 +33,7 @@ def place_unplaced(jobs: list[Job]) -> list[Job]:
         if not job.sequence:
             last += 1
         placed.append(job if job.sequence else job.evolve(sequence=last))
-    return renumbered(placed) if last > PLACES else placed
+    return renumbered(placed) if last > LARGEST_SEQUENCE else placed
 
 
 class EncodedJobs(Protocol):

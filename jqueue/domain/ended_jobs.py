@@ -6,8 +6,8 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.job_table import JobTable
+from jqueue.domain.lazy_heap import Entry, LazyHeap
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.ready import Entry, LazyHeap
 from jqueue.domain.rules import QueueSettings
 
 
@@ -25,25 +25,25 @@ class EndedJobs:
     def __init__(self, jobs: JobTable, settings: QueueSettings) -> None:
         self._jobs = jobs
         self._ids: dict[JobStatus, dict[str, None]] = {JobStatus.DEAD: {}, JobStatus.COMPLETED: {}}
-        self.keep_by(settings)
+        self.apply_settings(settings)
 
-    def keep_by(self, settings: QueueSettings) -> None:
+    def apply_settings(self, settings: QueueSettings) -> None:
         """Apply new settings: compute again until when each job is kept."""
         self._settings = settings
         self.retained = LazyHeap(self._is_retained)
         for job_id in itertools.chain(*self._ids.values()):
             self._retain(self._jobs[job_id])
 
-    def enter(self, job: Job) -> None:
+    def add(self, job: Job) -> None:
         """Add a job."""
         self._ids[job.status][job.id] = None
         self._retain(job)
 
-    def leave(self, job: Job) -> None:
+    def remove(self, job: Job) -> None:
         """Remove a job."""
         del self._ids[job.status][job.id]
 
-    def having(self, status: JobStatus) -> list[Job]:
+    def with_status(self, status: JobStatus) -> list[Job]:
         """Return the jobs of a status, dead or completed."""
         return [self._jobs[job_id] for job_id in self._ids[status]]
 
