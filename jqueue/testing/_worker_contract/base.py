@@ -31,12 +31,12 @@ class Gate:
 
     Attributes:
         running: number of handlers inside.
-        most: largest number of handlers that were inside at the same time.
+        peak: largest number of handlers that were inside at the same time.
         entered: number of handlers that have come in.
     """
 
     def __init__(self, *, is_open: bool = False) -> None:
-        self.running = self.most = self.entered = 0
+        self.running = self.peak = self.entered = 0
         self._is_open = asyncio.Event()
         self._changed = asyncio.Condition()
         if is_open:
@@ -50,7 +50,7 @@ class Gate:
         """Enter, wait until the gate is open, and leave."""
         self.running += 1
         self.entered += 1
-        self.most = max(self.most, self.running)
+        self.peak = max(self.peak, self.running)
         try:
             await self._tell()
             await self._is_open.wait()

@@ -109,7 +109,7 @@ class RunningContract(WorkerContractBase):
                 assert await self.in_progress(observer) == 3, "claims are made for free slots only"
                 gate.open()
                 await self.until_empty(observer)
-            assert gate.most == 3, "as many handlers run at a time as the concurrency says"
+            assert gate.peak == 3, "as many handlers run at a time as the concurrency says"
             most = 3 if queue.capabilities.transactions else 6  # acks and new claims share a commit, or do not
             assert max(claimed) <= most, "never more jobs are claimed than there are slots"
             assert gate.entered == 12

@@ -43,7 +43,7 @@ class SharingContract(WorkerContractBase):
                 gate.open()
                 await self.until_empty(observer)
         assert gate.entered == 8
-        assert max(gate.most, *claimed) == 2, "the limit is one for all workers, and it is used"
+        assert max(gate.peak, *claimed) == 2, "the limit is one for all workers, and it is used"
 
     async def test_a_limit_of_rate_holds_for_all_workers_together(self, make_queue: QueueFactory) -> None:
         workers = [self.new_worker(concurrency=4) for _ in range(2)]
@@ -69,7 +69,7 @@ class SharingContract(WorkerContractBase):
                 await queues[0].enqueue(name, b"", concurrency_key="account 7")
             async with self.working(workers[0], queues[0]), self.working(workers[1], queues[1]):
                 await self.until_empty(queues[0])
-        assert (gate.entered, gate.most) == (6, 1)
+        assert (gate.entered, gate.peak) == (6, 1)
 
     async def test_a_schedule_fires_once_each_time_whatever_the_number_of_workers(
         self, make_queue: QueueFactory

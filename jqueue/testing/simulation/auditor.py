@@ -1,7 +1,7 @@
 """Checks the whole chain of versions against the safety rules, and reports the rule and the version that breaks it.
 
 It knows nothing of the queue's code, only the versions that the store has held and the calls with their outcomes.
-`jqueue.testing.simulation.testimony` compares the two.
+`jqueue.testing.simulation.answer_audit` compares the two.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jqueue.testing.simulation.chain import (
     status_of,
 )
 from jqueue.testing.simulation.cron_audit import CronAudit, is_of_cron
-from jqueue.testing.simulation.held import comes_first, is_free, seconds
 from jqueue.testing.simulation.history import Call
 from jqueue.testing.simulation.limits_audit import LimitsAudit
 from jqueue.testing.simulation.people import OLD_PROGRAM
 from jqueue.testing.simulation.results_audit import ResultsAudit
+from jqueue.testing.simulation.serving_order import comes_first, is_free, seconds
 from jqueue.testing.simulation.staged_audit import StagedAudit
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"

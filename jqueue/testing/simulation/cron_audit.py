@@ -16,8 +16,8 @@ from collections import defaultdict
 
 from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import Fields, Timeline, Version
-from jqueue.testing.simulation.held import seconds
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.serving_order import seconds
 from jqueue.testing.simulation.workload import CRONS
 
 CRON = 11

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import Fields, Version
-from jqueue.testing.simulation.held import running, running_with_key, seconds
+from jqueue.testing.simulation.serving_order import running, running_with_key, seconds
 
 LIMIT = 10
 """Number of the rule: every claim is within the limits of the version that makes it."""

@@ -8,8 +8,8 @@ from jqueue.domain.errors import DeadlineExceededError
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Violation
 from jqueue.testing.simulation.chain import Timeline
-from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import NEVER, Call
+from jqueue.testing.simulation.serving_order import is_free
 from jqueue.testing.simulation.workload import DEADLINE
 
 Pauses = Mapping[str, list[tuple[float, float]]]

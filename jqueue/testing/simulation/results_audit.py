@@ -14,8 +14,8 @@ from jqueue.domain.errors import JobFailedError, ResultNotKeptError, ResultTimeo
 from jqueue.domain.models import Claim
 from jqueue.testing.simulation.calls import Calls, Violation, may_carry
 from jqueue.testing.simulation.chain import COMPLETED, DEAD, Fields, Timeline, Version, attempt_of, status_of
-from jqueue.testing.simulation.held import seconds
 from jqueue.testing.simulation.history import Call
+from jqueue.testing.simulation.serving_order import seconds
 from jqueue.testing.simulation.workload import BLOB_BYTES
 
 RESULT = 12

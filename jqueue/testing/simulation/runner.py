@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.testing.simulation.actors import Consumer, Operator, Producer
+from jqueue.testing.simulation.answer_audit import AnswerAudit
 from jqueue.testing.simulation.auditor import Auditor
 from jqueue.testing.simulation.calls import Calls, Violation
 from jqueue.testing.simulation.chain import Timeline, Version, read_chain
@@ -25,7 +26,6 @@ from jqueue.testing.simulation.people import OLD_PROGRAM, OldProgram, Person, ol
 from jqueue.testing.simulation.punctuality import Punctuality
 from jqueue.testing.simulation.schedule import Schedule
 from jqueue.testing.simulation.staging import Holder, Stager
-from jqueue.testing.simulation.testimony import Testimony
 from jqueue.testing.simulation.workload import Actor, Client, World
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -153,7 +153,7 @@ class Simulation:
         auditor.check()
         pauses = {client.process.name: client.process.pauses for client in self.clients}
         calm = self.world.network.calm and not self.report.events["pause"] + self.report.events["crash"]
-        Testimony(auditor, self.world.exits).check()
+        AnswerAudit(auditor, self.world.exits).check()
         timeline = Timeline(self.versions)
         auditor.cron.check_calls(timeline, calm=calm)
         auditor.results.check_calls(timeline, auditor.removed, calm=calm)

@@ -28,7 +28,7 @@ PLACES = {"limit": ("max_running", "rate", "per"), "pause": ("paused",), "resume
 SETTING = ("limit", "pause", "resume")
 
 
-class OrdersTestimony:
+class OrderAnswerAudit:
     """Checks the calls that give orders.
 
     Args:

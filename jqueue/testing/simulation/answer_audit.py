@@ -28,16 +28,16 @@ from jqueue.testing.simulation.chain import (
     attempt_of,
     status_of,
 )
-from jqueue.testing.simulation.held import is_free
 from jqueue.testing.simulation.history import Call, is_of_the_store
-from jqueue.testing.simulation.orders_testimony import OrdersTestimony, is_there
+from jqueue.testing.simulation.order_answer_audit import OrderAnswerAudit, is_there
 from jqueue.testing.simulation.punctuality import Exits
 from jqueue.testing.simulation.results_audit import size_of
+from jqueue.testing.simulation.serving_order import is_free
 from jqueue.testing.simulation.staged_audit import VERBS
 from jqueue.testing.simulation.workload import DEADLINE
 
 
-class Testimony:
+class AnswerAudit:
     """Checks every call.
 
     Args:
@@ -50,7 +50,7 @@ class Testimony:
         self.calls = auditor.calls
         self.exits = exits
         self._timeline = Timeline(auditor.versions)
-        self._orders = OrdersTestimony(auditor, self._timeline, exits)
+        self._orders = OrderAnswerAudit(auditor, self._timeline, exits)
 
     def check(self) -> None:
         """Check every call, and that no process left with a claim that it had not returned to a caller.
