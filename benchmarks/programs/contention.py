@@ -148,7 +148,7 @@ class Contender:
         while True:
             while reads:
                 yield from self.read()
-                if (pause_ := pacing.not_yet(self.version, self.commits)) is None:
+                if (pause_ := pacing.wait_after_read(self.version, self.commits)) is None:
                     break
                 yield pause_
             landed, refused = yield from self.write()

@@ -13,7 +13,7 @@ from rich.text import Text
 from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
-from jqueue.domain.occurrences import as_told
+from jqueue.domain.occurrences import as_shown
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
 
@@ -84,7 +84,7 @@ def _extent(seen: Seen) -> str:
 async def _look(opened: Opened) -> Seen:
     state = await opened.queue.read_state()
     now = opened.now()
-    schedules = [as_told(schedule, now) for schedule in state.schedules.values()]
+    schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
     return Seen(
         name=opened.name,
         stats=opened.stats,

@@ -104,7 +104,7 @@ def time_shown(schedule: Schedule, now: datetime) -> datetime:
         return schedule.next_at
 
 
-def as_told(schedule: Schedule, now: datetime) -> Schedule:
+def as_shown(schedule: Schedule, now: datetime) -> Schedule:
     """Return the entry as callers see it: its next time by a clock that shows `now`, and no spans."""
     return schedule.model_copy(update={"next_at": time_shown(schedule, now), "fired": ()})
 

@@ -333,7 +333,7 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, latency, 
 
 @in_virtual_time
 async def test_eight_writers_that_take_turns_get_few_refusals():
-    """Without `WritePace.not_yet`, 10 are refused for each that lands at first, and 2.6 later."""
+    """Without `WritePace.wait_after_read`, 10 are refused for each that lands at first, and 2.6 later."""
     storage = ThrottledStorage(latency=0.05)
     queues = [open_queue(DirectQueue, storage, seed, deadline=60) for seed in range(8)]
     for seconds, most in ((30, 7.0), (30, 0.7)):

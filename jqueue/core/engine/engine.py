@@ -121,7 +121,7 @@ class Engine(ABC):
                     await self.refresh()
                     fresh = True
                     header = self.draft.header
-                    if (seconds := self.pacing.not_yet(header.version, header.commits)) is not None:
+                    if (seconds := self.pacing.wait_after_read(header.version, header.commits)) is not None:
                         await sleep_while_awaited(pending, seconds)
                     else:
                         step = Step.APPLY if refusal is None else Step.REFUSE

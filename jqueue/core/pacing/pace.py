@@ -85,12 +85,12 @@ class WritePace:
         self.sent = 0.0
         self._clock = clock
         self._entropy = entropy
-        self._landed = self._changed = -math.inf
-        self._version = self._refusals = self._clean = 0
+        self._last_landed = self._last_change = -math.inf
+        self._own_version = self._refusals = self._commits_in_a_row = 0
         self._rivals: set[str] = set()
-        self._if_moved = 0.0
-        self._own, self._seen, self._passed = "", 0, 0
-        self._drawn, self._due, self._contended = 0.0, -math.inf, False
+        self._interval_if_moved = 0.0
+        self._own_id, self._seen_version, self._passed = "", 0, 0
+        self._drawn_place, self._due, self._contended = 0.0, -math.inf, False
 
     @property
     def shared(self) -> bool:
@@ -102,7 +102,7 @@ class WritePace:
         if not self.interval:
             return 0.0
         turns = min(MOST_TURNS, 1 + len(self._rivals))
-        return self._landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
+        return self._last_landed + min(LONGEST_INTERVAL, turns * self.interval) - self._clock.monotonic()
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord]) -> None:
         """Note that the last write has landed.
@@ -112,20 +112,22 @@ class WritePace:
             commits: the commit table that it wrote.
         """
         version = commits[own].version
-        self._own, self._seen, self._passed, self._drawn = own, version, 0, 0.0
+        self._own_id, self._seen_version, self._passed, self._drawn_place = own, version, 0, 0.0
         self._contended = False
         if self.interval:
-            since = {writer for writer, record in commits.items() if writer != own and record.version > self._version}
-            self._rivals = since if self._version else set()
-            self._clean = 0 if self._refusals else self._clean + 1
-            seen = (self.sent - self._landed) / max(1, version - self._version)
-            self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._clean)))
+            since = {
+                writer for writer, record in commits.items() if writer != own and record.version > self._own_version
+            }
+            self._rivals = since if self._own_version else set()
+            self._commits_in_a_row = 0 if self._refusals else self._commits_in_a_row + 1
+            seen = (self.sent - self._last_landed) / max(1, version - self._own_version)
+            self.interval = max(self.interval / 2, min(seen, self.interval / (1 + QUICKER * self._commits_in_a_row)))
             if self.interval < LEAST_INTERVAL:
                 self.interval = 0.0
-        self._landed = self._changed = self.sent
-        self._version, self._refusals, self._if_moved = version, 0, 0.0
+        self._last_landed = self._last_change = self.sent
+        self._own_version, self._refusals, self._interval_if_moved = version, 0, 0.0
 
-    def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
         """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         The writer that committed longest ago is next, and the others leave it an interval. A writer that has not
@@ -137,10 +139,10 @@ class WritePace:
             commits: the commit table.
         """
         now = self._clock.monotonic()
-        if version != self._seen and any(writer != self._own for writer in commits):
+        if version != self._seen_version and any(writer != self._own_id for writer in commits):
             place, self._contended = self._place(version, commits), True
             self._passed += place < 1
-            self._seen = version
+            self._seen_version = version
             if place < 1 and not self._refusals and not self._rivals:  # the other commit may be old
                 return None
             wait = self.interval * min(MOST_TURNS, place + AFTER_ANOTHER / max(1, self._passed))
@@ -149,25 +151,25 @@ class WritePace:
 
     def _place(self, version: int, commits: Mapping[str, CommitRecord]) -> float:
         """Number of writers to leave a turn to: each that committed between our last two commits, but not since."""
-        if self._own in commits:
-            return sum(writer in commits and commits[writer].version < self._version for writer in self._rivals)
-        if not self._drawn:
-            self._drawn = version + self._entropy.jitter(float(min(MOST_TURNS, len(commits))))
-        return max(0.0, self._drawn - version)
+        if self._own_id in commits:
+            return sum(writer in commits and commits[writer].version < self._own_version for writer in self._rivals)
+        if not self._drawn_place:
+            self._drawn_place = version + self._entropy.jitter(float(min(MOST_TURNS, len(commits))))
+        return max(0.0, self._drawn_place - version)
 
     def refused(self) -> float:
         """Note that the last write came too soon, and return the seconds until the next try."""
-        first, self._refusals, self._if_moved = not self._refusals, self._refusals + 1, 0.0
+        first, self._refusals, self._interval_if_moved = not self._refusals, self._refusals + 1, 0.0
         hardly = self.interval * (HARDLY_SLOWER if first else 1.0)
         if not self.interval:
             self.interval = FIRST_INTERVAL
-        elif self.sent - self._changed < KEPT * self.interval:
+        elif self.sent - self._last_change < KEPT * self.interval:
             self.interval = min(LONGEST_INTERVAL, hardly)
         else:
-            self._if_moved = min(LONGEST_INTERVAL, hardly)
+            self._interval_if_moved = min(LONGEST_INTERVAL, hardly)
             self.interval = min(LONGEST_INTERVAL, self.interval * SLOWER)
         now = self._clock.monotonic()
-        due = self._landed + self.interval if self._landed == self._changed else now
+        due = self._last_landed + self.interval if self._last_landed == self._last_change else now
         in_a_row = min(MOST_REFUSALS, self._refusals - 1) if self._contended else 0
         more = self._entropy.jitter(self.interval * in_a_row / 4)
         return max(due - now, self.interval / 2 - self._entropy.jitter(self.interval / 4) + more)
@@ -175,8 +177,8 @@ class WritePace:
     def moved(self) -> None:
         """Note that a read found another writer's commit. If our write was refused, that commit was in its way."""
         if self.interval:
-            self._changed = self._clock.monotonic()
-            self.interval, self._if_moved = self._if_moved or self.interval, 0.0
+            self._last_change = self._clock.monotonic()
+            self.interval, self._interval_if_moved = self._interval_if_moved or self.interval, 0.0
 
 
 class CycleTime:

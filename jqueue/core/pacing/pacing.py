@@ -42,14 +42,18 @@ class Pacing:
         """Note that a commit begins. Return True if it should begin with a read."""
         return self.pace.shared if self.is_slow else self.turns.begin()
 
-    def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
         """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         Args:
             version: of the object.
             commits: the commit table.
         """
-        return self.pace.not_yet(version, commits) if self.is_slow else self.turns.not_yet(version, commits)
+        return (
+            self.pace.wait_after_read(version, commits)
+            if self.is_slow
+            else self.turns.wait_after_read(version, commits)
+        )
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read.

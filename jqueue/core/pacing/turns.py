@@ -117,10 +117,10 @@ class Turns:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._contenders = Contenders()
-        self._due = self._fresh = self._moved = self._until = -math.inf
-        self._since: int | None = None
-        self._version = self._left = self._came = self._landings = 0
-        self._known: set[str] = set()
+        self._due = self._last_access = self._last_arrival = self._wait_end = -math.inf
+        self._since_version: int | None = None
+        self._own_version = self._gaps_through = self._arrived = self._landings = 0
+        self._known_writers: set[str] = set()
         self._waits = self._rested = self._reads_first = False
 
     def pause(self) -> float:
@@ -130,23 +130,23 @@ class Turns:
     def begin(self) -> bool:
         """Note that a commit begins. Return True if it should begin with a read."""
         now = self._clock.monotonic()
-        self._rested = now > max(self._fresh, self._due) + RESTED * self._contenders.cycle
+        self._rested = now > max(self._last_access, self._due) + RESTED * self._contenders.cycle
         if self._rested:
-            self._since, self._waits = None, False
+            self._since_version, self._waits = None, False
             return self._reads_first
-        self._moved, self._until = now, now + LONGEST_PAUSE
+        self._last_arrival, self._wait_end = now, now + LONGEST_PAUSE
         return self._waits and bool(self._contenders.others)
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read: its version, and whether it had changed."""
-        if self._rested and self._fresh > -math.inf:
+        if self._rested and self._last_access > -math.inf:
             self._reads_first = moved
         self._rested = False
-        self._fresh = self._clock.monotonic()
-        if self._since is None:
-            self._since = version
+        self._last_access = self._clock.monotonic()
+        if self._since_version is None:
+            self._since_version = version
 
-    def not_yet(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
+    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
         """Return the seconds to wait after a read before the next one; None if it is our turn to write.
 
         Args:
@@ -154,24 +154,24 @@ class Turns:
             commits: the commit table.
         """
         now = self._clock.monotonic()
-        if not (self._waits and self._contenders.others) or now >= self._until:
+        if not (self._waits and self._contenders.others) or now >= self._wait_end:
             return None
-        if version > self._left:
-            self._left = version
+        if version > self._gaps_through:
+            self._gaps_through = version
             if gap := self._contenders.gap([version]):
-                return min(gap, self._until - now)
-        if faces := commits.keys() - self._known:
-            self._known |= faces
-            return min(max(commits[writer].cycle for writer in faces), self._until - now)
+                return min(gap, self._wait_end - now)
+        if newcomers := commits.keys() - self._known_writers:
+            self._known_writers |= newcomers
+            return min(max(commits[writer].cycle for writer in newcomers), self._wait_end - now)
         others = self._contenders.others
-        for place, (writer, _) in enumerate(others[self._came :], self._came + 1):
-            if writer in commits and commits[writer].version > self._version:
-                self._came, self._moved = place, now  # it has waited for the writers before it already
-        missing = [cycle for _, cycle in others[self._came :]]
-        if not missing or now - self._moved >= PATIENCE * max(missing):
+        for place, (writer, _) in enumerate(others[self._arrived :], self._arrived + 1):
+            if writer in commits and commits[writer].version > self._own_version:
+                self._arrived, self._last_arrival = place, now  # it has waited for the writers before it already
+        missing = [cycle for _, cycle in others[self._arrived :]]
+        if not missing or now - self._last_arrival >= PATIENCE * max(missing):
             return None
         pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._contenders.cycle / 2)
-        return min(pause, max(0.0, self._until - now))
+        return min(pause, max(0.0, self._wait_end - now))
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
         """Note that the last write has landed.
@@ -183,7 +183,9 @@ class Turns:
         """
         version = commits[own].version
         self._landings += 1
-        contenders = Contenders.since(version - 1 if self._since is None else self._since, own, commits, cycle)
+        contenders = Contenders.since(
+            version - 1 if self._since_version is None else self._since_version, own, commits, cycle
+        )
         alone = not contenders.others
         gap = contenders.gap(range(version, version + len(contenders.others) + 1))
         if self._landings == FIRST_GAP:
@@ -192,8 +194,8 @@ class Turns:
             recent = (record.cycle for record in commits.values() if record.version > version - RECENT)
             gap = ALONE_GAP * max(gap, *recent)
         window = min(LONGEST_PAUSE, contenders.round + gap)
-        self._fresh = self._clock.monotonic()
-        self._due = self._fresh + window - (cycle / 2 if alone else cycle)
+        self._last_access = self._clock.monotonic()
+        self._due = self._last_access + window - (cycle / 2 if alone else cycle)
         self._contenders, self._waits, self._rested = contenders, window > 0.0, False
-        self._version = self._since = version
-        self._left, self._came, self._known = version + len(contenders.others), 0, set(commits)
+        self._own_version = self._since_version = version
+        self._gaps_through, self._arrived, self._known_writers = version + len(contenders.others), 0, set(commits)

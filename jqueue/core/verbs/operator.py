@@ -12,7 +12,7 @@ from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration
 from jqueue.domain.job_options import ScheduleOptions, takes_options
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.occurrences import as_told
+from jqueue.domain.occurrences import as_shown
 from jqueue.domain.operations import (
     UNCHANGED,
     Cancel,
@@ -131,7 +131,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         self.capabilities.require("schedules")
         lazy, _, _ = await self._engine.look(self._seconds(deadline))
         now = self._engine.now()
-        return [as_told(schedule, now) for _, schedule in sorted(lazy.header.schedules.items())]
+        return [as_shown(schedule, now) for _, schedule in sorted(lazy.header.schedules.items())]
 
     # Looking
 

@@ -18,7 +18,7 @@ from jqueue.domain.fields import FrozenHeaders
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, with_options
 from jqueue.domain.limits import Limits, check_headers, check_name, schedule_bytes
 from jqueue.domain.models import Job
-from jqueue.domain.occurrences import as_told, is_behind, next_time, passed_by, with_clock, with_fired
+from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
 from jqueue.domain.option_names import names_its_options
@@ -146,12 +146,12 @@ class SetSchedule(Operation):
             if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # the entry may be overdue: keep that
                 next_at, fired = known.next_at, known.fired
             if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
-                return as_told(known, now)
+                return as_shown(known, now)
         schedule = Schedule(**values, next_at=next_at, fired=fired)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
         take_space(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
         draft.note(draft.header.schedules, self.name, schedule)
-        return as_told(schedule, now)
+        return as_shown(schedule, now)
 
 
 @names_its_options
