@@ -95,7 +95,7 @@ async def _step(session: Session, verb: str, choices: Choices) -> None:
     if verb == "wait":
         await asyncio.sleep(choices.pick((0.5, 61, 400, LONG)))
     elif verb == "edit":
-        await session.somebody_writes(edit(await session.content(), choices))
+        await session.another_queue_writes(edit(await session.content(), choices))
     elif verb == "restart":
         session.queue = session.another()
     elif verb == "view":

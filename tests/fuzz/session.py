@@ -72,7 +72,7 @@ class Session:
         """Return the content of the store."""
         return (await self.storage.read())[0]
 
-    async def somebody_writes(self, content: bytes) -> None:
+    async def another_queue_writes(self, content: bytes) -> None:
         """Put another content into the store, as another program does."""
         _, etag = await self.storage.read()
         if content:

@@ -46,7 +46,7 @@ def without_headers(job):
     return real_encode_job(job.evolve(headers={}))
 
 
-def without_what_is_not_known(job):
+def without_unknown_fields(job):
     known = {name: getattr(job, name) for name in type(job).model_fields}
     return real_encode_job(type(job).model_construct(**known))
 
@@ -74,7 +74,7 @@ def that_trusts_its_fields(line):
     ("name", "fault"),
     [
         ("encode_job", without_headers),
-        ("encode_job", without_what_is_not_known),
+        ("encode_job", without_unknown_fields),
         ("encode_job", with_a_line_end_inside),
         ("encode_job", with_a_smaller_attempt),
         ("encode_header", without_holds),
@@ -98,7 +98,7 @@ def test_a_parser_that_lets_a_recursion_error_through_is_found(monkeypatch):
         decode_target((CORPUS / "decode" / "types-mended.json").read_bytes())
 
 
-def test_a_second_reading_that_keeps_what_is_gone_is_found(monkeypatch):
+def test_a_second_reading_that_keeps_removed_jobs_is_found(monkeypatch):
     def adopt(self, parsed, size):
         kept = dict(self.draft.jobs)
         real_adopt(self, parsed, size)
@@ -170,13 +170,13 @@ def test_an_operation_that_is_wrong_is_found(monkeypatch, target, owner, name, f
     assert_found(target)
 
 
-def test_without_the_fuzzer_the_command_says_what_to_do(monkeypatch, capsys):
+def test_the_command_without_the_fuzzer_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert command.UNUSABLE == command.main([])
     assert "pip install" in capsys.readouterr().out
 
 
-def test_what_the_fuzzer_says_is_read():
+def test_the_output_of_the_fuzzer_is_parsed():
     outcome = fuzzer.Outcome("decode")
     said = (
         '{"file": "decode-1", "kind": "Finding"}\n#7 NEW cov: 12 ft: 3\n#9 DONE cov: 34 ft: 5\n'
@@ -221,7 +221,7 @@ def test_the_report_fits_80_columns_and_ends_with_a_verdict(capsys, findings, ve
 
 
 @pytest.mark.parametrize("argument", ["--seconds=0", "--seconds=-5", "--seconds=x", "--jobs=0"])
-def test_a_run_of_nothing_is_refused(capsys, argument):
+def test_an_argument_that_is_no_positive_number_is_refused(capsys, argument):
     with pytest.raises(SystemExit) as ended:
         command.main([argument])
     assert command.UNUSABLE == ended.value.code
@@ -236,7 +236,7 @@ def test_a_finding_can_be_replayed(monkeypatch, capsys, tmp_path):
     assert "a finding" in capsys.readouterr().out
 
 
-def test_what_is_mended_can_be_replayed(capsys):
+def test_a_fixed_input_can_be_replayed_without_a_finding(capsys):
     path = CORPUS / "decode" / "layout-mistaken.json"
     assert 0 == command.main(["--replay", str(path), "--target", "decode"])
     assert "nothing is found" in capsys.readouterr().out

@@ -184,7 +184,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.plain.now = self.now()
 
     @rule(who=who, seconds=calls.waits)
-    def time_passes_and_somebody_looks(self, who, seconds):
+    def time_passes_with_reads(self, who, seconds):
         self.time_passes(seconds)
         self.one(who, calls.Asked("ack", {"job": (calls.NOBODY, 0)}))
 

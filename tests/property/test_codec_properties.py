@@ -162,7 +162,7 @@ def test_every_state_is_read_back_as_it_was(state):
 @pytest.mark.wide
 @PATIENT
 @given(states, states)
-def test_reading_again_over_what_was_known_is_as_reading_anew(old, new):
+def test_reading_over_a_known_blob_equals_reading_it_anew(old, new):
     known, fresh = Blob(), Blob()
     for blob, history in ((known, (old, new)), (fresh, (new,))):
         for state in history:

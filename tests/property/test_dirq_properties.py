@@ -59,7 +59,7 @@ def files(folder):
 
 @several
 @given(payloads, headers)
-def test_what_we_add_the_original_reads(folder, elements, files, payload, headers):
+def test_the_original_program_reads_elements_that_we_add(folder, elements, files, payload, headers):
     async def add(url):
         async with connect(url) as queue:
             await queue.enqueue("work", payload, headers=headers)
@@ -75,7 +75,7 @@ def test_what_we_add_the_original_reads(folder, elements, files, payload, header
 
 @several
 @given(payloads, tables)
-def test_what_the_original_adds_we_read(folder, elements, files, payload, table):
+def test_elements_that_the_original_program_adds_are_read(folder, elements, files, payload, table):
     async def take(url):
         async with connect(url) as queue:
             [job] = await queue.dequeue(batch_size=10)
@@ -92,5 +92,5 @@ def test_what_the_original_adds_we_read(folder, elements, files, payload, table)
     assert [] == elements.names() + files.names()
 
 
-def test_the_schema_of_the_original_is_that_of_ours():
+def test_our_schema_equals_that_of_the_original_program():
     assert {"body": "binary", "header": "table?"} == SCHEMA

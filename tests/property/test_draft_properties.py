@@ -136,7 +136,7 @@ def same(one, other):
 
 
 @given(steps, steps, times)
-def test_what_is_rolled_back_was_never_there(before, undone, now):
+def test_a_rollback_leaves_no_trace(before, undone, now):
     draft = Draft()
     for operation, at in before:
         perform(prepared(operation), draft, at)
@@ -150,7 +150,7 @@ def test_what_is_rolled_back_was_never_there(before, undone, now):
 
 
 @given(steps, times)
-def test_the_indexes_of_a_draft_that_changed_are_those_of_one_made_anew(before, now):
+def test_the_indexes_of_a_changed_draft_equal_those_of_a_new_one(before, now):
     draft = Draft()
     for operation, at in before:
         perform(prepared(operation), draft, at)
@@ -164,7 +164,7 @@ def test_the_indexes_of_a_draft_that_changed_are_those_of_one_made_anew(before, 
 
 
 @given(free_steps, times)
-def test_jobs_are_served_by_priority_and_then_by_place_whatever_the_clock_did(before, now):
+def test_jobs_are_served_by_priority_and_then_by_place_on_any_clock(before, now):
     draft = Draft()
     for operation, at in before:
         perform(prepared(operation), draft, at)

@@ -35,7 +35,7 @@ async def test_a_job_given_back_or_redriven_is_as_old_as_before(dead):
 
 
 @in_virtual_time
-async def test_an_operator_revokes_every_claim_whatever_the_moment_it_was_confirmed_in():
+async def test_requeue_stale_revokes_a_claim_confirmed_in_the_same_moment():
     queue = a_queue()
     await queue.enqueue("x", b"")
     [job] = await queue.dequeue()

@@ -69,7 +69,7 @@ def header_of(state):
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_every_field_of_a_job_is_read_back_whatever_the_others_are(data):
+def test_every_field_of_a_job_is_read_back_beside_any_others(data):
     job = data.draw(any_jobs)
     drawn = data.draw({JobStatus.DEAD: dead, JobStatus.QUEUED: completed}.get(job.status, claimed))
     for name in Job.model_fields:
@@ -85,7 +85,7 @@ def test_every_field_of_a_job_is_read_back_whatever_the_others_are(data):
 
 @given(st.lists(any_jobs, min_size=1), st.binary(max_size=3), st.data())
 @settings(deadline=None)
-def test_a_line_that_is_read_by_the_short_cut_is_read_as_any_other(jobs, bytes_put_in, data):
+def test_a_line_read_by_the_fast_path_gives_the_same_job(jobs, bytes_put_in, data):
     """Lines that we write, and lines with a few bytes changed."""
     for job in jobs:
         waiting = Job(
@@ -101,7 +101,7 @@ def test_a_line_that_is_read_by_the_short_cut_is_read_as_any_other(jobs, bytes_p
                 assert expected == (found if isinstance(found, SetAside) else unpacked(*found))
 
 
-def test_a_number_that_is_none_in_json_is_read_by_no_short_cut():
+def test_the_fast_path_refuses_a_number_that_is_invalid_in_json():
     line = encode_job(Job(id="a", entrypoint="b", payload=b"", sequence=1))
     found = read_entry(line.replace(b'"sequence": 1', b'"sequence": 01'), {})
     assert isinstance(found, SetAside)
@@ -159,7 +159,7 @@ def test_the_header_with_all_its_tables_is_read_back(state):
 
 @LAYOUT
 @given(states, unknown, st.randoms(use_true_random=False))
-def test_what_is_not_known_survives_any_change_of_a_job(state, fields, random):
+def test_unknown_fields_survive_any_change_of_a_job(state, fields, random):
     content = json.loads(codec.encode(state))
     for entry in content["jobs"].values():
         entry |= fields
@@ -202,7 +202,7 @@ layouts = st.fixed_dictionaries(
 
 @LAYOUT
 @given(states, layouts, st.sampled_from([b"", b"\n", b" \r\n"]))
-def test_any_layout_says_the_same(state, layout, end):
+def test_any_layout_of_the_json_gives_the_same_state(state, layout, end):
     data = json.dumps(json.loads(codec.encode(state)), **layout).encode() + end
     found = codec.decode(data)
     assert ranked(state) == ranked(found)
@@ -270,7 +270,7 @@ def unplaced(job):
 
 @LAYOUT
 @given(versions(), st.data())
-def test_reading_versions_one_after_the_other_is_as_reading_each_anew(found, data):
+def test_reading_versions_in_sequence_equals_reading_each_anew(found, data):
     blob = Blob()
     for content in found:
         blob.adopt(codec.parse_blob(content), len(content))

@@ -98,7 +98,7 @@ def test_headers_may_take_as_much_as_their_limit(size, letter, count):
 
 @BOUNDS
 @given(st.integers(1, 6))
-def test_a_call_may_be_about_as_many_jobs_as_its_limit(size):
+def test_a_call_may_have_as_many_jobs_as_its_limit(size):
     async def try_it():
         trial = Trial(batch_size=size)
         queue, one = trial.queue, Enqueue("t", b"")
@@ -211,7 +211,7 @@ def test_a_small_queue_that_was_worked_off_takes_jobs_again():
     run(try_it())
 
 
-def test_keys_held_for_jobs_that_are_gone_take_room_until_they_are_let_go():
+def test_keys_held_for_removed_jobs_count_against_the_limit_until_released():
     async def try_it():
         trial = Trial(blob_bytes=20_000)
         with pytest.raises(QueueFullError):
@@ -241,7 +241,7 @@ HUGE = 10**5000
         lambda queue: queue.heartbeat(Claim("a", True)),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_few_words(call):
+def test_invalid_arguments_are_refused_with_a_short_error(call):
     async def try_it():
         trial = Trial()
         with pytest.raises(InvalidJobError) as raised:

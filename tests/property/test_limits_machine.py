@@ -310,10 +310,10 @@ def run(how):
     run_state_machine_as_test(seed(SEED)(LimitsMachine), settings=how)
 
 
-def test_the_job_claimed_is_the_first_that_nothing_holds_back():
+def test_the_claimed_job_is_the_first_that_no_limit_holds_back():
     run(FAST)
 
 
 @pytest.mark.full
-def test_the_job_claimed_is_the_first_that_nothing_holds_back_for_long():
+def test_the_claimed_job_is_the_first_that_no_limit_holds_back_in_long_runs():
     run(LONG)

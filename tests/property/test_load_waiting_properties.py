@@ -38,7 +38,7 @@ def served(draft):
 
 
 @given(st.lists(any_jobs | waiting, max_size=8, unique_by=lambda job: job.id), st.sampled_from([None, 2.5]))
-def test_the_draft_is_the_same_however_its_jobs_come_in(jobs, aging):
+def test_loading_packed_or_whole_jobs_gives_the_same_draft(jobs, aging):
     one, other = Draft(), Draft()
     for draft in (one, other):
         draft.take_header(QueueState(settings=QueueSettings(aging=aging)))

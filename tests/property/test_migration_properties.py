@@ -96,7 +96,7 @@ CAN = st.builds(
 
 @given(data=st.data(), can=CAN, lossy=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_plan_sends_nothing_that_would_not_be_taken(data, can, lossy):
+def test_a_plan_sends_only_jobs_that_the_other_queue_takes(data, can, lossy):
     """Each job moves, or stays with a reason. A job that moves needs no feature that the target lacks."""
     given_jobs = data.draw(several(all_of_it=True))
 

@@ -88,7 +88,7 @@ def look(pages, lines, blob, doubted):
 
 @given(sizes, steps)
 @settings(max_examples=100, deadline=None)
-def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
+def test_pages_behave_like_one_dict_of_lines(small, todo):
     lines_in_page, open_pages, window = small
     with (
         patch.object(pages_module, "LINES_IN_PAGE", lines_in_page),
@@ -127,7 +127,7 @@ def test_pages_are_as_good_as_one_dict_of_lines(small, todo):
 
 @given(st.lists(ids, min_size=1, max_size=30, unique=True), st.integers(1, 4), many)
 @settings(max_examples=100, deadline=None)
-def test_pages_of_which_nothing_changed_are_all_found(present, lines_in_page, changed):
+def test_unchanged_pages_are_all_found(present, lines_in_page, changed):
     """Unchanged pages are also found if the blob is laid out as we write it."""
     with patch.object(pages_module, "LINES_IN_PAGE", lines_in_page):
         pages, lines = Pages(), {}
@@ -146,7 +146,7 @@ def test_pages_of_which_nothing_changed_are_all_found(present, lines_in_page, ch
 
 @pytest.mark.parametrize("before", [b"", b" ", b'"x": ', b"7, ", b"\n", b"7\n", b"7,\r\n"])
 @pytest.mark.parametrize("behind", [b"", b" ", b" 7", b", 7", b"7", b"\n7", b"\r\n,7"])
-def test_a_page_is_never_found_in_what_is_not_whole_lines(before, behind):
+def test_a_page_is_never_found_between_partial_lines(before, behind):
     pages, lines = Pages(), {"a": line_of("a", 1), "b": line_of("b", 2)}
     for job_id, line in lines.items():
         pages.put(job_id, line)

@@ -142,11 +142,11 @@ def complain(error):
     return False
 
 
-def test_it_is_read_where_nothing_is_damaged():
+def test_undamaged_staged_jobs_are_read():
     assert read_or_refuse(ordinary())
 
 
-def test_any_damaged_byte_is_told_or_does_no_harm():
+def test_any_damaged_byte_is_an_error_or_does_no_harm():
     content = ordinary()
     told = 0
     for place in range(len(content)):
@@ -158,7 +158,7 @@ def test_any_damaged_byte_is_told_or_does_no_harm():
     assert harmless <= 5  # white space in the first line, which says the same
 
 
-def test_any_cut_is_told():
+def test_any_truncation_is_an_error():
     content = ordinary()
     assert not any(read_or_refuse(content[:end]) for end in range(len(content)))
     assert not any(read_or_refuse(content[start:]) for start in range(1, len(content)))
@@ -173,11 +173,11 @@ def test_any_cut_is_told():
 @example(b'{"staged": 1, "crc": null}\n{}\n')
 @example(b'{"staged": 1, "crc": 0}\n')
 @example(b'{"format": 2, "jobs": {\n}}\n')
-def test_anything_else_is_refused(content):
+def test_other_content_is_refused(content):
     assert not read_or_refuse(content)
 
 
-def test_another_format_is_named():
+def test_another_format_version_is_named():
     content = ordinary().replace(b'"staged": %d' % FORMAT, b'"staged": 7', 1)
     with pytest.raises(InvalidBlobError, match="another version"):
         read_staged(content)
@@ -197,7 +197,7 @@ def test_another_format_is_named():
     ],
     ids=["plain", "delay", "run_at", "headers"],
 )
-def test_the_bytes_are_counted_as_they_will_be(payload, details):
+def test_the_counted_size_is_close_to_the_size_in_the_blob(payload, details):
     dice = random.Random(1)
     writer = StagedWriter()
     for _ in range(2000):
@@ -229,7 +229,7 @@ def test_jobs_with_a_key_are_counted_once():
 # Delays
 
 
-def test_delays_of_the_same_length_are_said_once():
+def test_equal_delays_are_stored_once():
     writer = StagedWriter()
     for number in range(1000):
         writer.add(f"{number}", "x", b"", delay=timedelta(minutes=1) if number < 500 else 60.0)
@@ -300,7 +300,7 @@ def test_a_wrong_payload_among_many_is_refused_and_nothing_is_added(payloads):
     assert (before, 0) == (writer.finish(), writer.jobs)
 
 
-def test_bytes_of_any_kind_are_taken():
+def test_any_bytes_like_payload_is_taken():
     writer = StagedWriter()
     payloads: list[Any] = [bytearray(b"1"), memoryview(b"2")]
     writer.add_plain(["a", "b"], "x", payloads)
@@ -308,7 +308,7 @@ def test_bytes_of_any_kind_are_taken():
 
 
 @pytest.mark.parametrize("empty", [StagedWriter().finish(), None])
-def test_nothing_staged_is_nothing_added(empty):
+def test_an_empty_staging_adds_no_jobs(empty):
     read = [] if empty is None else [read_staged(empty)]
     assert not any(each.jobs for each in read)
     draft = Draft()

@@ -147,13 +147,13 @@ def live(content: bytes, program: list[Any], *, hide: bool = False) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(files(), programs)
-def test_no_byte_that_is_not_ours_changes(content, program):
+def test_bytes_of_other_programs_do_not_change(content, program):
     live(content, program)
 
 
 @settings(max_examples=30, deadline=None)
 @given(files(), programs)
-def test_nor_where_claimed_messages_are_hidden(content, program):
+def test_bytes_of_other_programs_do_not_change_if_claims_are_hidden(content, program):
     live(content, program, hide=True)
 
 
@@ -172,7 +172,7 @@ def test_the_records_are_those_that_a_plain_reader_finds(content):
 
 @settings(max_examples=100, deadline=None)
 @given(files(), st.lists(edits(), max_size=4))
-def test_a_file_that_is_read_again_after_each_edit_is_known_as_if_it_were_read_at_once(content, program):
+def test_rereading_a_file_after_each_edit_equals_reading_it_once(content, program):
     known = Records()
     known.update(bytearray(content), 0)
     for edit in program:

@@ -51,7 +51,7 @@ def test_every_name_is_read_as_it_was_written(number, until):
 
 
 @given(st.text(alphabet="0123456789.new+-_ jq\n", max_size=20))
-def test_a_name_is_of_a_message_or_of_what_is_being_written_or_of_neither(name):
+def test_a_name_is_of_a_message_or_of_an_unfinished_file_or_of_neither(name):
     read = parse(name)
     assert read is None or parse_written(name) is None
     if read is not None:

@@ -16,7 +16,7 @@ from tests.safety.world import World
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("moment", [0.0, 0.005, 0.015, 0.025, 0.5])
-def test_a_cancelled_dequeue_leaves_no_job_claimed_by_nobody(kind, fault, moment):
+def test_a_cancelled_dequeue_leaves_no_orphaned_claim(kind, fault, moment):
     async def main():
         world = World()
         world.storage.latency = 0.01
@@ -58,7 +58,7 @@ def test_a_wait_that_ends_while_its_claim_is_on_the_way_gets_the_job(kind):
 
 
 @pytest.mark.parametrize("wait", [None, 60])
-def test_a_dequeue_cancelled_in_any_tick_leaves_no_job_claimed_by_nobody(kind, wait):
+def test_a_dequeue_cancelled_in_any_tick_leaves_no_orphaned_claim(kind, wait):
     """The cancellation comes in the same tick as the result, or in any tick before it."""
 
     async def main():
@@ -81,7 +81,7 @@ def test_a_dequeue_cancelled_in_any_tick_leaves_no_job_claimed_by_nobody(kind, w
     run(main())
 
 
-def test_claims_nobody_took_go_back_however_long_the_store_is_away(kind):
+def test_claims_of_a_cancelled_dequeue_go_back_even_after_a_long_outage(kind):
     async def main():
         world = World()
         async with world.process(kind=kind, call_timeout=2, stale_timeout=86_400) as queue:
@@ -96,7 +96,7 @@ def test_claims_nobody_took_go_back_however_long_the_store_is_away(kind):
     run(main())
 
 
-def test_leaving_waits_for_claims_nobody_took(kind):
+def test_leaving_waits_until_claims_of_a_cancelled_dequeue_are_handed_back(kind):
     async def main():
         world = World()
         world.storage.delay = 3.0
@@ -113,7 +113,7 @@ def test_leaving_waits_for_claims_nobody_took(kind):
     run(main())
 
 
-def test_leaving_looks_again_if_the_store_was_away_for_long(kind):
+def test_leaving_reads_again_after_a_long_outage_of_the_store(kind):
     async def main():
         world = World()
         async with world.process(kind=kind, call_timeout=2, deadline=5) as queue:

@@ -56,7 +56,7 @@ def test_rule_4_attempts_grow_through_nack_and_redrive_and_a_reused_id(kind):
     run(main())
 
 
-def test_rule_4_an_id_that_is_there_is_not_enqueued_again(kind):
+def test_rule_4_an_existing_id_is_not_enqueued_again(kind):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:

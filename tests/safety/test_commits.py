@@ -27,7 +27,7 @@ from tests.safety.world import World
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER, Fault.LOST_REQUEST])
-def test_rule_1_what_enqueue_returned_is_in_the_blob(kind, fault):
+def test_rule_1_a_job_that_enqueue_returned_is_in_the_blob(kind, fault):
     async def main():
         world = World()
         world.storage.on_write(fault)
@@ -74,7 +74,7 @@ def test_rule_1_a_reused_cache_never_writes_over_another_writers_job(kind):
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER, Fault.HANGS, Fault.HANGS_AFTER])
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "ack", "nack"])
-def test_rule_2_a_lost_answer_never_makes_it_happen_twice(kind, verb, fault):
+def test_rule_2_a_lost_answer_never_doubles_an_operation(kind, verb, fault):
     async def main():
         world = World()
         async with world.process(kind=kind, call_timeout=2) as queue:
@@ -166,7 +166,7 @@ def test_rule_2_an_unknown_outcome_can_be_resolved(kind, fault):
     run(main())
 
 
-def test_rule_2_what_was_never_sent_says_not_done(kind):
+def test_rule_2_a_call_that_was_never_sent_says_not_done(kind):
     async def main():
         world = World()
         world.storage.on_read(*[Fault.LOST_REQUEST] * 1000)
@@ -179,7 +179,7 @@ def test_rule_2_what_was_never_sent_says_not_done(kind):
     run(main())
 
 
-def test_rule_2_what_expires_while_a_large_commit_is_prepared_is_not_done():
+def test_rule_2_a_call_that_expires_while_a_large_commit_is_prepared_is_not_done():
     """The event loop runs other tasks during the preparation, so deadlines can pass."""
 
     async def main():
@@ -222,7 +222,7 @@ def test_rule_2_a_restored_backup_makes_calls_in_flight_unknown(kind):
 # 3. An answer that no commit carries comes from a read begun after the call.
 
 
-def test_rule_3_an_empty_dequeue_has_looked(kind):
+def test_rule_3_an_empty_dequeue_comes_from_a_new_read(kind):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:
@@ -233,7 +233,7 @@ def test_rule_3_an_empty_dequeue_has_looked(kind):
     run(main())
 
 
-def test_rule_3_not_found_and_claim_lost_have_looked(kind):
+def test_rule_3_not_found_and_claim_lost_come_from_a_new_read(kind):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:
@@ -249,7 +249,7 @@ def test_rule_3_not_found_and_claim_lost_have_looked(kind):
     run(main())
 
 
-def test_rule_3_already_there_has_looked(kind):
+def test_rule_3_already_there_comes_from_a_new_read(kind):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:
@@ -293,7 +293,7 @@ class SlowAnswers:
         return found
 
 
-def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
+def test_rule_7_a_read_that_began_before_the_first_commit_is_no_loss(kind):
     """The read began when the store was empty, and its answer arrives after the first commit."""
 
     async def main():
@@ -307,7 +307,7 @@ def test_rule_7_a_look_that_began_before_the_first_commit_is_no_loss(kind):
     run(main())
 
 
-def test_rule_7_a_look_that_began_before_the_conversion_of_1_0_0_is_no_loss(kind):
+def test_rule_7_a_read_that_began_before_the_conversion_of_1_0_0_is_no_loss(kind):
     """The read began when the queue had no id, and its answer arrives after the queue got one."""
 
     async def main():

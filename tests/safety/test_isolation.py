@@ -17,7 +17,7 @@ from tests.safety.world import World
 # 8. One bad operation, job or payload never fails another's.
 
 
-def test_rule_8_a_refused_operation_leaves_the_others_of_its_commit_alone():
+def test_rule_8_a_refused_operation_does_not_affect_others_of_its_commit():
     async def main():
         world = World()
         async with world.process(kind=BrokerQueue) as queue:
@@ -38,7 +38,7 @@ def test_rule_8_a_refused_operation_leaves_the_others_of_its_commit_alone():
     run(main())
 
 
-def test_rule_8_what_a_refused_operation_had_begun_is_undone():
+def test_rule_8_partial_changes_of_a_refused_operation_are_undone():
     """A replacement that finds no space must leave the job that it was to replace."""
 
     async def main():
@@ -56,7 +56,7 @@ def test_rule_8_what_a_refused_operation_had_begun_is_undone():
     run(main())
 
 
-def test_rule_8_what_cannot_be_read_back_is_refused_before_the_commit(kind):
+def test_rule_8_a_job_that_could_not_be_read_back_is_refused_before_the_commit(kind):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:
