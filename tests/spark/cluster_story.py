@@ -1,9 +1,9 @@
-"""What a program does with a queue on a cluster, from rows to a stream: run by a test, with a driver of its own.
+"""A program that uses a queue on a cluster, from rows to a stream, and is run by a test with its own driver.
 
     python -c 'from tests.spark import cluster_story; cluster_story.main()' MASTER URL FOLDER
 
-It prints, as JSON, what each part came to, and in which folders: each executor works in one of its own, and so do the
-Python processes that it starts. Nothing here is in `__main__`, so executors import it as they would a user's modules.
+It prints the result and the folders of each part as JSON. Each executor and the Python processes that it starts work
+in their own folder. Nothing here is in `__main__`, so executors import it like the modules of a user.
 """
 
 import json
@@ -21,7 +21,7 @@ from jqueue.worker import Context, Worker
 
 JOBS = 40
 EXECUTORS = {
-    "spark_cores_max": "2",  # both of them, and no task before both are there
+    "spark_cores_max": "2",  # both executors, and no task before both are registered
     "spark_scheduler_minRegisteredResourcesRatio": "1.0",
     "spark_scheduler_maxRegisteredResourcesWaitingTime": "300s",
     "spark_locality_wait": "0",  # tasks do not wait for the host that has their rows
@@ -35,18 +35,18 @@ worker = Worker(concurrency=5)
 
 @worker.handler("resize")
 async def resize(row: dict[str, Any], ctx: Context) -> None:
-    """Have the next job say where this one was done."""
+    """Enqueue a job that records the folder in which this one was done."""
     ctx.on_ack(Enqueue("index", json.dumps({**row, "done in": os.getcwd()}).encode()))
 
 
 def with_folder(batches):
-    """The same rows, and where they passed."""
+    """The same rows with the folder of this process."""
     for batch in batches:
         yield batch.append_column("folder", pa.array([os.getcwd()] * batch.num_rows))
 
 
 def passed(frame, *columns):
-    """Columns of a frame, and where the tasks are that read or make them."""
+    """Columns of a frame, with the folder of the task that reads or makes each row."""
     chosen = frame.selectExpr(*columns)
     return chosen.mapInArrow(with_folder, StructType([*chosen.schema.fields, StructField("folder", StringType())]))
 
@@ -75,7 +75,7 @@ def stream(spark, url, folder):
 
 
 def main() -> None:
-    """The story."""
+    """Run all parts and print their results."""
     master, url, folder = sys.argv[1:]
     login = {f"spark.executorEnv.{name}": os.environ[name] for name in LOGIN}
     spark = local_session("story", master, **EXECUTORS, **login)

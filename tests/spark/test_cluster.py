@@ -1,4 +1,4 @@
-"""On a real cluster, with a queue in a real object store: executors do the work, and are told their credentials."""
+"""A real cluster with a queue in a real object store: executors do the work, and get their credentials."""
 
 import json
 import subprocess
@@ -19,14 +19,14 @@ NUMBERS = list(range(JOBS))
 
 @pytest.fixture
 def url(request):
-    """A queue that nobody has used; who opens it needs credentials."""
+    """The URL of a new queue, which cannot be opened without credentials."""
     store = store_of(request, "seaweedfs")
     options = f"endpoint_url={quote(store.server.endpoint_url, safe='')}&region_name={store.server.region}"
     return f"s3://{BUCKET}/{quote(store.new_key())}?{options}"
 
 
 def told_by_program(cluster, store, url, folder):
-    """What the program has printed, once it has ended."""
+    """Run the program and return its output."""
     login = dict(zip(LOGIN, (store.access_key, store.secret_key), strict=True))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, cluster.master, url, str(folder)],
@@ -44,7 +44,7 @@ def in_folders(rows):
 
 
 def workers_of(folders):
-    """The folders of the workers: an executor has its own in that of its application."""
+    """The folders of the workers, two levels above those of their executors."""
     return {Path(folder).parents[1] for folder in folders}
 
 

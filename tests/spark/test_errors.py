@@ -1,4 +1,4 @@
-"""The one line that a user needs is found in what PySpark raises, and nothing else of it is shown."""
+"""The one line that a user needs is extracted from an error of PySpark, and nothing else is shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which queues a list or wildcards name: on files, and in an object store."""
+"""Lists and wildcards name several queues, in files and in an object store."""
 
 import asyncio
 from urllib.parse import quote
@@ -23,7 +23,7 @@ def put(url, content=b"{}"):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Some queues, what belongs to them, and what does not."""
+    """A folder with queues, their sidecars, and other files."""
     for name in ("a.json", "b.json", "deep/c.json", "deep/er/d.json", "e.txt", ".hidden.json", "x [1], *.json"):
         put(tmp_path / name)
     for name in ("a.json.staged-1-2", ".b.json.token.tmp", "f.json.lock"):
@@ -84,7 +84,7 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_wildcards_match_names_of_files(folder, pattern, scheme):
     if scheme:
-        pattern = pattern.replace("?", "[!.]")  # in a URL, its options begin there
+        pattern = pattern.replace("?", "[!.]")  # a ? begins the options of a URL
     urls = queues_of(f"{scheme}{folder}/{pattern}")
     expected = PATTERNS[pattern.replace("[!.]", "?")]
     assert expected == sorted(name_of(connect(url)).removeprefix(f"{folder}/") for url in urls)
@@ -148,7 +148,7 @@ KEYS = (*(f"queues/{name}" for name in NAMES), "q2.json")
 
 @pytest.fixture
 def bucket(seaweedfs):
-    """The beginning and the end of the URL of a place in a bucket, with some queues and what belongs to them."""
+    """The beginning and the end of a URL in a bucket with some queues and their sidecars."""
     begin = f"s3://{seaweedfs.access_key}:{quote(seaweedfs.secret_key)}@{seaweedfs.bucket}/fleet/"
     end = f"?endpoint_url={seaweedfs.endpoint_url}&region_name={seaweedfs.region}"
     if not hasattr(seaweedfs, "fleet"):

@@ -1,4 +1,4 @@
-"""Options of the data source: converted, or refused in one line that says what would be right."""
+"""Options of the data source are converted, or refused by a one-line error that names the valid values."""
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict

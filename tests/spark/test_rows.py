@@ -1,4 +1,4 @@
-"""Jobs as rows: every field in its column, of the type that Spark was told."""
+"""Jobs as rows: every field in its column, with the type of the schema."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Whatever is in a blob, however it was written or edited: its rows are the jobs that the queue sees in it."""
+"""The rows of any blob, even an edited or damaged one, are the jobs that the queue reads from it."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rows_of(data, wanted=ALL, parts=3):
-    """The rows of a blob, as a snapshot makes them, and how many lines are none."""
+    """The rows that a snapshot makes of a blob, and the number of unreadable lines."""
     lines, readings = job_lines(data, wanted), Readings()
     found = []
     for part in cut([("q", lines.text)], parts):
@@ -45,7 +45,7 @@ def rows_of(data, wanted=ALL, parts=3):
 
 
 def undated(row):
-    """A job that came without a date is dated when it is read: today says nothing."""
+    """A row without its date if that is today, which a job without a date gets when it is read."""
     today = abs(datetime.now(UTC) - row["created_at"]) < timedelta(minutes=10)
     return {**row, "created_at": EPOCH} if today else row
 
@@ -63,7 +63,7 @@ def seen_by_the_queue(data):
 
 
 def check(data):
-    """The rows are the jobs of the codec, in their order, and those that a queue sees."""
+    """Assert that the rows are the jobs of the codec in their order, and the jobs that a queue reads."""
     if is_deep(data):
         return None
     try:
@@ -129,7 +129,7 @@ def test_rows_can_be_limited_to_entrypoints_and_statuses(jobs, data):
     statuses = data.draw(st.none() | st.lists(st.sampled_from([status.value for status in JobStatus]), min_size=1))
     content = codec.encode(state)
     if data.draw(st.booleans()):
-        content = content.replace(b",\n", b" ,\n")  # another layout
+        content = content.replace(b",\n", b" ,\n")  # a layout that jqueue does not write
     kept = [
         job
         for job in codec.decode(content).jobs
@@ -239,7 +239,7 @@ def test_rare_but_valid_lines_are_read_in_bulk(name):
 @SOME
 @given(states)
 def test_lines_written_by_jqueue_are_read_in_bulk_unchanged(state):
-    """Or a snapshot would be right, and ten times slower."""
+    """Reading them one by one would be correct, but ten times slower."""
     data = codec.encode(state)
     parsed = codec.parse_blob(data)
     text, readings = job_lines(data, ALL).text, Readings()

@@ -1,4 +1,4 @@
-"""Which Python a session has Spark run, on this machine and elsewhere."""
+"""The Python interpreter that Spark runs for a session, on this machine and on executors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Staged objects: found by the commit, never mixed up, and gone when nobody can want them any more."""
+"""Staged objects are found by their commit, are never mixed up, and are removed when no commit can need them."""
 
 import asyncio
 import pickle
@@ -21,7 +21,7 @@ def url(request, tmp_path):
 
 
 class Later:
-    """A clock that goes so many seconds ahead."""
+    """A clock that is some seconds ahead."""
 
     def __init__(self, seconds):
         self.ahead = timedelta(seconds=seconds)
@@ -38,7 +38,7 @@ def staging(url, **settings):
 
 
 def call(there, method, *args):
-    """One call on the objects that are staged there, as a process of its own would do it."""
+    """Make one call on the staged objects of a place, like a separate process."""
 
     async def one():
         async with there.opened() as staged:

@@ -1,4 +1,4 @@
-"""Tables of SQL whose rows are jobs: Spark tells a source in Python nothing of a table but its schema."""
+"""SQL tables whose rows are jobs. The schema carries the URL, because Spark passes a Python source nothing else."""
 
 import pytest
 from pyspark.errors import PySparkException
@@ -71,7 +71,7 @@ def test_a_table_without_a_url_is_refused():
 
 
 class TestOnSpark:
-    """As a user of SQL has it."""
+    """Tables used through SQL."""
 
     @pytest.fixture
     def sql(self, spark):
@@ -90,7 +90,7 @@ class TestOnSpark:
         assert [(b"a", 0), (b"b", 0), (b"c", 7)] == [(job.payload, job.priority) for job in jobs_of(url)]
         assert 1 == sql("SELECT * FROM jobs WITH (entrypoint 'resize')").count()
         sql("DROP TABLE jobs")
-        assert 3 == len(jobs_of(url)), "the queue is not the table's to remove"
+        assert 3 == len(jobs_of(url)), "dropping the table must not remove the queue"
 
     def test_columns_that_only_the_queue_sets_cannot_be_inserted(self, sql, tmp_path):
         url = str(tmp_path / "queue.json")

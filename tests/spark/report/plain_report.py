@@ -1,4 +1,4 @@
-"""The figures of a report once more, by plain Python: what Spark's have to equal. And jobs to try both on."""
+"""The figures of a report computed by plain Python, for comparison with Spark's, and jobs to compute them from."""
 
 import random
 from collections import Counter
@@ -35,12 +35,12 @@ ERRORS = {
     " ValueError: indented": "other",
     "": "other",
 }
-"""Stored errors, and the class that each is counted as."""
+"""Stored errors, with the class under which each is counted."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One job, as a snapshot has it."""
+    """One job in the form of a snapshot."""
 
     queue: str = "q"
     entrypoint: str = "e"
@@ -87,7 +87,7 @@ def seconds(since, until):
 
 
 def percentile(values, share):
-    """Between the two values next to it, in proportion, as Spark's `percentile` has it."""
+    """A percentile by linear interpolation, as in Spark's `percentile`."""
     if not values:
         return None
     values = sorted(values)
@@ -170,7 +170,7 @@ def histogram(lines, value, bounds):
 
 
 def plain_report(lines, queues=("q",)):
-    """The report of these jobs, made without Spark."""
+    """Make the report of jobs without Spark."""
     return Report(
         spark=cast(SparkSession, None),
         now=NOW,
@@ -185,7 +185,7 @@ def plain_report(lines, queues=("q",)):
 
 
 def some_lines(seed, count, queues=("a", "b")):
-    """Jobs in any state, many of them on the edge of something."""
+    """Random jobs in any state, many of them with values at a limit."""
     dice = random.Random(seed)
 
     def near(*choices):

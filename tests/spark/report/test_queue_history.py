@@ -1,4 +1,4 @@
-"""The declarative pipeline of examples/queue_history: each run adds what the queues are like to a table."""
+"""The declarative pipeline of examples/queue_history: each run adds the state of the queues to a table."""
 
 import importlib.util
 import os
@@ -58,7 +58,7 @@ def test_another_run_on_the_same_machine_gives_a_one_line_error(program, tmp_pat
 
 
 def run(queues, folder):
-    """The program as its users run it. Its Spark finds a port of its own, so that runs can be side by side."""
+    """Run the program as users do. Its Spark chooses a free port, so that several runs can work at once."""
     environment = {**os.environ, "SPARK_TESTING": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, str(PROJECT / "run.py"), *queues, "--into", str(folder)],

@@ -1,4 +1,4 @@
-"""The page in a real browser, where there is one: nothing is asked for, nothing runs, nothing sticks out."""
+"""The page in a real browser, if there is one: it loads nothing, runs no script, and fits the screen."""
 
 import json
 import re
@@ -15,7 +15,7 @@ QUIET = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --enable-logging=stderr --hide-scrollbars"
 )
-"""Without these, the browser looks for its makers."""
+"""Flags without which the browser contacts its maker's servers."""
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
@@ -42,11 +42,11 @@ addEventListener("load", () => {
 });
 </script>
 """
-"""What measures the page, from a frame's outside: the page itself allows no script."""
+"""A script that measures the page. The page itself allows no scripts, so it is added to a copy without the policy."""
 
 
 def measured(page, tmp_path, width):
-    """The page without its policy, with a script that measures it, in a frame as wide as a screen."""
+    """Measure a copy of the page without its policy, in a frame with the width of a screen."""
     text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
     (tmp_path / "measured.html").write_text(text.replace("</head>", MEASURE + "</head>"), encoding="utf-8")
     (tmp_path / "frame.html").write_text(

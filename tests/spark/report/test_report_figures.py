@@ -1,4 +1,4 @@
-"""Every figure of a report, against the same figure by plain Python."""
+"""Every figure of a report equals the same figure computed by plain Python."""
 
 import math
 import os
@@ -43,7 +43,7 @@ def reported(spark, lines, queues=QUEUES, now=NOW):
 
 
 def same(expected, actual):
-    """Means and percentiles are sums, and may differ in the last digits."""
+    """True if two rows are equal. Means and percentiles are sums, and may differ in the last digits."""
     return all(
         math.isclose(one, other, rel_tol=1e-9) if isinstance(one, float) and isinstance(other, float) else one == other
         for one, other in zip(expected, actual, strict=True)

@@ -1,4 +1,4 @@
-"""The page of a report: whole, safe whatever names jobs have, and in need of nothing else. Made without Spark."""
+"""The page of a report is complete, self-contained, and safe with hostile names. It is made without Spark."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ REFERENCES = {"src", "href", "srcset", "action", "data", "poster", "xlink:href",
 
 
 class Page(HTMLParser):
-    """A page taken apart, which must be well formed."""
+    """A parsed page, which must be well formed."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`report(spark, urls)`: real queues, each read once, by names without secrets."""
+"""`report(spark, urls)` reads each queue once, and names it without secrets."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wide
 
 
 async def fill(url):
-    """A queue with jobs in every state."""
+    """Fill a queue with jobs in every state, and return its stats."""
     async with connect(url, DirectQueue) as queue:
         for number in range(3):
             await queue.enqueue("mail", b"secret payload", headers={"secret": "header"}, max_attempts=number + 1)
@@ -84,7 +84,7 @@ async def test_each_queue_of_a_report_is_read_once(spark, gcs_server):
 
 
 def test_all_figures_come_from_one_version_of_a_changing_queue(spark, tmp_path):
-    """A queue that has one job more, and all of them another name, whenever it is read."""
+    """The source has one more job at each read, and all jobs then have another name."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     log = str(tmp_path / "reads")
@@ -116,7 +116,7 @@ def test_all_figures_come_from_one_version_of_a_changing_queue(spark, tmp_path):
             return Reader()
 
     spark.dataSource.register(Restless)
-    kept = set(spark.sparkContext._jsc.getPersistentRDDs())  # by other tests
+    kept = set(spark.sparkContext._jsc.getPersistentRDDs())  # persisted by other tests
     for version in (1, 2):
         found = report_of(spark.read.format("restless").load(), ("q",), NOW)
 

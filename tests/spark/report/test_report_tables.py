@@ -1,4 +1,4 @@
-"""A report in the terminal: made without Spark, and printed on 80 columns."""
+"""A report in the terminal, made without Spark and printed in 80 columns."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Figures in words."""
+"""Durations, counts and names in the text of a report."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""A queue that others write to all the time, and what was in each of its versions."""
+"""A queue with constantly busy writers, and the jobs of each of its versions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CHANGED = 5
 
 
 class Remembered:
-    """A storage that remembers which jobs were in each content that it has written.
+    """A storage that records the job ids of each content that it writes.
 
     Args:
-        storage: the real one.
-        versions: where to.
+        storage: the real storage.
+        versions: the list to record in.
     """
 
     def __init__(self, storage: Any, versions: list[frozenset[str]]) -> None:
@@ -32,23 +32,23 @@ class Remembered:
         self.read = storage.read
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Write, and remember. A content that was not written after all is remembered too."""
+        """Record the job ids and write. A content whose write fails is recorded, too."""
         self._versions.append(frozenset(job.id for job in decode(content).jobs))
         etag: str = await self._storage.write(content, if_match)
         return etag
 
     async def release(self) -> None:
-        """Let go of what the storage holds."""
+        """Release the storage."""
         if isinstance(self._storage, SupportsRelease):
             await self._storage.release()
 
 
 class BusyQueue:
-    """Writers that take jobs away and add others, each time in one commit, and remember every version.
+    """A queue whose writers replace jobs, a few in each commit, and record every version.
 
     Args:
-        url: where the queue is to be.
-        jobs: how many there are, in every version.
+        url: URL of the queue.
+        jobs: number of jobs in every version.
     """
 
     def __init__(self, url: str, jobs: int) -> None:
@@ -57,16 +57,16 @@ class BusyQueue:
         self.versions: list[frozenset[str]] = []
 
     def fill(self) -> None:
-        """Make the queue."""
+        """Create the queue with all its jobs."""
         asyncio.run(self._fill())
 
     def commit(self, writer: int = 0) -> None:
-        """Change some jobs, once."""
+        """Replace some jobs in one commit."""
         asyncio.run(self._commit(writer))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Have the writers write meanwhile."""
+        """Run the writers during the block."""
         done = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(self._write(done)))
         thread.start()
@@ -77,7 +77,7 @@ class BusyQueue:
             thread.join()
 
     def is_a_version(self, ids: Iterable[str]) -> bool:
-        """Whether these are the jobs of one version, each once."""
+        """True if these are exactly the jobs of one version."""
         ids = list(ids)
         return len(ids) == len(set(ids)) and frozenset(ids) in self.versions
 
@@ -99,13 +99,13 @@ class BusyQueue:
         async def work(writer: int) -> None:
             async with self._open() as queue:
                 while not done.is_set():
-                    with suppress(StorageError):  # a busy machine is no reason to stop
+                    with suppress(StorageError):  # a slow machine may exceed the deadline
                         await self._change(queue, writer)
 
         await asyncio.gather(*map(work, range(WRITERS)))
 
     async def _change(self, queue: DirectQueue, writer: int) -> None:
-        """The oldest jobs of this writer go, and others come: in another place of the blob, as they are its last."""
+        """Replace the oldest jobs of a writer by new ones, which are at another position of the blob: its end."""
         own = f"{writer}-"
         ids = [job.id for job in (await queue.read_state()).jobs if job.id.startswith(own)]
         numbers = sorted(int(name.removeprefix(own)) for name in ids)

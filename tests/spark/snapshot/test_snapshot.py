@@ -1,4 +1,4 @@
-"""The snapshot, called as Spark calls it: one read of each blob, and partitions that carry its lines."""
+"""The snapshot, called like Spark calls it: one read of each blob, and partitions that carry its lines."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ def fill(url, jobs=JOBS, entrypoint="resize"):
 
 
 def rows_of(reader):
-    """What all tasks make of the partitions, each of which has been to another process and back."""
+    """The rows of all partitions. The reader and each partition are pickled, as between processes."""
     there = pickle.loads(pickle.dumps(reader))
     return [
         row
@@ -56,7 +56,7 @@ def reader_of(path, schema=SNAPSHOT_SCHEMA, **options):
 
 @pytest.fixture(params=["file", pytest.param("seaweedfs", marks=pytest.mark.full)])
 def url(request, tmp_path):
-    """Where a queue can be, and what stands behind its name in the URL."""
+    """A URL with a placeholder for the name of a queue."""
     if request.param == "file":
         return f"file://{tmp_path}/{{}}"
     server = request.getfixturevalue("seaweedfs")
@@ -101,7 +101,7 @@ def test_a_snapshot_can_be_limited_to_columns(tmp_path):
 
 
 def test_planning_reads_each_blob_once_and_tasks_read_none(tmp_path, monkeypatch):
-    """Or tasks that start at different times would see different versions."""
+    """Otherwise tasks that start at different times would read different versions."""
     fill(tmp_path / "queue.json")
     reads, read = [], LocalFileSystemStorage.read
 
@@ -189,7 +189,7 @@ def test_a_wrong_option_is_refused_in_one_line_before_any_read(options, words):
 
 
 def test_filters_are_left_to_spark():
-    """It refuses a source that defines this, while push-down is off."""
+    """Spark refuses a source that defines `pushFilters` while push-down is off."""
     assert "pushFilters" not in vars(SnapshotReader)
 
 
@@ -201,7 +201,7 @@ def test_a_partition_shows_no_payload(tmp_path):
 
 
 class Failing(InMemoryStorage):
-    """Fails so many times, then shows its content."""
+    """A storage whose first reads raise the given errors."""
 
     def __init__(self, *errors):
         super().__init__()

@@ -1,4 +1,4 @@
-"""While others write, a snapshot is one version: its jobs, each once, however many tasks make its rows."""
+"""A snapshot of a busy queue has the jobs of one version, each once, with any number of tasks."""
 
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ PARTITIONS = 8
 
 
 class RereadingReader(SnapshotReader):
-    """What must not be: each task reads the blob for itself, and takes its share of what it finds."""
+    """A wrong reader, for comparison: each task reads the blob again and takes its part of it."""
 
     def partitions(self):
         return [InputPartition(number) for number in range(len(super().partitions()))]
@@ -29,7 +29,7 @@ class RereadingReader(SnapshotReader):
 
 
 def ids_with_commits_between(kind, queue):
-    """What the tasks make of a plan, if the queue changes before each of them."""
+    """The job ids that the tasks of a plan return if the queue changes before each of them."""
     reader = kind({"path": queue.url, "numPartitions": str(PARTITIONS)}, SNAPSHOT_SCHEMA)
     ids = []
     for number, part in enumerate(reader.partitions()):

@@ -1,4 +1,4 @@
-"""The snapshot as a user has it: through Spark."""
+"""The snapshot through real Spark."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ AT = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
 def fill(path, jobs=20):
-    """Make a queue, with jobs of all kinds, and return what it sees."""
+    """Create a queue with jobs of all kinds, and return its jobs."""
 
     async def run():
         async with connect(path, DirectQueue) as queue:

@@ -1,4 +1,4 @@
-"""A queue, a query's claims on it, and a store that fails: what the tests of the claims of a streaming query share."""
+"""Helpers for tests of the claims of a streaming query: a queue, sources of the query, and a store that can fail."""
 
 import asyncio
 from typing import Any
@@ -32,7 +32,7 @@ class Claims:
         self.options = SourceOptions("memory://", most_jobs=10, **options)
 
     def process(self, storage=None):
-        """The source of the query, started (again)."""
+        """A new source of the query, as after a start or a restart."""
         limits = Limits(batch_size=1000)
         queue = DirectQueue(storage or self.storage, clock=VirtualClock(), limits=limits, deadline=20)
         return ClaimsOfQuery(queue, self.options)
@@ -41,11 +41,11 @@ class Claims:
         return await self.elsewhere.enqueue_many([Enqueue(entrypoint, b"payload", **fields)] * count)
 
     async def steal(self, job):
-        """End a claim of the query, as a sweep of another process does."""
+        """End a claim of the query, like a sweep of another process."""
         await self.elsewhere.nack(await self.now(job))
 
     async def now(self, job):
-        """The job as it is."""
+        """The current state of a job."""
         found = (await self.elsewhere.read_state()).find(job.id)
         assert found is not None
         return found
@@ -55,13 +55,13 @@ class Claims:
         return self.storage.reads, self.storage.writes
 
     async def age(self, job):
-        """How long ago its claim was confirmed."""
+        """Seconds since the last heartbeat of a job."""
         heartbeat_at = (await self.now(job)).heartbeat_at
         return (VirtualClock().now() - heartbeat_at).total_seconds()
 
 
 class OnItsWay:
-    """A store that takes a write, and is in no hurry."""
+    """A store that accepts a write and neither lands nor answers it."""
 
     def __init__(self, memory):
         self.memory = memory
@@ -77,7 +77,7 @@ class OnItsWay:
         await asyncio.Event().wait()
 
     def landing_after_a_read(self):
-        """The store as somebody else sees it, who has just read when the write lands."""
+        """The store for another process, in which the write lands right after the first read."""
         return Landing(self)
 
 
@@ -98,5 +98,5 @@ class Landing:
 
 
 async def ended(claims):
-    """As after a death: no heartbeat comes any more."""
+    """Stop the heartbeats, as the end of a process does."""
     await claims.stop()

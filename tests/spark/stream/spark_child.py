@@ -1,8 +1,8 @@
-"""A streaming query in Spark, in a process of its own, which may be killed.
+"""A streaming query on Spark in its own process, which may be killed.
 
     python -m tests.spark.stream.spark_child queue.json checkpoint out
 
-It says where it is, and writes the ids of each batch into a file, once.
+It prints its progress, and writes the ids of each batch into a file once.
 """
 
 import json
@@ -13,7 +13,7 @@ from jqueue.spark.session import local_session
 
 
 def main(url: str, checkpoint: str, out: str) -> None:
-    """One life."""
+    """Run the query once."""
     spark = local_session("killed", "local[2]")
     spark.sparkContext.setLogLevel("OFF")
 

@@ -1,7 +1,7 @@
-"""A streaming query without Spark: it calls a source in the order in which Spark does, and dies where it is told to.
+"""A streaming query without Spark: it calls a source in the order of Spark, and can be killed at any step.
 
-What Spark keeps in the checkpoint survives it, as does what the sink has finished. Everything that crosses a border
-between processes is written out and read again, as it is there.
+The checkpoint and the finished batches of the sink survive it. Everything that Spark passes between processes is
+serialised and read again here, too.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ PICKLER = CPickleSerializer()
 
 
 class Killed(Exception):
-    """The driver, and with it the process of the source, is gone."""
+    """The driver and the process of the source have been killed."""
 
 
 @dataclasses.dataclass
 class Checkpoint:
-    """What Spark has written.
+    """The checkpoint of a query.
 
     Attributes:
-        offsets: the end of each batch, as text.
-        commits: the batches that are done.
+        offsets: the end offset of each batch, as text.
+        commits: the numbers of the finished batches.
     """
 
     offsets: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -38,36 +38,36 @@ class Checkpoint:
 
 @dataclasses.dataclass
 class Sink:
-    """Keeps the rows of each batch, and passes over a batch that it has.
+    """A sink that keeps the rows of each batch, and ignores a batch that it already has.
 
     Attributes:
         batches: the ids of the jobs, by batch.
-        offered: the same for each time that a batch came to its end, in order.
+        offered: the batch number and the ids of each write, including repeated ones, in order.
     """
 
     batches: dict[int, list[str]] = dataclasses.field(default_factory=dict)
     offered: list[tuple[int, list[str]]] = dataclasses.field(default_factory=list)
 
     def write(self, batch: int, ids: list[str]) -> None:
-        """Take the rows of a batch."""
+        """Write the rows of a batch."""
         self.offered.append((batch, ids))
         self.batches.setdefault(batch, ids)
 
     @property
     def ids(self) -> list[str]:
-        """Of all jobs that it has, by batch."""
+        """The ids of all written jobs, in the order of batches."""
         return [job_id for batch in sorted(self.batches) for job_id in self.batches[batch]]
 
 
 class Query:
-    """One life of a query: from its start, or restart, to its end or its death.
+    """One run of a query, from its start or restart until it ends or is killed.
 
     Args:
         open_reader: makes the source.
-        checkpoint: what the lives before have left.
-        sink: where the rows go.
-        trigger: "availableNow", "once", or "default", which ends when there is nothing to do.
-        step: called with its name after each step, and may raise Killed.
+        checkpoint: the checkpoint of earlier runs.
+        sink: the sink for the rows.
+        trigger: "availableNow", "once", or "default", which ends here when there are no new jobs.
+        step: function called with the name of each step after it; it may raise Killed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Query:
         step: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.reader = open_reader()
-        self._planned = PICKLER.dumps(open_reader())  # by another process
+        self._planned = PICKLER.dumps(open_reader())  # another process plans the tasks
         self._checkpoint = checkpoint
         self._sink = sink
         self._trigger = trigger
@@ -89,7 +89,7 @@ class Query:
         self.polls = 0
 
     def run(self) -> None:
-        """Live. However it ends, the process of the source has ended then."""
+        """Run the query. The source is stopped in any case."""
         try:
             self._run()
         finally:
@@ -124,7 +124,7 @@ class Query:
                 return
 
     def _goes_on(self) -> bool:
-        """Whether it waits for more when there is nothing to do."""
+        """True if the query waits for more jobs when there are none."""
         return False
 
     def _read_limit(self) -> Any:

@@ -1,4 +1,4 @@
-"""A queue in memory with streaming queries on it, and an audit of what they have done with its jobs."""
+"""A queue in memory with streaming queries, and an audit of its jobs."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,13 +20,13 @@ LIMITS = Limits(batch_size=1_000_000)
 
 
 class StreamWorld:
-    """One queue, one checkpoint, one sink, and any number of lives of the query.
+    """One queue, one checkpoint, one sink, and any number of runs of the query.
 
     Attributes:
-        storage: what the query uses; it counts, and may misbehave.
-        elsewhere: the queue, for everybody else.
-        by_others: ids of jobs that were acked by others.
-        steps: what the query has done so far, over all its lives.
+        storage: the storage of the query, which counts requests and can inject faults.
+        elsewhere: the queue for other processes.
+        by_others: ids of jobs acked by other workers.
+        steps: names of the steps so far, over all runs of the query.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,7 +40,7 @@ class StreamWorld:
         self.steps: list[str] = []
 
     def have(self, work: Callable[[DirectQueue], Any]) -> Any:
-        """Have somebody else do something with the queue."""
+        """Run a function on the queue in place of another process."""
 
         async def do() -> Any:
             async with DirectQueue(self.memory, clock=self.clock) as queue:
@@ -49,14 +49,14 @@ class StreamWorld:
         return asyncio.run(do())
 
     def enqueue(self, count: int, entrypoint: str = "work", payload: bytes = b"payload", **fields: Any) -> list[str]:
-        """Add jobs; returns their ids."""
+        """Enqueue jobs and return their ids."""
         jobs = self.have(lambda queue: queue.enqueue_many([Enqueue(entrypoint, payload, **fields)] * count))
         ids = [job.id for job in jobs]
         self.enqueued += ids
         return ids
 
     def steal(self, count: int) -> list[str]:
-        """Have another worker revoke every claim, take some jobs, and finish them."""
+        """Revoke every claim, and claim and ack some jobs, as another worker. Returns their ids."""
 
         async def work(queue: DirectQueue) -> list[str]:
             await queue.requeue_stale(0)
@@ -70,7 +70,7 @@ class StreamWorld:
 
     @property
     def jobs(self) -> list[Job]:
-        """What is in the queue now."""
+        """The jobs of the queue now."""
         content, _ = asyncio.run(self.memory.read())
         return list(codec.decode(content).jobs)
 
@@ -80,15 +80,15 @@ class StreamWorld:
         return ClaimReader(given, SNAPSHOT_SCHEMA, opened=self.open)
 
     def open(self, options: Any) -> DirectQueue:
-        """The queue, as the source has it."""
+        """The queue of the source."""
         return DirectQueue(self.storage, clock=self.clock, limits=LIMITS, stale_timeout=options.claim_timeout)
 
     def live(self, *, kill_at: int | None = None, on_step: Callable[[str], object] | None = None, **how: Any) -> bool:
-        """One life of the query; returns whether it came to its end.
+        """Run the query once. Returns True if it ended without being killed.
 
         Args:
-            kill_at: the number of the step, counted from here, at which it dies.
-            on_step: called at each step.
+            kill_at: number of steps before the one at which the query is killed.
+            on_step: function called at each step.
             how: see `Query`.
         """
         left = kill_at
@@ -112,13 +112,13 @@ class StreamWorld:
         return True
 
     def audit(self) -> None:
-        """Nothing left the queue that the sink does not have in a batch that Spark has noted as done."""
+        """Assert that each job removed from the queue is in a finished batch of the sink, or was acked by others."""
         done = {job_id for batch in self.checkpoint.commits for job_id in self.sink.batches[batch]}
         gone = set(self.enqueued) - {job.id for job in self.jobs}
-        assert set() == gone - done - self.by_others, "acked, and not delivered in a batch that is done"
+        assert set() == gone - done - self.by_others, "acked, but not in a finished batch"
 
     def audit_end(self, *, once: bool = True) -> None:
-        """Everything was delivered, and is gone; in one batch each, if nobody else took part."""
+        """Assert that all jobs were delivered and removed; with `once`, each in exactly one batch."""
         assert [] == self.jobs
         assert set(self.enqueued) == set(self.sink.ids) | self.by_others
         if once:

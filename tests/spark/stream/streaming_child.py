@@ -1,8 +1,8 @@
-"""A streaming query without Spark in a process of its own, which may be killed: what it has done is in a journal.
+"""A streaming query without Spark in its own process, which may be killed. It records its work in a journal.
 
     python -m tests.spark.stream.streaming_child queue.json journal
 
-It goes on where the lives before it have ended, and ends when the queue is drained.
+It continues where earlier runs have ended, and ends when the queue is drained.
 """
 
 import json
@@ -17,10 +17,10 @@ from tests.spark.stream.stream_driver import Checkpoint, Query, Sink
 
 
 class Journal:
-    """Lines of JSON, in the order in which things were done.
+    """Lines of JSON in the order of the recorded events.
 
     Args:
-        path: of the file; a line at its end that was cut short does not count.
+        path: path of the file. An incomplete last line is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,12 +36,12 @@ class Journal:
         os.write(self._file, json.dumps([what, key, value]).encode() + b"\n")
 
     def checkpoint(self) -> Checkpoint:
-        """What Spark has noted."""
+        """The checkpoint recorded so far."""
         offsets = {key: value for what, key, value in self.lines if what == "offset"}
         return Checkpoint(offsets, {key for what, key, _ in self.lines if what == "commit"})
 
     def sink(self) -> Sink:
-        """What the sink has finished."""
+        """The finished batches of the sink."""
         sink = Sink()
         for what, key, value in self.lines:
             if what == "batch":
@@ -50,7 +50,7 @@ class Journal:
 
 
 class _Noting(dict[int, Any]):
-    """A dictionary that writes what is put into it into the journal."""
+    """A dictionary that records each new entry in the journal."""
 
     def __init__(self, journal: Journal, what: str, given: dict[int, Any]) -> None:
         super().__init__(given)
@@ -77,7 +77,7 @@ class _NotingCommits(set[int]):
 
 
 def main(url: str, path: str) -> None:
-    """One life."""
+    """Run the query once."""
     journal = Journal(Path(path))
     checkpoint, sink = journal.checkpoint(), journal.sink()
     checkpoint.offsets = _Noting(journal, "offset", checkpoint.offsets)

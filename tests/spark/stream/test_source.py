@@ -1,4 +1,4 @@
-"""The streaming source as Spark calls it: offsets, limits, polls, partitions, and what it says to wrong options."""
+"""The streaming source, called like Spark calls it: offsets, limits, polls, partitions, and wrong options."""
 
 import gc
 import json
@@ -39,7 +39,7 @@ def reader(world):
 
 
 def _begun(reader):
-    """A source whose query has an id in its log, and that id."""
+    """Let a source pass its first, empty batch, and return its initial offset."""
     start = reader.initialOffset()
     assert start == reader.latestOffset(start, TEN)
     return start
@@ -71,7 +71,7 @@ def test_an_offset_is_plain_json(world, reader):
 
 
 def test_a_new_query_claims_nothing_before_its_id_is_in_the_log(world, reader):
-    """Its first batch is empty: a claim under an id that nobody has noted could never be found again."""
+    """Its first batch is empty, because a claim under an id that is not yet logged could never be found again."""
     world.enqueue(1)
     start = reader.initialOffset()
     assert start == reader.latestOffset(start, TEN)
@@ -149,7 +149,7 @@ def test_the_last_batch_is_acked_without_a_following_batch(world, reader):
     start = _begun(reader)
     end = reader.latestOffset(start, TEN)
     assert end == reader.latestOffset(end, TEN)
-    assert 3 == len(world.jobs), "not before it is time to look"
+    assert 3 == len(world.jobs), "not before the next poll"
     world.clock.advance(1)
     assert end == reader.latestOffset(end, TEN)
     assert [] == world.jobs
@@ -285,7 +285,7 @@ def test_an_unknown_column_of_a_stream_gives_a_one_line_error(world):
 )
 @pytest.mark.parametrize("call", ["prepareForTriggerAvailableNow", "initialOffset"])
 def test_wrong_options_give_a_one_line_error_at_the_first_call(options, said, call):
-    """Not when the source is made: there Spark would hide it behind an error of its own."""
+    """The constructor raises no error, because Spark would hide it behind its own."""
     reader = ClaimReader(options, SNAPSHOT_SCHEMA)
     with pytest.raises(ValueError, match=rf"\A{re.escape(said)}.*\Z"):
         getattr(reader, call)()

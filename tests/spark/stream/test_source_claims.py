@@ -1,4 +1,4 @@
-"""The claims of a streaming query: when the store is asked, and what is kept alive."""
+"""The claims of a streaming query: the times of requests to the store, and heartbeats."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from tests.spark.stream.claims_world import BEGIN, Claims, ended
 from tests.virtual_world import in_virtual_time
 
-# When the store is asked
+# Requests to the store
 
 
 @in_virtual_time
@@ -36,7 +36,7 @@ async def test_a_full_batch_is_followed_by_the_next_at_once():
     assert claims.is_due
     second = await claims.after(first, 10)
     assert 5 == len(await claims.jobs_of(second))
-    assert not claims.is_due, "there were no more"
+    assert not claims.is_due, "the queue has no more jobs"
     await ended(claims)
 
 
@@ -65,7 +65,7 @@ async def test_a_frozen_query_takes_only_jobs_enqueued_before_the_freeze():
     await world.enqueue(5, priority=-1)
     taken, offset = [], BEGIN
     while (end := await claims.after(offset, 10)) != offset:
-        assert claims.is_due, "it must not end before it has taken all"
+        assert claims.is_due, "the query must not end before it has taken all jobs"
         offset = end
         taken += [job.id for job in await claims.jobs_of(offset)]
     assert [job.id for job in before] == taken
@@ -75,7 +75,7 @@ async def test_a_frozen_query_takes_only_jobs_enqueued_before_the_freeze():
 
 @in_virtual_time
 async def test_a_frozen_query_ends_while_others_keep_enqueueing():
-    """The jobs with the highest numbers have left when the others come."""
+    """The jobs with the highest sequence numbers have left the queue before the others are enqueued."""
     world = Claims()
     for job in (await world.enqueue(50))[1:]:
         await world.elsewhere.cancel(job.id)
@@ -102,7 +102,7 @@ async def test_only_jobs_of_the_given_entrypoints_are_claimed():
     await ended(claims)
 
 
-# What is kept alive
+# Heartbeats
 
 
 @in_virtual_time
@@ -114,7 +114,7 @@ async def test_claims_are_kept_alive_while_their_batch_runs_for_long():
     stale = DirectQueue(world.memory, clock=VirtualClock())
     for _ in range(200):
         await asyncio.sleep(1)
-        assert [] == await stale.dequeue("work"), "somebody else got it"
+        assert [] == await stale.dequeue("work"), "another worker claimed the job"
     assert end == await claims.after(end, 10)
     assert () == (await world.elsewhere.read_state()).jobs
 
@@ -130,7 +130,7 @@ async def test_one_heartbeat_for_all_claims_comes_at_a_third_of_their_timeout():
     assert (0, 6) == world.asked
     await ended(claims)
     await asyncio.sleep(60)
-    assert (0, 6) == world.asked, "it was stopped"
+    assert (0, 6) == world.asked, "a stopped query must send no heartbeats"
 
 
 @in_virtual_time
@@ -171,7 +171,7 @@ async def test_refused_acks_are_logged_in_one_line_and_the_query_continues(caplo
     end = await claims.after(BEGIN, 10)
     for job in jobs[:3]:
         await world.steal(job)
-    assert 8 == len(await claims.jobs_of(await claims.after(end, 10))), "five that waited, and the three"
+    assert 8 == len(await claims.jobs_of(await claims.after(end, 10))), "five waiting jobs and the three stolen ones"
     assert ["3 of 10 jobs of batch 1 had gone to others before it was finished: they may be worked on twice"] == [
         record.getMessage() for record in caplog.records
     ]
@@ -180,7 +180,7 @@ async def test_refused_acks_are_logged_in_one_line_and_the_query_continues(caplo
 
 @in_virtual_time
 async def test_a_heartbeat_and_an_ack_of_the_same_jobs_never_conflict(caplog):
-    """They come at the same moment, and the store is slow."""
+    """Both are due at the same moment, and the store is slow."""
     world = Claims(claim_timeout=30.0)
     await world.enqueue(200)
     world.storage.latency = 0.7

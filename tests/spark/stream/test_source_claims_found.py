@@ -1,4 +1,4 @@
-"""The claims of a streaming query: what is found again after a restart, and what a failing store does to them."""
+"""The claims of a streaming query after a restart, and under a failing store."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from tests.spark.stream.claims_world import BEGIN, Claims, OnItsWay, ended
 from tests.virtual_world import in_virtual_time, now
 
-# What is found again
+# After a restart
 
 
 @in_virtual_time
@@ -49,12 +49,12 @@ async def test_a_finished_batch_is_acked_after_a_restart_and_not_delivered_again
 
 @in_virtual_time
 async def test_two_unlogged_claims_become_two_batches():
-    """So that a batch, once it has been logged, is what one claim took, whoever made others."""
+    """A logged batch then always has the jobs of exactly one claim, even if another process made more claims."""
     world = Claims()
     await world.enqueue(15)
     first, other = world.process(), world.process()
     first.begin("query")
-    other.begin("query")  # a process that was thought dead
+    other.begin("query")  # a process that was believed dead
     sizes = {len(await claims.jobs_of(await claims.after(BEGIN, 10))) for claims in (first, other)}
     assert {10, 5} == sizes
     await ended(first)
@@ -90,7 +90,7 @@ async def test_a_repeated_batch_has_only_the_jobs_still_claimed_and_is_kept_aliv
 
 @in_virtual_time
 async def test_a_claim_that_lands_after_its_process_has_ended_waits_for_the_next_restart():
-    """Its commit is on its way while the restarted query looks for what it has claimed."""
+    """Its commit is still on its way while the restarted query reads its claims."""
     world = Claims()
     await world.enqueue(15)
     on_its_way = OnItsWay(world.memory)
@@ -134,7 +134,7 @@ async def test_a_new_query_does_not_look_for_claims():
     assert (1, 0) == world.asked
 
 
-# When the store fails
+# Under a failing store
 
 
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""Streaming queries whose processes are killed: without Spark at any moment, and Spark itself."""
+"""Streaming queries whose processes are killed: without Spark at random moments, and on real Spark."""
 
 import asyncio
 import json
@@ -70,18 +70,18 @@ def test_a_driver_killed_at_random_moments_loses_no_job(tmp_path):
             break
     assert () == _left(url)
     assert sorted(ids) == sorted(Journal(path).sink().ids)
-    assert killed > 5, "it was too fast to be killed"
+    assert killed > 5, "the processes ended before they could be killed"
 
 
 def _done(path):
-    """The jobs of the batches that are done."""
+    """The jobs of each finished batch."""
     journal = Journal(path)
     batches = journal.sink().batches
     return [batches[batch] for batch in journal.checkpoint().commits]
 
 
 def _kill_all(child, *, hard):
-    """Kill Spark's driver with all that belongs to it; or the driver alone, so that the others notice."""
+    """Kill Spark's driver: with `hard`, together with all its processes, and otherwise alone."""
     if hard:
         os.killpg(child.pid, signal.SIGKILL)
     else:
@@ -113,4 +113,4 @@ def test_spark_is_killed_between_claim_sink_and_commit(tmp_path):
         child.stdout.close()
     assert () == _left(url)
     rows = [job_id for path in sorted(out.glob("batch-*.json")) for job_id in json.loads(path.read_text())]
-    assert sorted(ids) == sorted(rows), "delivered by none or by several batches"
+    assert sorted(ids) == sorted(rows), "a job is in no batch or in several batches"

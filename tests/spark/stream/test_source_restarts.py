@@ -1,4 +1,4 @@
-"""A streaming query that dies at any step and is started again: every job reaches it, and no batch grows."""
+"""A streaming query that is killed at any step and restarted gets every job, and no batch grows."""
 
 import random
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.wide
 
 JOBS = 25
 STEPS = range(28)
-"""Of a life in which all of them are delivered."""
+"""The steps of a run that delivers all jobs."""
 
 STEPS_ONCE = range(7)
 
@@ -36,7 +36,7 @@ def test_a_query_can_be_killed_at_any_step(kill_at):
     assert not world.live(kill_at=kill_at)
     assert world.live()
     world.audit_end()
-    assert world.enqueued == world.sink.ids, "the jobs were delivered in another order"
+    assert world.enqueued == world.sink.ids, "the jobs were delivered in a different order"
 
 
 @pytest.mark.parametrize("first", [1, 2, 8])
@@ -64,7 +64,7 @@ def test_a_query_with_the_trigger_once_takes_all_jobs(kill_at):
     world = _filled()
     world.live(kill_at=kill_at, trigger="once")
     if not world.checkpoint.offsets:
-        world.have(lambda queue: queue.requeue_stale(0))  # the first claim of such a query can be left behind
+        world.have(lambda queue: queue.requeue_stale(0))  # the first claim of such a query may be unlogged
     for _ in range(2):
         world.live(trigger="once")
     world.audit_end()
@@ -72,7 +72,7 @@ def test_a_query_with_the_trigger_once_takes_all_jobs(kill_at):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_job_is_delivered_before_its_ack_under_random_faults(seed):
-    """Deaths, others that revoke and take claims, jobs that come late, lives that are never ended properly."""
+    """Kills at random steps, other workers that revoke claims and take jobs, and jobs that come late."""
     chance = random.Random(seed)
     world = _filled()
 

@@ -1,4 +1,4 @@
-"""The streaming source in Spark itself."""
+"""The streaming source on real Spark."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wide
 
 
 class Jobs:
-    """A queue in a file, seen from the driver program."""
+    """A queue in a file, used from the driver program."""
 
     def __init__(self, folder):
         self.url = str(folder / "queue.json")
@@ -37,11 +37,11 @@ class Jobs:
         return list(self.have(lambda queue: queue.read_state()).jobs)
 
     def keep(self, frame, batch):
-        """A sink that has each batch once."""
+        """A sink that keeps each batch once."""
         self.batches.setdefault(batch, [row.id for row in frame.select("id").collect()])
 
     def start(self, spark, *, sink=None, **options):
-        """The query, which drains what is there."""
+        """Start a query that drains the queue."""
         frame = spark.readStream.format("jqueue").options(**options).load(self.url)
         writer = frame.writeStream.foreachBatch(sink or self.keep).option("checkpointLocation", self.checkpoint)
         return writer.trigger(availableNow=True).start()
@@ -120,7 +120,7 @@ def test_claims_are_kept_alive_while_their_batch_runs_for_several_timeouts(spark
 
 @pytest.mark.full
 def test_a_continuous_query_delivers_and_acks_jobs_as_they_come(spark, jobs):
-    """Without a trigger Spark asks again and again; nothing follows the last batch, and nobody commits it."""
+    """Without a trigger, Spark polls continuously. No batch follows the last one, and Spark never commits it."""
     frame = spark.readStream.format("jqueue").option("pollInterval", 0.5).load(jobs.url)
     query = frame.writeStream.foreachBatch(jobs.keep).option("checkpointLocation", jobs.checkpoint).start()
     try:
@@ -146,7 +146,7 @@ def test_a_stopped_query_continues_with_its_claims(spark, jobs):
     query = jobs.start(spark, sink=blocking, maxJobsPerTrigger=10)
     assert begun.wait(120)
     threading.Timer(1, may_end.set).start()
-    query.stop()  # interrupts the batch, and waits for what it calls in Python
+    query.stop()  # interrupts the batch and waits for its Python function
     assert 20 == len(jobs.left)
     jobs.run(spark, maxJobsPerTrigger=10)
     assert ids == [job_id for batch in sorted(jobs.batches) for job_id in jobs.batches[batch]]

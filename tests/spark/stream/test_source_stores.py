@@ -1,4 +1,4 @@
-"""The streaming source on real stores: a file, and an S3 server; opened by its URL, as Spark's processes do."""
+"""The streaming source on real stores, a file and an S3 server, opened by URL as in the processes of Spark."""
 
 import asyncio
 
