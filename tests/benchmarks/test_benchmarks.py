@@ -55,7 +55,7 @@ def test_a_failed_run_leaves_its_pair_out_of_the_range():
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [([None], [1]), ([1], [None]), ([1], [0]), ([], [])])
-def test_there_is_no_ratio_without_two_figures(ours, theirs):
+def test_a_ratio_requires_two_figures(ours, theirs):
     assert ratio_of(ours, theirs) is None
 
 

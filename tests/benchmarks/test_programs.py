@@ -145,7 +145,7 @@ PROGRAMS_RUN = [
 
 
 @pytest.mark.parametrize(("program", "given", "figure"), PROGRAMS_RUN)
-def test_our_program_runs(program, given, figure):
+def test_a_jqueue_program_runs(program, given, figure):
     found = run_program(ours(program, given, timeout=60), sys.executable, Access())
     assert figure in found
     assert found.get("errors", 0) == 0
@@ -160,7 +160,7 @@ ON_S3 = [
 
 
 @pytest.mark.parametrize(("program", "given", "figure"), ON_S3)
-def test_our_program_runs_on_an_object_store(program, given, figure, seaweedfs, request):
+def test_a_jqueue_program_runs_on_an_object_store(program, given, figure, seaweedfs, request):
     place = {
         "storage": "s3",
         "url": seaweedfs.endpoint_url,
@@ -179,7 +179,7 @@ ON_SPARK = [("pipeline", {"storage": "file", **SMALL}, "contended_seconds")]
 
 @pytest.mark.full
 @pytest.mark.parametrize(("program", "given", "figure"), ON_SPARK)
-def test_our_program_runs_on_spark(program, given, figure):
+def test_a_jqueue_program_runs_on_spark(program, given, figure):
     assert run_program(ours(program, given, timeout=300), sys.executable, Access())[figure] > 0
 
 

@@ -35,7 +35,7 @@ def test_a_file_is_safe_and_nothing_is_left_beside_it(tmp_path):
     assert b"the user's" == path.read_bytes()
 
 
-def test_json_is_one_object(tmp_path):
+def test_json_output_is_one_object(tmp_path):
     result = start("doctor", "--json", tmp_path / "queue.json")
     found = json.loads(result.stdout)
     assert (True, 0, None, []) == tuple(found[name] for name in ("safe", "status", "error", "left"))

@@ -298,7 +298,7 @@ def test_a_missing_job_is_an_error_that_does_not_repeat_the_id(path, queue, comm
     )
 
 
-def test_pause_and_resume(path, queue):
+def test_an_entrypoint_is_paused_and_resumed(path, queue):
     queue.enqueue("mail", b"")
     assert "paused until `jqueue resume`: 1 job waits, 0 jobs in progress continue" == text("pause", path, "mail")
     assert [] == queue.dequeue("mail")

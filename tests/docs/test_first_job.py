@@ -40,7 +40,7 @@ def test_the_first_job_is_short():
 
 
 @pytest.mark.wide
-def test_the_first_job_runs_and_prints_what_the_page_shows(tmp_path):
+def test_the_first_job_prints_the_session_of_the_page(tmp_path):
     (tmp_path / "app.py").write_text(PROGRAM, encoding="utf-8")
     enqueued = _run(tmp_path, "app.py")
     worked = _run(tmp_path, "-u", "-m", "jqueue", "worker", "app:worker", "queue.json", "--drain")

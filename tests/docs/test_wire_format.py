@@ -27,7 +27,7 @@ def test_the_example_is_byte_for_byte_a_queue_written_by_jqueue():
     assert OURS == codec.encode(state)
 
 
-def test_the_example_of_1_0_0_is_read_and_written_in_our_format():
+def test_the_example_of_1_0_0_is_read_and_written_in_the_new_format():
     state = codec.decode(LEGACY)
     converted = codec.encode(state)
     assert (3, 2) == (state.version, len(state.jobs))

@@ -108,7 +108,7 @@ async def test_an_answer_before_the_body_is_passed_on_at_once(server, client):
 @pytest.mark.parametrize(
     "answer", [answer_with(b"hello", head="HTTP/1.1 200 OK\r\nConnection: close"), b"HTTP/1.0 200 OK\r\n\r\nhello"]
 )
-async def test_the_connection_ends_when_the_answer_says_so(server, client, answer):
+async def test_the_connection_ends_with_an_answer_that_closes_it(server, client, answer):
     server.answer, server.closes = answer, True
     client.send(_put())
     assert (answer, CLOSED) == await client.rest()

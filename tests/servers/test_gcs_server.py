@@ -262,7 +262,7 @@ def _for_20_clients(server: GCSServer, work: Callable[[Bucket], Any]) -> list[An
         return list(threads.map(run, range(20)))
 
 
-def test_no_increment_is_lost(bucket, store):
+def test_concurrent_increments_are_not_lost(bucket, store):
     _put(bucket, b"0", "counter")
     _for_20_clients(store, lambda own: _increment(own, 20))
     assert b"400" == _get(bucket, "counter")[0]

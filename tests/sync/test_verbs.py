@@ -148,7 +148,7 @@ def test_apply_each_does_several_operations_independently(queue):
     assert ("next", ClaimLostError) == (job.entrypoint, type(error))
 
 
-def test_a_job_is_moved(queue):
+def test_a_job_is_reprioritised_and_rescheduled(queue):
     job = queue.enqueue("work", b"", delay=3600)
     assert 5 == queue.reprioritise(job.id, 5).priority
     assert job.id == queue.reschedule(job.id, delay=0).id
@@ -176,7 +176,7 @@ def test_cron_entries_are_set_and_removed(queue):
     assert (True, False) == (queue.unschedule("nightly"), queue.unschedule("nightly"))
 
 
-def test_a_result_is_waited_for(queue):
+def test_result_waits_for_the_result_of_a_job(queue):
     job = queue.enqueue("work", b"", keep_result=60)
     with pytest.raises(ResultTimeoutError):
         queue.result(job, timeout=0.01)

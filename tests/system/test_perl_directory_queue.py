@@ -89,7 +89,7 @@ class TestDirectoryQueue(DirqContract):
 
 
 @of_both_kinds
-async def test_hundreds_of_turns_in_both_directions(kind, theirs, folder):
+async def test_elements_are_equal_after_hundreds_of_turns_in_both_directions(kind, theirs, folder):
     schema = {"body": "binary", "text": "string?", "header": "table?"}
     perl = theirs(kind, schema=schema)
     chance = random.Random(7)
@@ -157,7 +157,7 @@ async def test_perl_refuses_noncharacters_in_text(code, theirs, folder):
 
 @of_both_kinds
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 1_048_576])
-async def test_payloads_of_any_size(kind, size, theirs, folder):
+async def test_payloads_of_any_size_are_the_same_for_both(kind, size, theirs, folder):
     perl, payload = theirs(kind), random.Random(size).randbytes(size)
     async with ours(folder, kind) as queue:
         perl.add(element(kind, payload))
@@ -353,7 +353,7 @@ async def test_a_perl_queue_set_reads_folders_of_jqueue(kind, theirs, folder, tm
         assert (sorted(names, key=lambda name: name[-14:]), 12) == (found, count)
 
 
-async def test_an_optional_reference_and_an_empty_table(theirs, folder):
+async def test_an_optional_reference_and_an_empty_table_are_kept(theirs, folder):
     perl = theirs("queue", schema={"body": "binary", "header": "table?", "text": "string?"})
     async with ours(folder, "queue", schema="body:binary*,header:table?,text:string?*") as queue:
         perl.add({"body": b"", "header": {}, "text": ""})

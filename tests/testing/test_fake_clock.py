@@ -25,7 +25,7 @@ def test_a_fake_clock_stands_still_until_it_is_moved():
     assert NOON + timedelta(hours=1, minutes=1) == clock.advance(timedelta(hours=1)) == clock.now()
 
 
-def test_both_readings_move_together():
+def test_both_readings_of_a_fake_clock_move_together():
     clock = FakeClock(NOON)
     began = clock.monotonic()
     clock.advance(100)

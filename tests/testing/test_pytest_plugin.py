@@ -42,7 +42,7 @@ async def test_a_job_is_run_hours_later(queue, queue_clock, worker):
     assert "hello Ada" == report[1].result
     assert 7200 == (queue_clock.now() - began).total_seconds()
 
-async def test_each_test_has_a_queue_of_its_own(queue, worker):
+async def test_each_test_has_its_own_queue(queue, worker):
     assert 0 == len(await worker.run_until_idle(app.worker))
 """
 

@@ -270,7 +270,7 @@ def test_an_error_rebuilt_from_a_process_is_caught_like_the_original(which):
         assert isinstance(raised.value, kind) == isinstance(again, kind)
 
 
-async def test_the_log_shows_where_a_process_raised(caplog):
+async def test_the_log_has_the_traceback_of_an_error_in_a_process(caplog):
     caplog.set_level(logging.DEBUG, "jqueue.worker")
     async with broker() as queue:
         await process_handlers.raise_in_process.enqueue(queue, "unreadable")

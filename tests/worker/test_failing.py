@@ -75,7 +75,7 @@ async def test_after_max_attempts_of_the_handler_a_job_is_dead_with_its_last_err
 
 
 @in_virtual_time
-async def test_the_jobs_own_max_attempts_come_before_the_handlers():
+async def test_max_attempts_of_a_job_override_those_of_its_handler():
     async with broker() as queue:
         job, report = await once(queue, raising(ValueError(), max_attempts=5), max_attempts=1)
         assert (DEAD, RunReport(dead=1)) == (job.status, report)

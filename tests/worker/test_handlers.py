@@ -43,7 +43,7 @@ def test_calling_the_decorated_object_calls_the_function():
 
 
 @in_virtual_time
-async def test_enqueue_returns_the_job_with_the_handlers_options():
+async def test_enqueue_returns_the_job_with_the_options_of_its_handler():
     async with broker() as queue:
         job = await send_email.enqueue(queue, Email(to="a@b"))
         assert await only_job(queue) == job

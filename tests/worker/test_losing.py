@@ -159,7 +159,7 @@ async def test_the_context_holds_the_job_and_the_worker():
 
 
 @in_virtual_time
-async def test_the_contexts_logger_carries_the_job():
+async def test_records_of_the_context_logger_name_the_job():
     worker, records = Worker(), []
 
     class Keep(logging.Handler):

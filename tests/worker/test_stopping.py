@@ -336,7 +336,7 @@ def test_stop_may_be_called_from_any_thread():
     assert RunReport() == asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_stop_does_nothing_when_nothing_runs():
+def test_stop_without_a_run_does_nothing():
     Worker().stop()
 
 

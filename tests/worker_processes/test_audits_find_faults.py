@@ -309,7 +309,7 @@ def test_an_occurrence_missed_while_jobs_are_claimed_is_detected(chain):
         (1.5, 1.6, 2, "was not due"),
     ],
 )
-def test_a_wrong_firing_of_a_cron_entry_is_detected(chain, second, at, next_at, found):
+def test_an_incorrect_occurrence_of_a_cron_entry_is_detected(chain, second, at, next_at, found):
     chain.add({}, at=0.5, **due(1))
     chain.add(occurrence(second), at=at, **due(next_at))
     assert any(found in fault for fault in fired(chain, until=1))

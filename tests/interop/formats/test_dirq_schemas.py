@@ -1,4 +1,4 @@
-"""Schemas of dirq: jqueue accepts those that the real dirq accepts, if a job fits into them, and refuses the others."""
+"""Schemas of dirq: jqueue accepts each schema that the real dirq accepts and a job fits into, and refuses others."""
 
 import json
 from itertools import product

@@ -1,4 +1,4 @@
-"""Programs for textqueue 1.0 and 1.1, one that appends lines, and one for jqueue, as text."""
+"""Programs for textqueue 1.0 and 1.1, a program that appends lines, and a program for jqueue, as text."""
 
 READ_ALL = """
 import json, sys, warnings

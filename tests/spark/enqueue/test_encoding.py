@@ -170,7 +170,7 @@ def test_every_optional_column_sets_its_field_of_the_job():
     ("kind", "delay"),
     [(IntegerType(), 90), (DecimalType(9, 1), Decimal("90.0")), (DayTimeIntervalType(), timedelta(minutes=1.5))],
 )
-def test_a_delay_is_in_seconds_whatever_its_type(kind, delay):
+def test_a_delay_of_any_type_is_in_seconds(kind, delay):
     [job] = jobs(schema(payload=TEXT, delay=kind), ("a", delay), entrypoint="e")
     assert timedelta(seconds=90) == job.run_at - job.created_at
 

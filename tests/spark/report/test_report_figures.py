@@ -86,7 +86,7 @@ HAND_MADE = [
 ]
 
 
-def test_the_figures_of_a_hand_made_state(spark):
+def test_the_figures_of_a_hand_made_state_match_plain_python(spark):
     found = reported(spark, HAND_MADE)
 
     check(HAND_MADE, found)
@@ -101,7 +101,7 @@ def test_the_figures_of_a_hand_made_state(spark):
 
 
 @pytest.mark.parametrize("size", [500, *(pytest.param(size, marks=pytest.mark.full) for size in (1, 2, 7, 5000))])
-def test_the_figures_of_random_states(spark, size):
+def test_the_figures_of_random_states_match_plain_python(spark, size):
     seed = int(os.environ.get("REPORT_SEED", random.randrange(1 << 32)))
     print(f"REPORT_SEED={seed}")
     lines = some_lines(seed, size)

@@ -91,7 +91,7 @@ def _kill_all(child, *, hard):
 
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
-def test_spark_is_killed_between_claim_sink_and_commit(tmp_path):
+def test_no_job_is_lost_when_spark_is_killed_between_claim_sink_and_commit(tmp_path):
     if (problem := java_problem()) is not None:
         pytest.skip(problem)
     chance = random.Random(11)
