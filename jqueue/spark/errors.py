@@ -70,7 +70,7 @@ _KNOWN = (
     ),
     (
         re.compile(r"Python worker exited unexpectedly|Python worker failed to connect"),
-        "a Python process of an executor ended unexpectedly: it was killed, for example for want of memory, or crashed",
+        "a Python process of an executor ended unexpectedly: it crashed, or was killed, for example for lack of memory",
     ),
     (
         re.compile(r"OutOfMemoryError"),
@@ -90,7 +90,10 @@ _KNOWN = (
         re.compile(r"\[UNABLE_TO_INFER_SCHEMA\]"),
         "there is no data: the folder has no file of this format, or only empty ones",
     ),
-    (re.compile(r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\""), r"a \1 is no \2"),
+    (
+        re.compile(r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\""),
+        r"a \1 cannot be a \2",
+    ),
 )
 """Messages of Spark that only experts understand, or that contain data, each with the same in plain words."""
 

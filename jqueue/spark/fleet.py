@@ -140,7 +140,7 @@ async def find_all(addresses: Sequence[str]) -> list[Member]:
         else:
             members = await _objects(address)
         if not members:
-            raise InvalidURLError("there is no queue whose name fits the wildcards of the URL")
+            raise InvalidURLError("no queue matches the wildcards of the URL")
         for member in members:
             found.setdefault(member.name, member)
     return list(found.values())

@@ -53,7 +53,7 @@ def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any
         if name is None:
             if given.lower() in OF_SPARK:
                 continue
-            raise InvalidJobError(f"there is no option {shown(given)}: there are {', '.join(sorted(known))}")
+            raise InvalidJobError(f"there is no option {shown(given)}: the options are {', '.join(sorted(known))}")
         taken[name] = _converted(name, known[name], text)
     return taken
 
@@ -163,7 +163,7 @@ _SETTINGS = {
 
 TEXT = Kind("a text that is not empty", _text)
 URL = Kind("a URL", _text, secret=True)
-SECONDS = Kind("a number of seconds from 0 on", _seconds)
+SECONDS = Kind("a number of seconds, 0 or more", _seconds)
 BOOLEAN = Kind("true or false", _boolean)
 NAMES = Kind("names with commas between them", _names)
 

@@ -36,7 +36,7 @@ def spark_problem(version: str) -> str | None:
     """Return why this version of PySpark or Spark cannot be used, in one line; None if it can."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) >= NEEDED:
         return None
-    return f"jqueue needs PySpark {NEEDED[0]}.{NEEDED[1]} or newer, and this is {shown(version)}: {INSTALL}"
+    return f"jqueue needs PySpark {NEEDED[0]}.{NEEDED[1]} or newer, but this is {shown(version)}: {INSTALL}"
 
 
 def require_spark(*versions: str) -> None:
@@ -58,16 +58,16 @@ def java_problem() -> str | None:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        return f"Spark needs Java {JAVA_VERSION} or newer, and there is none: install one, or set JAVA_HOME"
+        return f"Spark needs Java {JAVA_VERSION} or newer, but there is none: install one, or set JAVA_HOME"
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
-        return f"Spark needs Java {JAVA_VERSION} or newer, and {java} does not run"
+        return f"Spark needs Java {JAVA_VERSION} or newer, but {java} does not run: install one, or set JAVA_HOME"
     version = told.partition('"')[2].partition('"')[0]
     major = version.removeprefix("1.").split(".")[0].split("-")[0]
     if major.isdigit() and int(major) < JAVA_VERSION:
         return (
-            f"Spark needs Java {JAVA_VERSION} or newer, and {java} is {version}: install a newer one, or set JAVA_HOME"
+            f"Spark needs Java {JAVA_VERSION} or newer, but {java} is {version}: install a newer one, or set JAVA_HOME"
         )
     return None
 

@@ -66,7 +66,7 @@ def open_store(url: str, *, create: bool = False) -> SupportsScratch:
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"
         )
     if not isinstance(storage, SupportsScratch):
-        raise InvalidURLError("this store has no room for staged jobs beside the queue: it lacks beside() and remove()")
+        raise InvalidURLError("this store cannot hold staged jobs beside the queue: it lacks beside() and remove()")
     return storage
 
 
@@ -192,7 +192,7 @@ class StagedObjects:
                 if name.startswith(f"{PREFIX}{write_id}-") or age > self._staging.retention:
                     unwanted.add(name)
         except JQueueError as error:
-            logger.warning("Staged jobs could not be listed; what is left of them is removed later: %s", error)
+            logger.warning("Staged jobs could not be listed; any that are left are removed later: %s", error)
         try:
             await _at_once(lambda name: self._persist(self._anchor.beside(name).remove, CLEANING), sorted(unwanted))
         except JQueueError as error:

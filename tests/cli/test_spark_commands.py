@@ -136,7 +136,7 @@ def test_a_missing_pyspark_gives_one_line_with_the_install_command(no_spark, mon
 
 def test_an_outdated_pyspark_is_refused_with_its_version(no_spark, monkeypatch):
     monkeypatch.setattr(sessions, "version", lambda package: "4.1.2")
-    assert refused("snapshot", "queue.json").startswith("jqueue needs PySpark 4.2 or newer, and this is '4.1.2'")
+    assert refused("snapshot", "queue.json").startswith("jqueue needs PySpark 4.2 or newer, but this is '4.1.2'")
 
 
 def test_a_missing_java_gives_a_one_line_error(no_spark, monkeypatch):
@@ -298,7 +298,7 @@ def test_an_error_of_the_data_source_is_one_line(on_spark):
     assert "cannot be read as json" in refused("enqueue", "jobs.csv", "queue.json", "--format", "json")
     assert refused("snapshot", "nothing.json").startswith("there is no queue at ")
     assert "is not a queue" in refused("snapshot", "jobs.csv")
-    assert "no queue whose name fits" in refused("report", "nothing*.json")
+    assert "no queue matches" in refused("report", "nothing*.json")
     assert b'{"n": 5}' == state().jobs[0].payload
 
 

@@ -47,7 +47,7 @@ def test_an_unknown_option_is_refused_with_the_known_names():
     with pytest.raises(InvalidJobError) as caught:
         take({"entripoint": "a"}, KNOWN)
     assert (
-        "there is no option 'entripoint': there are entrypoint, numPartitions, onConflict, pollInterval, quick, "
+        "there is no option 'entripoint': the options are entrypoint, numPartitions, onConflict, pollInterval, quick, "
         "stagingPath, status" == str(caught.value)
     )
 
@@ -58,8 +58,8 @@ def test_an_unknown_option_is_refused_with_the_known_names():
         ("entrypoint", " ", "option entrypoint takes a text that is not empty, got ' '"),
         ("numPartitions", "0", "option numPartitions takes a whole number from 1 to 10, got '0'"),
         ("numPartitions", "many", "option numPartitions takes a whole number from 1 to 10, got 'many'"),
-        ("pollInterval", "-1", "option pollInterval takes a number of seconds from 0 on, got '-1'"),
-        ("pollInterval", "nan", "option pollInterval takes a number of seconds from 0 on, got 'nan'"),
+        ("pollInterval", "-1", "option pollInterval takes a number of seconds, 0 or more, got '-1'"),
+        ("pollInterval", "nan", "option pollInterval takes a number of seconds, 0 or more, got 'nan'"),
         ("quick", "yes", "option quick takes true or false, got 'yes'"),
         ("status", "a,,b", "option status takes names with commas between them, got 'a,,b'"),
         ("onConflict", "replace", "option onConflict takes return or raise, got 'replace'"),

@@ -29,7 +29,7 @@ def test_an_outdated_pyspark_is_refused_with_the_required_version(version):
     class Older(JQueueDataSource):
         pyspark_version = version
 
-    wanted = f"jqueue needs PySpark 4.2 or newer, and this is '{version}': pip install \"jqueue[spark]\""
+    wanted = f"jqueue needs PySpark 4.2 or newer, but this is '{version}': pip install \"jqueue[spark]\""
     for refused in (lambda: Older({"path": "queue.json"}), lambda: require_spark("4.2.0", version)):
         with pytest.raises(ImportError) as caught:
             refused()

@@ -76,7 +76,7 @@ class BatchClaims:
             StorageError: the queue could not be written.
         """
         self._ends, queue = True, self.queue
-        clock, failures = queue.options.clock, CallFailures("telling it how the jobs ended", queue.options.entropy)
+        clock, failures = queue.options.clock, CallFailures("sending outcomes of jobs", queue.options.entropy)
         until = clock.monotonic() + self._patience
         unknown: UnknownOutcomeError | None = None
         while True:

@@ -114,7 +114,7 @@ def work(
         raise
     except BaseException as error:
         traceback.print_exc()
-        tell("failed", f"the worker cannot be made there: {_said(error)}")
+        tell("failed", f"the worker cannot be loaded on the executor: {_said(error)}")
         return
     tell("ready", patience)
     with asyncio.Runner() as runner:

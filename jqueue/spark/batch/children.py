@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
@@ -54,7 +55,7 @@ def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = Non
         later = [job for job in left if job.id not in told.begun]
         why = told.failure
         if told.is_cut_short and not told.begun:
-            why = f"{told.death}, before it had begun a job"
+            why = f"{told.death} before it began a job"
         if why is not None and left:
             raise WorkFailed(why, _in_order(jobs, known))
         if not told.is_cut_short:
@@ -69,7 +70,8 @@ def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = Non
             known.update((job.id, _killed(job, told)) for job in begun)
             begun = []
         elif begun:
-            logger.warning("%s; jobs that it had begun are done again, one by one: %d", told.death, len(begun))
+            again = counted(len(begun), "job")
+            logger.warning("%s; %s that it had begun will be done again, one by one", told.death, again)
         suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
     return _in_order(jobs, known)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
@@ -207,7 +208,7 @@ class _Listener:
                 self._note(word, about)
                 start = end
         except (LookupError, TypeError, ValueError):
-            self.told.death = "the process of the handlers wrote where only jqueue does"
+            self.told.death = "the process of the handlers wrote to a pipe of jqueue"
             return False
         del heard[:start]
         return True
@@ -242,12 +243,12 @@ class _Listener:
         if self._blocked_until is not None and now >= self._blocked_until and self.told.blocking is not None:
             late, self.told.is_sure, self._blocked_until = [self.told.blocking], True, None
         if late:
-            logger.warning("a process of handlers is ended: %d of them did not stop in time", len(late))
+            logger.warning("a process of handlers is ended: %s did not stop in time", counted(len(late), "handler"))
             self.told.overdue.update(late)
             self._due.clear()
             os.killpg(self._pid, signal.SIGKILL)
         if self._end_by is not None and now >= self._end_by:
-            logger.warning("a process of handlers is ended: all of its jobs are done, and it goes on")
+            logger.warning("a process of handlers is ended: it still runs although all of its jobs are done")
             return True
         return False
 
@@ -279,5 +280,5 @@ def _how_it_ended(code: int | None) -> str:
     return f"the process of the handler was ended by {name}{why or _PERHAPS.get(name, '')}"
 
 
-_PERHAPS = {"SIGKILL": ", as a system does that is out of memory"}
+_PERHAPS = {"SIGKILL": ", perhaps because the system was out of memory"}
 """Likely causes of a signal, which users ask about first."""

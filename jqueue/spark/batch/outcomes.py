@@ -90,7 +90,7 @@ class Outcome:
             return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
         if self.kind in ("snoozed", "handed_back"):
             return Nack(self.claim, self.delay, self.error, charge=False)
-        raise ValueError(f"what becomes of a job that was {self.kind} is its handler's to say")
+        raise ValueError(f"the outcome of a job that was {self.kind} depends on the options of its handler")
 
 
 def outcome_of(operations: Sequence[Operation]) -> Outcome:
@@ -107,7 +107,7 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
         raise InvalidJobError("the last operation must be the ack or the nack of a job")
     for other in others:
         if not isinstance(other, Enqueue):
-            raise InvalidJobError(f"in a batch on Spark, on_ack takes Enqueue(...) alone, got {type(other).__name__}")
+            raise InvalidJobError(f"in a batch on Spark, on_ack takes only Enqueue(...), got {type(other).__name__}")
     if isinstance(last, Ack):
         added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
         kept = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
@@ -154,4 +154,4 @@ def decode_outcomes(content: bytes) -> list[Outcome]:
             raise ValueError("not all of it")
         return [Outcome.of_plain(json.loads(line)) for line in lines]
     except ValueError:
-        raise InvalidBlobError("an object with the outcomes of a partition is damaged, or cut short") from None
+        raise InvalidBlobError("an object with the outcomes of a partition is damaged or incomplete") from None

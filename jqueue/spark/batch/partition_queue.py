@@ -109,7 +109,7 @@ class PartitionQueue:
             operation.prepared(self._preparation)
         last = operations[-1]
         if not self._is_outcome(last):
-            raise InvalidJobError("the ack of a job comes last, after what goes with it")
+            raise InvalidJobError("the ack of a job must be the last operation")
         self._ended([outcome_of([*operations[:-1], last.prepared(self._preparation)])])
         return [None] * len(operations)
 

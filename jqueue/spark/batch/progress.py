@@ -34,7 +34,7 @@ async def tell_progress(progress: Progress, staging: Staging, write_id: str, siz
                 names = await objects.of_write(write_id) or ()
             done = sum(sizes[number] for number in finished(names, write_id))
         except JQueueError as error:
-            logger.info("how far the batch has come cannot be seen: %s", error)
+            logger.info("the progress of the batch cannot be read: %s", error)
         else:
             if done > told:
                 told = done
@@ -48,7 +48,7 @@ async def told_to(progress: Progress, done: int, total: int) -> bool:
     try:
         await asyncio.to_thread(progress, done, total)
     except Exception as error:
-        logger.warning("progress is not told any more, as it raised %s: %s", type(error).__name__, error)
+        logger.warning("progress is no longer reported, as the function raised %s: %s", type(error).__name__, error)
         return False
     return True
 

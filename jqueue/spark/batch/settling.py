@@ -109,4 +109,5 @@ def _is_lost(job: Job, refusal: JQueueError) -> bool:
 def _tell_of_lost(lost: Sequence[Job]) -> None:
     if lost:
         names = ", ".join(job.id for job in lost[:3]) + (", ..." if len(lost) > 3 else "")
-        logger.warning("%s no longer ours when the batch ended (%s)", counted(len(lost), "job was", "jobs were"), names)
+        were = counted(len(lost), "job was", "jobs were")
+        logger.warning("%s lost before the batch ended: claimed by another worker, or removed (%s)", were, names)

@@ -43,7 +43,7 @@ def _cores_of(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkAttributeError:
         raise InvalidJobError(
-            "a session of Spark Connect does not tell how many cores there are: say how many partitions= to make"
+            "Spark Connect does not report the number of cores: give the number of partitions="
         ) from None
 
 

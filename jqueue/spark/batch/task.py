@@ -108,7 +108,7 @@ class BatchTask:
             raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
         if content is None:
             raise BatchTaskError(
-                "an executor does not see what the driver has put beside the queue: the batch has ended,"
+                "an executor does not see the object that the driver has put beside the queue: the batch has ended,"
                 " or the queue is in a file that only the driver's machine has"
             )
 
@@ -133,5 +133,5 @@ def marker_of(write_id: str) -> str:
 def _job_of(line: bytes) -> Job:
     job = read_line(line)
     if not isinstance(job, Job):
-        raise BatchTaskError(f"a job cannot be read on an executor, which may have another jqueue: {job.reason}")
+        raise BatchTaskError(f"an executor cannot read a job, perhaps for another version of jqueue: {job.reason}")
     return job

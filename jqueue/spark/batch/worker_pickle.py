@@ -48,8 +48,8 @@ class WorkerPickle:
         except Exception as error:
             what, cause = _culprit(worker, error)
             raise InvalidJobError(
-                f"the worker cannot be sent to executors: {what} holds what cannot be pickled"
-                f" ({_said(cause)}): make it in the worker's lifespan, or define the worker at the top of a module"
+                f"the worker cannot be sent to executors: {what} holds an object that cannot be pickled"
+                f" ({_said(cause)}): create it in the worker's lifespan, or define the worker at the top of a module"
             ) from None
 
     def load(self) -> Worker:
@@ -63,7 +63,9 @@ class WorkerPickle:
         else:
             found = getattr(importlib.import_module(self.module), self.name, None)
         if not isinstance(found, Worker):
-            raise JQueueError(f"the module {self.module} has no worker {self.name!r} there: is it another version?")
+            raise JQueueError(
+                f"the module {self.module} has no worker {self.name!r} on executors: is it another version?"
+            )
         return found
 
 

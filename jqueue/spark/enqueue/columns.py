@@ -87,7 +87,7 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
         _check_no_others([each for each in others if each not in unset])
         return Columns(places, constants, unset=unset)
     if not others:
-        raise InvalidJobError("there is nothing to make a payload of: add a column payload, or columns of any names")
+        raise InvalidJobError("there is no column for the payload: add a column payload, or columns of other names")
     for name, number in others:
         _check_json(shown(name), schema.fields[number].dataType)
     return Columns(places, constants, tuple(others))
@@ -100,14 +100,14 @@ def _check_choices(places: Mapping[str, int], constants: Mapping[str, Any]) -> N
     if "entrypoint" not in places and "entrypoint" not in constants:
         raise InvalidJobError("the entrypoint is missing: add a column entrypoint, or the option entrypoint")
     if "run_at" in places and "delay" in constants:
-        raise InvalidJobError("the option delay and the column run_at say when a job may start: drop one of them")
+        raise InvalidJobError("the option delay and the column run_at both say when a job may start: drop one of them")
 
 
 def _check_no_others(others: list[tuple[str, int]]) -> None:
     if others:
         raise InvalidJobError(
-            f"there is a payload, so what are {', '.join(shown(name) for name, _ in others)} for? Beside it there may "
-            f"be {', '.join(name for name in EXPECTED if name != 'payload')}: drop the rest, or put it into a struct"
+            f"unknown columns beside the payload: {', '.join(shown(name) for name, _ in others)}. The known ones are "
+            f"{', '.join(name for name in EXPECTED if name != 'payload')}: drop the others, or put them into a struct"
         )
 
 
@@ -160,7 +160,7 @@ _OF_A_KIND: dict[type, tuple[str, Callable[[sql.DataType], bool]]] = {
     str: ("string", _is(*TEXTS)),
     int: ("a whole number", _is(sql.IntegralType)),
     timedelta: ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
-    datetime: ("timestamp, which knows its time zone", _is(sql.TimestampType)),
+    datetime: ("timestamp with its time zone", _is(sql.TimestampType)),
     Mapping: ("map<string,string>", _is_text_map),
 }
 """The type required of an option's column, in words and as a test, by the kind of the option's values."""

@@ -299,18 +299,16 @@ def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> 
     missing = left_out(receipt, transaction, rows)
     if missing:
         logger.warning(
-            "%d rows were not written: they are of version %d of %s, and the queue has version %d. Give each write a "
+            "%s not written: the write is version %d of %s, and the queue has version %d. Give each write a "
             "higher txnVersion, and each application a txnAppId of its own",
-            missing,
+            counted(missing, "row was", "rows were"),
             transaction.version,
             transaction.app_id,
             receipt.version,
         )
     elif receipt.repeated:
-        logger.info("Version %d of %s was written before: nothing is added", transaction.version, transaction.app_id)
+        logger.info("Version %d of %s was already written: nothing was added", transaction.version, transaction.app_id)
     elif receipt.taken:
-        logger.info(
-            "%s added; %d not added, as their unique keys are taken", counted(receipt.added, "job"), receipt.taken
-        )
+        logger.info("%s added; %d left out: unique key already taken", counted(receipt.added, "job"), receipt.taken)
     else:
         logger.info("%s added", counted(receipt.added, "job"))

@@ -161,7 +161,7 @@ class RowEncoder:
             number = len(payloads)
         else:
             return payloads
-        raise self._wrong(number, "payload has a number that JSON cannot hold: NaN, or an infinite one")
+        raise self._wrong(number, "payload has a number that JSON cannot hold: NaN or infinity")
 
     def _values(self, name: str, batch: pa.RecordBatch) -> Iterable[Any] | None:
         """Return the values of a part of the jobs, row by row; None if all rows have the default."""

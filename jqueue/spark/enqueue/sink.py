@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import Transaction
 from jqueue.domain.operations.staged import TRANSACTION_KEPT
@@ -73,11 +74,11 @@ class StreamSink(DataSourceStreamArrowWriter):
         rows = sum(found.jobs for found in messages if isinstance(found, TaskReport))
         if left_out(receipt, transaction, rows):
             logger.warning(
-                "Batch %d of %s was left out, and its %d rows were not written: the queue has its batch %d. If this is "
+                "Batch %d of %s was skipped, and %s not written: the queue has its batch %d. If this is "
                 "another stream, or its checkpoint is new, give it a txnAppId of its own",
                 batchId,
                 report.app_id,
-                rows,
+                counted(rows, "row was", "rows were"),
                 receipt.version,
             )
         else:

@@ -90,13 +90,13 @@ class BulkWriter(DataSourceArrowWriter):
         if overwrite:
             raise InvalidJobError(
                 'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append"), and '
-                "`jqueue purge` or `cancel` for what shall go"
+                "`jqueue purge` or `cancel` for jobs to remove"
             )
         taken = take(options, OPTIONS)
         app_id: str | None = taken.get("txnAppId")
         version: int = taken.get("txnVersion", 1)
         if ("txnAppId" in taken) != ("txnVersion" in taken):
-            raise InvalidJobError("txnAppId and txnVersion go together: which write of which application this is")
+            raise InvalidJobError("give txnAppId and txnVersion together: the application, and the number of its write")
         enqueue = bulk_enqueue(options, taken, schema)
         self.write_id = SystemEntropy().new_id()
         self.receipt_path = os.path.abspath(taken["receiptPath"]) if "receiptPath" in taken else None
@@ -150,7 +150,7 @@ def leave_receipt(path: str, receipt: StagedReceipt, missing: int = 0) -> None:
     try:
         Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing}), encoding="utf-8")
     except OSError as error:  # no failure of the write: the jobs are in the queue
-        logger.warning("The receipt of a write could not be left: %s", type(error).__name__)
+        logger.warning("The receipt of a write could not be stored: %s", type(error).__name__)
 
 
 def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: StructType) -> BulkEnqueue:

@@ -80,14 +80,14 @@ def _notes(report: Figures) -> list[str]:
     if waiting:
         whose = _most_often(report.failures, "waiting")
         told = counted(waiting, "job has failed and is", "jobs have failed and are")
-        notes.append(f"{told} waiting for another try, or in it{whose}.")
+        notes.append(f"{told} waiting for another try or already in it{whose}.")
     if total.stale:
         notes.append(
             f"{counted(total.stale, 'claim looks', 'claims look')} stale: no heartbeat for longer than the claim "
-            "lasts, by the clock of this report. Somebody else gets the job with one of the next claims."
+            "lasts, by the clock of this report. Other workers claim such jobs again."
         )
     if total.expired:
-        notes.append(f"{counted(total.expired, 'job has', 'jobs have')} expired, and are removed with the next commit.")
+        notes.append(f"{counted(total.expired, 'job has', 'jobs have')} expired. The next commit removes expired jobs.")
     return notes
 
 

@@ -116,8 +116,8 @@ class _Telling:
             tables.insert(0, Table("Queues", ("queue",), columns, rows, ("all", *cells(total))))
         return Section(
             "Where jobs stand",
-            "Ready jobs can be claimed now, scheduled ones not yet. A job in progress is stale if its worker has not "
-            "been heard of for longer than its claim lasts. Finished jobs are counted as long as their results are "
+            "Ready jobs can be claimed now, scheduled ones not yet. A job in progress is stale if its worker has sent "
+            "no heartbeat for longer than its claim lasts. Finished jobs are counted as long as their results are "
             "kept.",
             (Plot("bars", "Jobs by entrypoint", bars, told, legend, note),),
             tuple(tables),
@@ -130,8 +130,8 @@ class _Telling:
 
         return Section(
             "How long ready jobs have waited",
-            "Since they were due: since their time has come, or since they were enqueued if they were given none. A "
-            "job that was given back is as old as before, unless it was told to wait.",
+            "A job's age counts from its scheduled time, or from its enqueue if it had none. A job that was handed "
+            "back keeps its age, unless it was given a delay.",
             (
                 *_histogram("Ages of ready jobs", self.report.ages, AGES, AGE_NAMES),
                 *self._ranges("Ages by entrypoint", lambda each: (each.median_age, each.p95_age, each.oldest_age)),
@@ -156,8 +156,8 @@ class _Telling:
         rows = [each for each in self.report.standings if each.completed]
         return Section(
             "How long finished jobs took",
-            "From when they were due until they were acked, waiting and work together; for a job that was tried again "
-            "after a pause, since the end of that pause. Only jobs whose results are kept are known.",
+            "The time of a job goes from when it was due until its ack, waiting and work together. For a job that was "
+            "tried again after a pause, it begins at the end of the pause. Only jobs with kept results are known.",
             (
                 *_histogram("Times of finished jobs", self.report.turnarounds, AGES, AGE_NAMES),
                 *self._ranges("Times by entrypoint", times),
@@ -173,8 +173,8 @@ class _Telling:
         rows = [each for each in self.report.standings if each.tried]
         return Section(
             "How often jobs were tried",
-            "An attempt is a claim. Mean and most are over the jobs that were claimed at all; failed are those whose "
-            "last failure was recorded, whatever became of them since.",
+            "An attempt is a claim. Mean and most are over the jobs that were claimed at least once. Failed are jobs "
+            "with a recorded last error, even if they succeeded afterwards.",
             _histogram("Jobs by attempts", self.report.attempts, ATTEMPTS, ATTEMPT_NAMES),
             (self._table("Attempts", ("tried", "mean", "most", "failed"), rows, cells),),
         )
@@ -196,9 +196,9 @@ class _Telling:
         columns = ("jobs", "dead", "waiting", "finished")
         return Section(
             "What failed",
-            "The class of the last error of each job; what it says beyond that is not in this report. Texts that name "
-            "no class are other. A timeout is a handler that ran for longer than it may. A stale claim is a worker "
-            "that was not heard of any more.",
+            "The class of the last error of each job; the rest of its text is not in this report. Errors without a "
+            "class count as other. A timeout is a handler that ran longer than allowed. A stale claim is a worker "
+            "that sent no more heartbeats.",
             (Plot("bars", title, bars, told, legend, note),),
             (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
         )

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jqueue.core.blob.pages import SEPARATOR
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import JobStatus
 from jqueue.ports.log import logger_of
@@ -114,7 +115,7 @@ class SnapshotReader(DataSourceReader):
 
 def _warn(name: str, set_aside: int) -> None:
     if set_aside:
-        logger.warning("%s: lines that cannot be read as jobs, and are no rows: %d", name, set_aside)
+        logger.warning("%s: %s left out: not readable as jobs", name, counted(set_aside, "line was", "lines were"))
 
 
 Run = tuple[str, bytes]

@@ -159,7 +159,7 @@ class ClaimsOfQuery:
         await self._beat()
         self._source = source
         if held:
-            logger.info("went on with %s that this query had claimed", counted(len(jobs), "job"))
+            logger.info("the query continues with %s that it had claimed before", counted(len(jobs), "job"))
 
     # Heartbeats
 
@@ -192,8 +192,8 @@ class ClaimsOfQuery:
             if lost:
                 self._forget(lost)
                 logger.warning(
-                    "%d of %s that this query had claimed went to others, as they were without a heartbeat "
-                    "for too long: they may be worked on twice",
+                    "%d of %s that this query had claimed went to other workers after too long without a heartbeat: "
+                    "they may be done twice",
                     len(lost),
                     counted(len(jobs), "job"),
                 )
@@ -209,7 +209,7 @@ class ClaimsOfQuery:
         refused = [outcome for outcome in outcomes if isinstance(outcome, JQueueError)]
         if refused:
             logger.warning(
-                "%d of %s of batch %d had gone to others before it was finished: they may be worked on twice",
+                "%d of %s of batch %d went to other workers before the batch was finished: they may be done twice",
                 len(refused),
                 counted(len(outcomes), "job"),
                 start.batch,

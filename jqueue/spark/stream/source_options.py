@@ -22,7 +22,7 @@ SHORTEST_TIMEOUT = 1.0
 def _timeout(text: str) -> float:
     seconds = float(text)
     if not SHORTEST_TIMEOUT <= seconds <= LONGEST:
-        raise ValueError("too short, or no duration")
+        raise ValueError("too short, or not a duration")
     return seconds
 
 
@@ -30,7 +30,7 @@ KNOWN = {
     "entrypoint": NAMES,
     "maxJobsPerTrigger": INTEGER(1, MOST_JOBS),
     "pollInterval": SECONDS,
-    "claimTimeout": Kind(f"a number of seconds from {SHORTEST_TIMEOUT:g} on", _timeout),
+    "claimTimeout": Kind(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
     "numPartitions": INTEGER(1, MOST_PARTITIONS),
 }
 

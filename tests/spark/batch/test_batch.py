@@ -90,7 +90,7 @@ def test_a_worker_in_a_module_is_imported_on_executors_and_its_absence_is_one_li
         with pytest.raises(BatchFailedError) as caught:
             run_batch(spark, url, worker, partitions=2)
         told = str(caught.value)
-        assert f"the worker cannot be made there: ModuleNotFoundError: No module named '{module}'" in told
+        assert f"the worker cannot be loaded on the executor: ModuleNotFoundError: No module named '{module}'" in told
         assert "\n" not in told
         assert [(JobStatus.QUEUED, 0)] * 6 == [(job.status, job.failures) for job in state_of(url).jobs]
         spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))

@@ -186,7 +186,7 @@ def test_on_ack_accepts_only_enqueues_in_a_batch():
 
     outcomes = done_by(worker, jobs_of(b"next", b"cancel"))
     assert ({"entrypoint": "next", "payload": "bmV4dA==", "priority": 0, "delay": 5},) == outcomes[0].added
-    assert ("dead", "InvalidJobError: in a batch on Spark, on_ack takes Enqueue(...) alone, got Cancel") == (
+    assert ("dead", "InvalidJobError: in a batch on Spark, on_ack takes only Enqueue(...), got Cancel") == (
         outcomes[1].kind,
         outcomes[1].error,
     )
@@ -234,17 +234,19 @@ def test_a_worker_that_cannot_be_made_gives_a_one_line_error():
         raise ImportError("no module named numpy here")
 
     failure = failure_of(None, jobs_of(b"", b""), load)
-    assert "the worker cannot be made there: ImportError: no module named numpy here" == str(failure)
+    assert "the worker cannot be loaded on the executor: ImportError: no module named numpy here" == str(failure)
     assert [] == list(failure.outcomes)
 
 
 def test_a_program_that_exits_on_import_gives_a_one_line_error():
-    assert "the worker cannot be made there: SystemExit: 2" == str(failure_of(None, jobs_of(b""), lambda: sys.exit(2)))
+    assert "the worker cannot be loaded on the executor: SystemExit: 2" == str(
+        failure_of(None, jobs_of(b""), lambda: sys.exit(2))
+    )
 
 
 def test_a_program_that_crashes_on_import_charges_no_job():
     failure = failure_of(None, jobs_of(b"", b""), crash)
-    assert "the process of the handler was ended by SIGSEGV: it crashed, before it had begun a job" == str(failure)
+    assert "the process of the handler was ended by SIGSEGV: it crashed before it began a job" == str(failure)
 
 
 def test_a_failing_lifespan_gives_a_one_line_error_and_charges_no_job():

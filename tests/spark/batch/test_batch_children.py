@@ -181,7 +181,7 @@ def test_invalid_data_in_the_pipe_counts_as_the_end_of_the_process(monkeypatch):
     monkeypatch.setattr(os, "pipe", noted)
     outcomes = done_by(make_worker(scribble), jobs_of(b"good", b"bad", b"good"))
     assert ["done", "killed", "done"] == [outcome.kind for outcome in outcomes]
-    assert "the process of the handlers wrote where only jqueue does" == outcomes[1].error
+    assert "the process of the handlers wrote to a pipe of jqueue" == outcomes[1].error
 
 
 @pytest.mark.parametrize("hang", [lambda: time.sleep(60), lambda: [0 for _ in iter(int, 1)]], ids=["asleep", "busy"])

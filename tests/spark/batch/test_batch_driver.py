@@ -260,7 +260,7 @@ def test_jobs_with_unreadable_staged_outcomes_are_handed_back_and_others_acked(u
             [first] = [name for name in names_beside(url) if re.search(r"-0-\d+-\w+$", name)]
             damage(os.path.join(os.path.dirname(url), first))
 
-    with pytest.raises(BatchFailedError, match="damaged, or cut short") as caught:
+    with pytest.raises(BatchFailedError, match="damaged or incomplete") as caught:
         run_batch(Session(before), url, make_worker(), partitions=3)
     assert (4, 2) == (caught.value.report.done, caught.value.report.handed_back)
     assert [0, 0] == [job.failures for job in state_of(url).jobs]
@@ -314,6 +314,6 @@ def test_a_session_without_a_known_number_of_cores_requires_partitions(url):
             raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"})
 
     enqueue(url, *works(b""))
-    with pytest.raises(InvalidJobError, match="say how many partitions="):
+    with pytest.raises(InvalidJobError, match="give the number of partitions="):
         run_batch(Remote(), url, make_worker())
     assert 1 == run_batch(Remote(), url, make_worker(), partitions=1).done

@@ -88,7 +88,7 @@ def test_a_failed_job_has_no_on_ack_enqueues():
 
 
 def test_operations_that_are_not_an_outcome_are_refused():
-    with pytest.raises(InvalidJobError, match=r"takes Enqueue\(...\) alone, got Pause"):
+    with pytest.raises(InvalidJobError, match=r"takes only Enqueue\(...\), got Pause"):
         outcome_of([Pause("next"), Ack(CLAIM)])
     with pytest.raises(InvalidJobError, match="the last operation"):
         outcome_of([Ack(CLAIM), Enqueue("next", b"")])
@@ -105,7 +105,7 @@ def test_an_invalid_plain_outcome_is_refused(plain):
 
 @pytest.mark.parametrize("kind", ["killed", "overdue"])
 def test_an_outcome_of_an_ended_process_has_no_operation_without_its_handler(kind):
-    with pytest.raises(ValueError, match="its handler's to say"):
+    with pytest.raises(ValueError, match="the options of its handler"):
         Outcome("a", 1, kind).operation()
 
 

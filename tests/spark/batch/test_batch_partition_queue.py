@@ -71,7 +71,7 @@ async def test_on_ack_enqueues_are_checked_in_the_child_process():
     partition = Partition()
     with pytest.raises(InvalidJobError, match="entrypoint"):
         await partition.queue.apply(Enqueue("", b""), Ack(partition.jobs[0]))
-    with pytest.raises(InvalidJobError, match="comes last"):
+    with pytest.raises(InvalidJobError, match="must be the last"):
         await partition.queue.apply(Ack(partition.jobs[0]), Enqueue("next", b""))
     assert [] == partition.ended
 

@@ -96,7 +96,7 @@ async def test_a_lost_claim_changes_nothing_and_is_counted(caplog):
     assert BatchReport(claimed=5, lost=5) == report
     assert {job.id: job for job in mine}.items() <= left.items()
     assert 5 == len(left)
-    assert 1 == caplog.text.count("no longer ours")
+    assert 1 == caplog.text.count("lost before the batch ended")
     assert 1 == claimed.commits, "lost claims are not retried"
 
 

@@ -138,7 +138,7 @@ def test_an_unreachable_store_gives_a_one_line_error(url, tmp_path):
 
 
 def test_an_unreadable_job_gives_a_one_line_error(url, staging):
-    with pytest.raises(BatchTaskError, match="which may have another jqueue"):
+    with pytest.raises(BatchTaskError, match="another version of jqueue"):
         task_of(make_worker(), url, staging).do([b'"a": {"entrypoint": 5}'], 0, 0)
 
 

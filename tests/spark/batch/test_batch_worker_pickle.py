@@ -134,7 +134,9 @@ def test_an_unpicklable_part_of_a_worker_is_named_with_the_reason(spoil, named):
     with pytest.raises(InvalidJobError) as caught:
         WorkerPickle.of(worker)
     told = str(caught.value)
-    assert told.startswith(f"the worker cannot be sent to executors: {named} holds what cannot be pickled (TypeError: ")
+    assert told.startswith(
+        f"the worker cannot be sent to executors: {named} holds an object that cannot be pickled (TypeError: "
+    )
     assert "lock" in told
     assert "\n" not in told
 

@@ -100,8 +100,8 @@ def problem(constants=None, **columns):
         ("priority", TEXT, "string: it must be a whole number"),
         ("priority", DoubleType(), "double: it must be a whole number"),
         ("delay", TEXT, "string: it must be a number of seconds, or an interval day to second"),
-        ("run_at", TEXT, "string: it must be timestamp, which knows its time zone"),
-        ("run_at", TimestampNTZType(), "timestamp_ntz: it must be timestamp, which knows its time zone"),
+        ("run_at", TEXT, "string: it must be timestamp with its time zone"),
+        ("run_at", TimestampNTZType(), "timestamp_ntz: it must be timestamp with its time zone"),
         ("unique_key", LongType(), "bigint: it must be string"),
         ("headers", MapType(TEXT, LongType()), "map<string,bigint>: it must be map<string,string>"),
         ("max_attempts", TEXT, "string: it must be a whole number"),
@@ -122,14 +122,14 @@ def test_a_missing_entrypoint_is_an_error():
 
 
 def test_a_frame_without_columns_for_a_payload_is_an_error():
-    wanted = "there is nothing to make a payload of: add a column payload, or columns of any names"
+    wanted = "there is no column for the payload: add a column payload, or columns of other names"
     assert wanted == problem(entrypoint=TEXT, constants={})
 
 
 def test_an_unknown_column_beside_a_payload_is_refused():
     assert (
-        "there is a payload, so what are 'unique_kye', 'id' for? Beside it there may be entrypoint, priority, delay, "
-        "run_at, unique_key, headers, max_attempts, keep_result: drop the rest, or put it into a struct"
+        "unknown columns beside the payload: 'unique_kye', 'id'. The known ones are entrypoint, priority, delay, "
+        "run_at, unique_key, headers, max_attempts, keep_result: drop the others, or put them into a struct"
         == problem(payload=TEXT, unique_kye=TEXT, id=LongType())
     )
 
@@ -146,7 +146,7 @@ def test_a_column_and_an_option_for_the_same_field_are_refused(name, kind):
 
 
 def test_a_delay_option_with_a_run_at_column_is_refused():
-    wanted = "the option delay and the column run_at say when a job may start: drop one of them"
+    wanted = "the option delay and the column run_at both say when a job may start: drop one of them"
     assert wanted == problem({"entrypoint": "a", "delay": 3.0}, payload=TEXT, run_at=TimestampType())
 
 

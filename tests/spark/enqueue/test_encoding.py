@@ -138,7 +138,7 @@ def test_each_type_is_encoded_in_its_json_form():
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_without_a_json_form_is_refused(number):
-    wanted = "row 1 of partition 3: payload has a number that JSON cannot hold: NaN, or an infinite one"
+    wanted = "row 1 of partition 3: payload has a number that JSON cannot hold: NaN or infinity"
     assert wanted == problem(schema(payload=ArrayType(DoubleType())), [([1.0],), ([number],)])
     assert wanted == problem(schema(x=DoubleType()), [(1.0,), (number,)])
 

@@ -70,7 +70,7 @@ def test_a_batch_behind_the_last_one_is_left_out_with_a_warning(file, caplog):
         commit(file, number, stage(file, number, b"%d" % number))
     assert [b"5"] == texts_of(file)
     assert [
-        f"Batch 3 of spark-stream:{QUERY} was left out, and its 1 rows were not written: the queue has its batch 5. If "
+        f"Batch 3 of spark-stream:{QUERY} was skipped, and 1 row was not written: the queue has its batch 5. If "
         "this is another stream, or its checkpoint is new, give it a txnAppId of its own"
     ] == caplog.messages
 

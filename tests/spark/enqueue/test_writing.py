@@ -244,7 +244,7 @@ def test_a_rerun_with_the_same_transaction_stages_nothing_and_adds_nothing(url, 
     assert (None, 0) == (report.name, report.jobs)
     again.commit([report])
     assert [b"a"] == texts_of(url)
-    assert "Version 17 of nightly was written before: nothing is added" in caplog.messages
+    assert "Version 17 of nightly was already written: nothing was added" in caplog.messages
 
 
 def test_a_version_below_the_last_one_of_a_transaction_is_ignored(file):
@@ -291,7 +291,7 @@ def test_a_job_with_a_taken_unique_key_is_left_out(file, caplog):
         bulk = writer(file, KEYED)
         bulk.commit([bulk.stage([batch(KEYED, *rows)], task())])
     assert {b"a", b"b", b"e"} == set(texts_of(file))
-    assert ["2 jobs added; 1 not added, as their unique keys are taken"] == caplog.messages[:1]
+    assert ["2 jobs added; 1 left out: unique key already taken"] == caplog.messages[:1]
 
 
 def test_a_taken_unique_key_fails_the_write_with_on_conflict_raise(file):

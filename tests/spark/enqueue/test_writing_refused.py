@@ -132,7 +132,7 @@ class TestRefusedBeforeATaskStarts:
         assert "column 'priority' is string: it must be a whole number" == said
 
     def test_an_app_id_without_a_version_is_refused(self, file):
-        wanted = "txnAppId and txnVersion go together: which write of which application this is"
+        wanted = "give txnAppId and txnVersion together: the application, and the number of its write"
         assert wanted == self.refused(InvalidJobError, file, txnAppId="a")
         assert wanted == self.refused(InvalidJobError, file, txnVersion="1")
 

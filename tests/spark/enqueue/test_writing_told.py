@@ -45,7 +45,7 @@ def test_an_old_version_is_left_out_and_its_rows_are_logged(file, tmp_path, capl
     assert [b"a"] == texts_of(file)
     assert {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 2} == json.loads(receipt.read_text())
     assert [
-        "2 rows were not written: they are of version 3 of nightly, and the queue has version 5. Give each write a "
+        "2 rows were not written: the write is version 3 of nightly, and the queue has version 5. Give each write a "
         "higher txnVersion, and each application a txnAppId of its own"
     ] == caplog.messages
 
@@ -54,7 +54,7 @@ def test_an_unwritable_receipt_does_not_fail_the_write(file, tmp_path, caplog):
     caplog.set_level("WARNING", "jqueue")
     write(file, b"a", receiptPath=str(tmp_path / "nowhere" / "receipt.json"))
     assert [b"a"] == texts_of(file)
-    assert ["The receipt of a write could not be left: FileNotFoundError"] == caplog.messages
+    assert ["The receipt of a write could not be stored: FileNotFoundError"] == caplog.messages
 
 
 def test_columns_without_a_payload_become_json(file):

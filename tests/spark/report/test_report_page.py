@@ -126,7 +126,7 @@ def test_failed_jobs_that_wait_for_a_retry_are_summarised(tmp_path):
     lines = [Line("q", "mail", attempt=1, error="timed out after 3 s")] * 3
     page = page_of(plain_report([*lines, Line("q", "mail", attempt=1, error="ValueError: 451")]), tmp_path)
     assert [
-        "4 jobs have failed and are waiting for another try, or in it, most often because of timeout (3)."
+        "4 jobs have failed and are waiting for another try or already in it, most often because of timeout (3)."
     ] == page.text_of("li")[:1]
 
 

@@ -140,7 +140,7 @@ def test_unreadable_lines_are_left_out_and_counted_in_the_log(tmp_path, caplog):
         with caplog.at_level(logging.WARNING, "jqueue"):
             rows = rows_of(reader_of(tmp_path / "queue.json", numPartitions="1"))
         assert ["resize 2", "resize 3"] == [row["id"] for row in rows]
-    said = f"{tmp_path / 'queue.json'}: lines that cannot be read as jobs, and are no rows: 2"
+    said = f"{tmp_path / 'queue.json'}: 2 lines were left out: not readable as jobs"
     assert [said, said] == caplog.messages
 
 
@@ -152,7 +152,7 @@ def test_a_missing_queue_is_an_error_that_names_it(url):
     ):
         reader_of(queue).partitions()
     fill(url.format("other.json"))
-    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: it"):
+    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/queue.json: check"):
         reader_of(f"{url.format('other.json')},{queue}", FLEET_SCHEMA).partitions()
 
 
@@ -174,7 +174,7 @@ def test_a_queue_in_memory_is_refused():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batchSize": "7"}, "there is no option 'batchSize': there are entrypoint, numPartitions, status"),
+        ({"batchSize": "7"}, "there is no option 'batchSize': the options are entrypoint, numPartitions, status"),
         ({"status": "scheduled"}, "option status takes some of queued, in_progress, dead, completed"),
         ({"status": ""}, "option status takes"),
         ({"entrypoint": "a,,b"}, "option entrypoint takes names"),

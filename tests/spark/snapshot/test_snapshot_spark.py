@@ -95,8 +95,12 @@ def test_columns_can_be_selected_by_a_schema(spark, tmp_path):
     ("options", "path", "words"),
     [
         ({}, "none.json", "there is no queue at {}/none.json: check the URL; the first enqueue creates a queue"),
-        ({}, "none/*.json", "there is no queue whose name fits the wildcards of the URL"),
-        ({"statsu": "dead"}, "none.json", "there is no option 'statsu': there are entrypoint, numPartitions, status"),
+        ({}, "none/*.json", "no queue matches the wildcards of the URL"),
+        (
+            {"statsu": "dead"},
+            "none.json",
+            "there is no option 'statsu': the options are entrypoint, numPartitions, status",
+        ),
         ({}, "s3:/bucket/queue.json", "the s3:// URL has no // behind its scheme: it should look like s3://bucket"),
     ],
 )

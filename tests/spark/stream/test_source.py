@@ -264,7 +264,7 @@ def test_an_unknown_column_of_a_stream_gives_a_one_line_error(world):
         ({"path": "*.json"}, "a stream reads one queue"),
         (
             {"path": "q.json", "maxJobs": "3"},
-            "there is no option 'maxJobs': there are claimTimeout, entrypoint, ",
+            "there is no option 'maxJobs': the options are claimTimeout, entrypoint, ",
         ),
         (
             {"path": "q.json", "maxJobsPerTrigger": "0"},
@@ -274,9 +274,9 @@ def test_an_unknown_column_of_a_stream_gives_a_one_line_error(world):
         ({"path": "q.json", "pollInterval": "-1"}, "option pollInterval takes a number of seconds"),
         (
             {"path": "q.json", "claimTimeout": "0.5"},
-            "option claimTimeout takes a number of seconds from 1 on, got",
+            "option claimTimeout takes a number of seconds, 1 or more, got",
         ),
-        ({"path": "q.json", "claimTimeout": "nan"}, "option claimTimeout takes a number of seconds from 1 on"),
+        ({"path": "q.json", "claimTimeout": "nan"}, "option claimTimeout takes a number of seconds, 1 or more"),
         ({"path": "q.json", "numPartitions": "0"}, "option numPartitions takes a whole number from 1 to 1000"),
         ({"path": "q.json", "entrypoint": "a,,b"}, "option entrypoint takes names"),
         ({"path": "s3:/bucket"}, "the s3:// URL has no //"),

@@ -158,7 +158,9 @@ async def test_lost_claims_are_logged_in_one_line_and_not_acked(caplog):
         await world.steal(job)
     await asyncio.sleep(11)
     [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith("4 of 10 jobs that this query had claimed went to others, as they were without a heartbeat")
+    assert said.startswith(
+        "4 of 10 jobs that this query had claimed went to other workers after too long without a heartbeat"
+    )
     await claims.after(end, 0)
     assert {job.id for job in jobs[:4]} == {job.id for job in (await world.elsewhere.read_state()).jobs}
 
@@ -172,7 +174,7 @@ async def test_refused_acks_are_logged_in_one_line_and_the_query_continues(caplo
     for job in jobs[:3]:
         await world.steal(job)
     assert 8 == len(await claims.jobs_of(await claims.after(end, 10))), "five waiting jobs and the three stolen ones"
-    assert ["3 of 10 jobs of batch 1 had gone to others before it was finished: they may be worked on twice"] == [
+    assert ["3 of 10 jobs of batch 1 went to other workers before the batch was finished: they may be done twice"] == [
         record.getMessage() for record in caplog.records
     ]
     await ended(claims)
