@@ -1,12 +1,11 @@
-"""The proof by killing: no process that dies at any instruction loses or spoils what a queue in a file acknowledged.
+"""The proof by killing: a process that dies at any instruction loses and damages nothing that a file has acknowledged.
 
     python -m tests.kill --cycles 5000
     python -m tests.kill --cycles 0 --commit enqueue --commit ack
 
 First several processes work on one file and are killed at random moments; every kill is a cycle. Then single commits
-are killed at the entry and at the exit of each of their system calls. What is checked is in `ledger.py` and
-`system_calls.py`. It ends with 0 if all is well, with 1 if a promise was not kept, and with 2 if system calls cannot
-be traced here.
+are killed at the entry and at the exit of each of their system calls. `ledger.py` and `system_calls.py` have the
+checks. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if system calls cannot be traced here.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it all; returns the code to end with."""
+    """Run all kills, and return the exit code."""
     chosen = _arguments(arguments)
     console = Console(highlight=False)
     seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
@@ -95,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _kill_at_random(kills: RandomKills, cycles: int, report: Report) -> float:
-    """Returns the seconds that it took."""
+    """Kill at random moments, and return the seconds that it took."""
     if not cycles:
         return 0.0
     started = time.monotonic()

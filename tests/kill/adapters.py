@@ -1,4 +1,4 @@
-"""The file adapter, and some that are broken on purpose: the proof is worth as much as what it finds of them."""
+"""The file adapter, and adapters broken on purpose, which show that the proof finds such faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jqueue.adapters.storage._queue_folder import QueueFolder
 
 
 class Truncating(LocalFileSystemStorage):
-    """It writes into the file itself: who dies in between leaves half of it."""
+    """An adapter that writes into the file itself: a process killed in between leaves half of it."""
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ class Truncating(LocalFileSystemStorage):
 
 
 class Hasty(LocalFileSystemStorage):
-    """It says that a write is done, and does it a little later."""
+    """An adapter that answers a write and carries it out a little later."""
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         self._later = asyncio.create_task(self._write_later(content, if_match))
@@ -45,7 +45,7 @@ class Hasty(LocalFileSystemStorage):
 
 
 class Untidy(LocalFileSystemStorage):
-    """It leaves the temporary files of the killed where they are."""
+    """An adapter that does not remove the temporary files of killed processes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

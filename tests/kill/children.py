@@ -1,6 +1,6 @@
-"""Processes that are forked, listened to and killed. The parent imported everything before, so one costs little.
+"""Child processes that are forked, listened to and killed. The parent has imported everything, so a child is cheap.
 
-Whoever forks here has one thread, and no event loop that runs.
+A process that forks here has one thread and no running event loop.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 from tests.kill.journal import Line, decode
 
 LONGEST_LIFE = 300
-"""After so many seconds a child ends by itself, if everybody has forgotten it."""
+"""Seconds after which a forgotten child ends by itself."""
 
 NICENESS = 5
-"""Of the children, so that whoever kills and audits them gets its turn in time."""
+"""Niceness of the children, so that the process that kills and audits them gets its turn in time."""
 
 
 def warm_up() -> None:
-    """Have forked children share what is there already."""
+    """Make forked children share the memory of the parent's objects."""
     warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # threads of the last event loop just ended
     gc.collect()
     gc.freeze()
@@ -34,7 +34,7 @@ def warm_up() -> None:
 
 @contextmanager
 def at_most(seconds: float, doing: str) -> Iterator[None]:
-    """Raise TimeoutError in whatever the block waits for, if it takes too long."""
+    """Raise TimeoutError inside the block if it takes more than `seconds`."""
 
     def ring(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise TimeoutError(f"{doing} took more than {seconds:g} s")
@@ -50,7 +50,7 @@ def at_most(seconds: float, doing: str) -> Iterator[None]:
 
 
 def fork(run: Callable[[], Any]) -> int:
-    """A child that runs this and ends. Returns its process id."""
+    """Fork a child that runs this and ends. Return its process id."""
     sys.stdout.flush()
     process = os.fork()
     if process:
@@ -58,7 +58,7 @@ def fork(run: Callable[[], Any]) -> int:
     status = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and kills us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent, which kills us
         signal.alarm(LONGEST_LIFE)
         os.nice(NICENESS)
         run()
@@ -73,12 +73,12 @@ def fork(run: Callable[[], Any]) -> int:
 
 
 class Child:
-    """One worker, and the pipe that it talks into.
+    """One worker process, and the pipe for its lines.
 
     Args:
-        name: what to call it.
-        work: what it does, given the descriptor of its pipe.
-        others: its living siblings, whose pipes it closes.
+        name: name of the worker.
+        work: function that the child runs, given the descriptor of its pipe.
+        others: living siblings, whose pipes the child closes.
     """
 
     def __init__(self, name: str, work: Callable[[int], Any], others: list[Child]) -> None:
@@ -99,7 +99,7 @@ class Child:
         os.set_blocking(self._pipe, False)
 
     def lines(self) -> list[Line]:
-        """The lines that it has written since the last time, as far as they are here."""
+        """Return the whole lines that have arrived since the last call."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 1 << 16):
                 self._rest += chunk
@@ -107,12 +107,12 @@ class Child:
         return [decode(line) for line in whole]
 
     def lines_to_the_end(self) -> list[Line]:
-        """All lines that it still writes; returns when it has ended."""
+        """Return all lines until the child has ended."""
         os.set_blocking(self._pipe, True)
         return self.lines()
 
     def kill(self) -> int | None:
-        """Kill it and wait for its end. Returns None if it was alive, and otherwise how it had ended."""
+        """Kill it and wait for its end. Return None if it was alive, and its exit code if it had ended before."""
         with suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         _, status = os.waitpid(self.process, 0)
@@ -120,5 +120,5 @@ class Child:
         return None if code == -signal.SIGKILL else code
 
     def close(self) -> None:
-        """Close the pipe, once all was heard."""
+        """Close the pipe, after its last line was read."""
         os.close(self._pipe)

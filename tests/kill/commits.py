@@ -1,4 +1,4 @@
-"""The commits, and one look, that are killed at each of their system calls: how each begins, and how it may end."""
+"""The commits, and one read, that are killed at each of their system calls: their start and their expected ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Commit:
     """One call on a queue.
 
     Attributes:
-        name: what to call it.
-        call: makes the call, given a queue and the job that was claimed before.
-        changes: what it changes.
-        exists: whether there is a queue, with some jobs, one of them claimed, and what a killed writer left.
-        warm_up: what the same process does before.
-        writes: whether it commits.
+        name: name of the call.
+        call: function that makes the call, given a queue and the job that was claimed before.
+        changes: the changes of the call to the summary.
+        exists: True if a queue is there before, with jobs, one of them claimed, and a leftover of a killed writer.
+        warm_up: call that the same process makes before.
+        writes: True if the call commits.
     """
 
     name: str
@@ -71,7 +71,7 @@ COMMITS = {
 
 
 async def prepare(queue: DirectQueue, folder: Folder) -> Job:
-    """Some jobs, of which the first is claimed; and a temporary file of somebody who was killed."""
+    """Enqueue some jobs, claim and return the first, and leave a temporary file as a killed writer does."""
     await queue.enqueue_many(Enqueue("t", payload_of(job_id), job_id=job_id) for job_id in _OLD)
     [job] = await queue.dequeue()
     (folder.path / LEFTOVER).write_bytes(b"half of a que")
@@ -79,7 +79,7 @@ async def prepare(queue: DirectQueue, folder: Folder) -> Job:
 
 
 def summary(state: QueueState | None) -> Summary:
-    """What is compared of a state."""
+    """Return the parts of a state that are compared."""
     if state is None:
         return {}
     finished: Summary = {job_id: (JobStatus.COMPLETED, attempt) for job_id, attempt in state.finished.items()}

@@ -1,7 +1,7 @@
 """Each step on a folder of dirq, killed at every one of its system calls: `python -m tests.kill.dirq_kills`.
 
-Whatever is left, the job is there once and whole, as it was or as it was to be; what was acknowledged has been done;
-and whoever comes next brings it to its end, with nothing left over.
+After a kill, the job is there once and whole, in its old or in its new state. An acknowledged step has been done. The
+next process can finish the job, with nothing left over.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ STEPS: dict[str, Step] = {
 }
 
 BETWEEN = {"cancel": JobStatus.IN_PROGRESS, "revive": JobStatus.QUEUED, "bury": JobStatus.QUEUED}
-"""What a job may be besides: locked by whoever was about to cancel it, and on its way."""
+"""Status that a killed step may leave between the old and the new one: locked for a cancel, or being moved."""
 
 
 class DirqKills:
     """The kills in one step.
 
     Args:
-        folder: a folder of its own.
-        kind: of the queue.
-        name: of the step.
-        attributes: whether notes are attributes. Where they are files, those of what is gone may be left.
+        folder: an empty folder for the queue.
+        kind: kind of the queue.
+        name: name of the step.
+        attributes: True if notes are attributes. If they are files, notes of removed elements may be left.
     """
 
     def __init__(self, folder: Path, kind: str, name: str, attributes: bool) -> None:
@@ -84,10 +84,10 @@ class DirqKills:
         self._kept: Kept | None = None
 
     def run(self, both: bool) -> int:
-        """Kill at every point. Returns how many there were.
+        """Kill at every point, and return the number of points.
 
         Raises:
-            ViolationError: something is wrong with what is left.
+            ViolationError: the folder is wrong after a kill.
         """
         trace, acknowledged = self._trace(None)
         if trace.code != 0 or not acknowledged:
@@ -152,7 +152,7 @@ class DirqKills:
             raise ViolationError(f"something is left over: {', '.join(sorted(left))}")
 
     def _finish(self, steps: Steps, kept: Kept) -> None:
-        """What a later consumer does."""
+        """Finish a job as a later consumer does."""
         attempt = kept.job.attempt
         if kept.job.status is JobStatus.IN_PROGRESS:
             kept = steps.to_the_back(kept, LATER)
@@ -169,7 +169,7 @@ class DirqKills:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Kill in each of the steps asked for."""
+    """Kill in each of the given steps, or in all of them."""
     parser = argparse.ArgumentParser(prog="python -m tests.kill.dirq_kills", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--step", choices=STEPS, action="append")

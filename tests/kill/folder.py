@@ -1,4 +1,4 @@
-"""What lies in the folder of a queue: the file, its sidecar, and for moments a temporary file. Nothing may grow."""
+"""The folder of a queue: the file, its sidecar, and at moments a temporary file. Nothing else may be there or grow."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Folder:
         self.file = path / NAME
 
     def state(self) -> QueueState | None:
-        """The state in the file, read as by a process that knows nothing; None when there is no file.
+        """Return the state in the file as a new process reads it, or None if there is no file.
 
         Raises:
-            ViolationError: it cannot be read.
+            ViolationError: the file cannot be read.
         """
         try:
             content = self.file.read_bytes()
@@ -48,10 +48,10 @@ class Folder:
             raise ViolationError(f"the file cannot be read ({len(content)} bytes): {error}") from error
 
     def temporaries(self, most: int) -> set[str]:
-        """The temporary files, of which there may be so many.
+        """Return the names of the temporary files, of which there may be `most`.
 
         Raises:
-            ViolationError: there are more, or there is something else, or the sidecar has grown.
+            ViolationError: there are more, there are other files, or the sidecar has grown.
         """
         names = set(os.listdir(self.path)) if self.path.exists() else set()
         found = {name for name in names if _TEMPORARY.fullmatch(name)}
@@ -65,13 +65,13 @@ class Folder:
 
     @contextmanager
     def locked(self, wait: bool) -> Iterator[None]:
-        """Hold the lock of the writers, so that whoever else is in the folder is dead.
+        """Hold the lock of the writers, so that no living process is writing in the folder.
 
         Args:
-            wait: whether there are living writers to wait for.
+            wait: True if there are living writers to wait for.
 
         Raises:
-            ViolationError: the dead hold it.
+            ViolationError: the lock is held although no writer is alive.
         """
         if not (self.path / LOCK).exists():
             yield

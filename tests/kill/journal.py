@@ -1,7 +1,7 @@
-"""What a worker says about its calls: a line before each call, and a line with its answer.
+"""The report of a worker on its calls: a line before each call, and a line with its answer.
 
-A line is one write into a pipe and shorter than what a pipe takes whole, so a killed worker leaves no half line. A job
-is named by its id and an attempt; 0 where there is no claim. Nothing holds a payload: it follows from the job's id.
+A line is one write, shorter than a pipe takes whole, so a killed worker leaves no half line. A job is named by its id
+and an attempt, which is 0 without a claim. No line holds a payload, as the payload follows from the job's id.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Verb(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a line tells about a call."""
+    """Kind of a line: the start of a call, or its outcome."""
 
     INTENT = "intent"
     DONE = "done"
     REFUSED = "refused"
     """An error that promises that nothing was done."""
     UNKNOWN = "unknown"
-    """An error that promises nothing."""
+    """An error after which the call may have been done or not."""
     BROKEN = "broken"
-    """Something that may never happen: a blob that cannot be read, a payload that is not the job's."""
+    """An outcome that must never occur: a blob that cannot be read, or a wrong payload."""
 
 
 class JobAt(NamedTuple):
-    """A job, and the attempt by which it is claimed."""
+    """A job, and the attempt of its claim."""
 
     id: str
     attempt: int = 0
@@ -50,11 +50,11 @@ class Line(NamedTuple):
     """One line.
 
     Attributes:
-        call: the number of the call among those of its worker.
-        kind: whether the call begins, or how it ended.
-        verb: which call.
-        jobs: what it is about; the job that an apply enqueues is the last.
-        note: the name of an error, or what else a reader should know.
+        call: the number of the call within its worker.
+        kind: the start of the call, or its outcome.
+        verb: the verb that was called.
+        jobs: the jobs of the call; the job that an apply enqueues is the last.
+        note: the name of an error, or another hint for a reader.
     """
 
     call: int
@@ -65,23 +65,23 @@ class Line(NamedTuple):
 
 
 def encode(line: Line) -> bytes:
-    """A line as bytes, its end included."""
+    """Return a line as bytes, with its line end."""
     return json.dumps([line.call, line.kind, line.verb, line.jobs, line.note]).encode() + b"\n"
 
 
 def decode(data: bytes) -> Line:
-    """Bytes as a line."""
+    """Return the line in these bytes."""
     call, kind, verb, jobs, note = json.loads(data)
     return Line(call, Kind(kind), Verb(verb), tuple(JobAt(*job) for job in jobs), note)
 
 
 def say(descriptor: int, line: Line) -> None:
-    """Write a line at once and whole."""
+    """Write a line at once and as a whole."""
     os.write(descriptor, encode(line))
 
 
 def payload_of(job_id: str) -> bytes:
-    """The payload that the job of this id must have: of any length, and different for each."""
+    """Return the payload that the job with this id must have: of any length, and different for each."""
     digest = hashlib.sha256(job_id.encode()).digest()
     length = int.from_bytes(digest[:4], "big") % LONGEST_PAYLOAD
     return (digest * (LONGEST_PAYLOAD // len(digest) + 1))[:length]

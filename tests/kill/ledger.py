@@ -1,7 +1,7 @@
-"""The auditor: what the workers were told, held against what the file says. It decides; it reads and writes nothing.
+"""The auditor: it compares the answers that workers got with the state in the file. It does no input or output.
 
-The order of hearing is what makes its judgement exact. Lines are collected, then the file is read, then lines are
-collected again. All intents are heard, of the answers only those collected before the file was read; then the state is
+The order in which lines are heard makes its judgement exact. Lines are collected, the file is read, and lines are
+collected again. All intents are heard, but only the answers collected before the file was read; then the state is
 checked. So every answer heard is older than the state, and every effect in an answer or in the state has an intent
 that was heard. The other answers are heard with the next state.
 """
@@ -23,7 +23,7 @@ class ViolationError(Exception):
     """A promise that was not kept.
 
     Attributes:
-        lost: how many jobs were lost.
+        lost: number of lost jobs.
     """
 
     def __init__(self, message: str, lost: int = 0) -> None:
@@ -32,21 +32,21 @@ class ViolationError(Exception):
 
 
 @dataclass(slots=True)
-class _Story:
-    """What is known of one job.
+class _JobRecord:
+    """Record of one job.
 
     Attributes:
-        called: somebody meant to enqueue it.
-        promised: its enqueue was acknowledged, or it was seen in the file: it has to stay.
-        refused: its enqueue ended with an error that says "not done", and was not repeated.
-        attempt: the highest that anybody saw; it may not shrink.
-        heartbeat: the newest that was seen, with its attempt.
-        holders: who was given each claim.
-        acks: what is known of the ack by each attempt.
+        called: True if a worker began to enqueue it.
+        promised: True if its enqueue was acknowledged or it was seen in the file: it must stay.
+        refused: True if its enqueue ended with an error that says "not done", and was not repeated.
+        attempt: the highest attempt seen; it must not shrink.
+        heartbeat: the newest heartbeat seen, with its attempt.
+        holders: the worker that got each claim.
+        acks: kind of the last line about the ack by each attempt.
         nacked: attempts whose nack was acknowledged.
         followers: the job that an apply enqueues together with the ack by an attempt.
         source: the claim whose apply enqueues this job.
-        finished: the attempt that acked it, once it is gone.
+        finished: the attempt that acked it, or None if it has not left.
     """
 
     called: bool = False
@@ -63,13 +63,13 @@ class _Story:
 
 
 class Ledger:
-    """What has to be true of the next state.
+    """Everything that must be true of the next state.
 
     Attributes:
-        acknowledged: how many calls of each verb were.
-        errors: how many calls ended with which error.
-        states: how many states were checked.
-        version: of the last of them.
+        acknowledged: number of acknowledged calls of each verb.
+        errors: number of calls that ended with each error.
+        states: number of states checked.
+        version: version of the last of them.
     """
 
     def __init__(self) -> None:
@@ -78,24 +78,24 @@ class Ledger:
         self.states = 0
         self.version = 0
         self._queue = ""
-        self._stories: dict[str, _Story] = {}
+        self._records: dict[str, _JobRecord] = {}
         self._open: set[str] = set()
         self._unheard: dict[tuple[str, int], Line] = {}
 
     @property
     def jobs(self) -> int:
-        """How many jobs were enqueued for certain."""
-        return sum(story.promised for story in self._stories.values())
+        """Number of jobs that were certainly enqueued."""
+        return sum(record.promised for record in self._records.values())
 
     def hear(self, worker: str, line: Line) -> None:
-        """Take in what a worker said."""
+        """Take in a line of a worker."""
         if line.kind is Kind.INTENT:
             self._hear_intent(worker, line)
         else:
             self._hear_answer(worker, line)
 
     def forget_worker(self, worker: str) -> list[str]:
-        """A worker is dead and all its lines were heard. Returns the jobs whose enqueue it never had an answer to."""
+        """Forget a dead worker whose lines were all heard; return the jobs whose enqueue it got no answer to."""
         calls = [key for key in self._unheard if key[0] == worker]
         lines = [self._unheard.pop(key) for key in calls]
         return [job.id for line in lines if line.verb is Verb.ENQUEUE for job in line.jobs]
@@ -105,17 +105,17 @@ class Ledger:
         if line.verb in (Verb.ENQUEUE, Verb.APPLY):
             new = line.jobs[-1:] if line.verb is Verb.APPLY else line.jobs
             for job in new:
-                story = self._story(job.id)
-                story.called, story.refused = True, False
-                if story.finished is None:
+                record = self._record(job.id)
+                record.called, record.refused = True, False
+                if record.finished is None:
                     self._open.add(job.id)
         if line.verb in (Verb.ACK, Verb.APPLY):
             claim = line.jobs[0]
-            story = self._story(claim.id)
-            story.acks.setdefault(claim.attempt, Kind.INTENT)
+            record = self._record(claim.id)
+            record.acks.setdefault(claim.attempt, Kind.INTENT)
             if line.verb is Verb.APPLY:
-                story.followers[claim.attempt] = line.jobs[1].id
-                self._story(line.jobs[1].id).source = claim
+                record.followers[claim.attempt] = line.jobs[1].id
+                self._record(line.jobs[1].id).source = claim
 
     def _hear_answer(self, worker: str, line: Line) -> None:
         self._unheard.pop((worker, line.call), None)
@@ -136,43 +136,43 @@ class Ledger:
         if line.verb in (Verb.ACK, Verb.APPLY):
             self._hear_acked(line.jobs[0], line.kind)
         elif line.verb is Verb.NACK and line.kind is Kind.DONE:
-            self._story(line.jobs[0].id).nacked.add(line.jobs[0].attempt)
+            self._record(line.jobs[0].id).nacked.add(line.jobs[0].attempt)
 
     def _hear_claim(self, worker: str, job: JobAt) -> None:
-        story = self._story(job.id)
-        holder = story.holders.setdefault(job.attempt, worker)
+        record = self._record(job.id)
+        holder = record.holders.setdefault(job.attempt, worker)
         if holder != worker:
             raise ViolationError(f"the claim ({job.id}, attempt {job.attempt}) was given to {holder} and to {worker}")
-        if story.finished is not None and job.attempt > story.finished:
+        if record.finished is not None and job.attempt > record.finished:
             raise ViolationError(
-                f"{job.id} was claimed by attempt {job.attempt} after attempt {story.finished} acked it"
+                f"{job.id} was claimed by attempt {job.attempt} after attempt {record.finished} acked it"
             )
-        story.attempt = max(story.attempt, job.attempt)
+        record.attempt = max(record.attempt, job.attempt)
 
     def _hear_enqueued(self, job: JobAt, kind: Kind) -> None:
-        story = self._story(job.id)
+        record = self._record(job.id)
         if kind is Kind.DONE:
-            story.promised = True
-        elif kind is Kind.REFUSED and not story.promised:
-            story.refused = True
+            record.promised = True
+        elif kind is Kind.REFUSED and not record.promised:
+            record.refused = True
 
     def _hear_acked(self, job: JobAt, kind: Kind) -> None:
-        story = self._story(job.id)
+        record = self._record(job.id)
         if kind is Kind.UNKNOWN:
             return
-        story.acks[job.attempt] = kind
-        if kind is Kind.REFUSED and story.finished == job.attempt:
+        record.acks[job.attempt] = kind
+        if kind is Kind.REFUSED and record.finished == job.attempt:
             raise ViolationError(f"the ack of {job.id} by attempt {job.attempt} was refused, and took effect")
-        done = [attempt for attempt, known in story.acks.items() if known is Kind.DONE]
+        done = [attempt for attempt, known in record.acks.items() if known is Kind.DONE]
         if len(done) > 1:
             raise ViolationError(f"{job.id} was acked twice, by attempts {done}")
-        if kind is Kind.DONE and story.finished not in (None, job.attempt):
+        if kind is Kind.DONE and record.finished not in (None, job.attempt):
             raise ViolationError(
-                f"the ack of {job.id} by attempt {job.attempt} was acknowledged, but attempt {story.finished} acked it"
+                f"the ack of {job.id} by attempt {job.attempt} was acknowledged, but attempt {record.finished} acked it"
             )
 
     def check(self, state: QueueState) -> None:
-        """Hold a state against all that was heard.
+        """Compare a state with all lines heard so far.
 
         Raises:
             ViolationError: a promise was not kept; the message says which.
@@ -182,7 +182,7 @@ class Ledger:
             self._check_present(job, state)
         present = {job.id for job in state.jobs}
         absent = [job_id for job_id in self._open if job_id not in present]
-        lost = [job_id for job_id in absent if self._stories[job_id].promised and job_id not in state.finished]
+        lost = [job_id for job_id in absent if self._records[job_id].promised and job_id not in state.finished]
         if lost:
             raise ViolationError(
                 f"{len(lost)} jobs are gone and nobody acked them: {', '.join(sorted(lost)[:20])}", len(lost)
@@ -195,16 +195,16 @@ class Ledger:
         self.states += 1
 
     def check_drained(self, state: QueueState) -> None:
-        """At the end: nothing is left, and every promised job was acked by exactly one claim."""
+        """Check the last state: no job is left, and every promised job was acked by exactly one claim."""
         self.check(state)
         if state.jobs:
             raise ViolationError(f"{len(state.jobs)} jobs are left in a queue that was drained")
-        lost = [job_id for job_id, story in self._stories.items() if story.promised and story.finished is None]
+        lost = [job_id for job_id, record in self._records.items() if record.promised and record.finished is None]
         if lost:
             raise ViolationError(f"{len(lost)} jobs are not accounted for: {', '.join(sorted(lost)[:20])}", len(lost))
-        for job_id, story in self._stories.items():
-            for attempt, kind in story.acks.items():
-                if kind is Kind.DONE and story.finished != attempt:
+        for job_id, record in self._records.items():
+            for attempt, kind in record.acks.items():
+                if kind is Kind.DONE and record.finished != attempt:
                     raise ViolationError(
                         f"the ack of {job_id} by attempt {attempt} was acknowledged, and had no effect"
                     )
@@ -223,60 +223,60 @@ class Ledger:
         self.version, self._queue = state.version, state.queue
 
     def _check_present(self, job: Job, state: QueueState) -> None:
-        story = self._stories.get(job.id)
-        if story is None or not story.called:
+        record = self._records.get(job.id)
+        if record is None or not record.called:
             raise ViolationError(f"{job.id} is in the file, but nobody enqueued it")
-        if story.refused:
+        if record.refused:
             raise ViolationError(f"{job.id} is in the file, but its enqueue was refused")
-        if story.finished is not None:
-            raise ViolationError(f"{job.id} came back after attempt {story.finished} acked it")
-        if Kind.DONE in story.acks.values():
+        if record.finished is not None:
+            raise ViolationError(f"{job.id} came back after attempt {record.finished} acked it")
+        if Kind.DONE in record.acks.values():
             raise ViolationError(f"{job.id} is still there, though an ack of it was acknowledged")
         if job.payload != payload_of(job.id):
             raise ViolationError(f"{job.id} has another payload than it was enqueued with")
-        if job.attempt < story.attempt:
-            raise ViolationError(f"the attempt of {job.id} shrank from {story.attempt} to {job.attempt}")
+        if job.attempt < record.attempt:
+            raise ViolationError(f"the attempt of {job.id} shrank from {record.attempt} to {job.attempt}")
         if job.status is JobStatus.IN_PROGRESS:
-            if job.attempt in story.nacked:
+            if job.attempt in record.nacked:
                 raise ViolationError(f"{job.id} is claimed by attempt {job.attempt}, whose nack was acknowledged")
             assert job.heartbeat_at is not None
             beat = (job.attempt, job.heartbeat_at)
-            if story.heartbeat is not None and beat < story.heartbeat:
+            if record.heartbeat is not None and beat < record.heartbeat:
                 raise ViolationError(f"the heartbeat of {job.id} went back, or this machine's clock did")
-            story.heartbeat = beat
-        if story.source is not None and not story.promised and not self._was_acked(story.source, state):
+            record.heartbeat = beat
+        if record.source is not None and not record.promised and not self._was_acked(record.source, state):
             raise ViolationError(f"{job.id} is there, but the ack in the same apply had no effect")
-        story.attempt, story.promised = job.attempt, True
+        record.attempt, record.promised = job.attempt, True
         self._open.add(job.id)
 
     def _check_gone(self, job_id: str, state: QueueState) -> None:
-        story, finished = self._stories[job_id], state.finished[job_id]
-        if story.acks.get(finished) not in (Kind.INTENT, Kind.DONE):
+        record, finished = self._records[job_id], state.finished[job_id]
+        if record.acks.get(finished) not in (Kind.INTENT, Kind.DONE):
             raise ViolationError(f"{job_id} was finished by attempt {finished}, which never tried, or was refused")
-        if finished < story.attempt:
-            raise ViolationError(f"{job_id} was acked by attempt {finished} after attempt {story.attempt} claimed it")
-        if any(kind is Kind.DONE and attempt != finished for attempt, kind in story.acks.items()):
+        if finished < record.attempt:
+            raise ViolationError(f"{job_id} was acked by attempt {finished} after attempt {record.attempt} claimed it")
+        if any(kind is Kind.DONE and attempt != finished for attempt, kind in record.acks.items()):
             raise ViolationError(f"{job_id} was finished by attempt {finished}, but another one's ack was acknowledged")
-        story.finished, story.promised = finished, True
+        record.finished, record.promised = finished, True
 
     def _check_apply_of(self, job_id: str, state: QueueState, present: set[str]) -> None:
-        """Both halves of an apply, or none; and a job that is gone, or never came to be, is closed."""
-        story = self._stories[job_id]
-        if story.finished is not None:
-            follower = story.followers.get(story.finished)
-            if follower is not None and follower not in present and self._stories[follower].finished is None:
+        """Check that an apply took effect in both halves or in none, and close a job that has left."""
+        record = self._records[job_id]
+        if record.finished is not None:
+            follower = record.followers.get(record.finished)
+            if follower is not None and follower not in present and self._records[follower].finished is None:
                 raise ViolationError(f"{job_id} was acked, but {follower}, enqueued in the same apply, is not there", 1)
-            if story.source is not None and not self._was_acked(story.source, state):
+            if record.source is not None and not self._was_acked(record.source, state):
                 raise ViolationError(f"{job_id} was there, but the ack in the same apply had no effect")
             self._open.discard(job_id)
 
     def _was_acked(self, claim: JobAt, state: QueueState) -> bool:
-        story = self._stories[claim.id]
-        return claim.attempt == (state.finished.get(claim.id) if story.finished is None else story.finished)
+        record = self._records[claim.id]
+        return claim.attempt == (state.finished.get(claim.id) if record.finished is None else record.finished)
 
-    def _story(self, job_id: str) -> _Story:
-        """What is known of a job. A claim may be heard of before the enqueue, which another worker tells."""
-        return self._stories.setdefault(job_id, _Story())
+    def _record(self, job_id: str) -> _JobRecord:
+        """Return the record of a job. Its claim may be heard before the enqueue, which another worker reports."""
+        return self._records.setdefault(job_id, _JobRecord())
 
 
 def _names(jobs: Iterable[JobAt]) -> str:

@@ -1,11 +1,11 @@
-"""Moves between queues, killed at everything that they do to a file, started again until they end, and audited.
+"""Moves between queues that are killed at each of their changes to files, restarted until they end, and audited.
 
     python -m tests.kill.migrations file vsqs --every 5
 
-A child moves jobs, and kills itself at its n-th call that changes or opens a file, for n = 1, 2, … until it is not
-killed any more. After each kill both queues are audited; then workers of both take what they can get, and give it
-back; then another child, killed somewhere else, and in the end one that is not. It ends with 1 if a job was lost,
-could be had twice, or is out of order.
+A child moves jobs, and kills itself at its n-th call that changes or opens a file, for n = 1, 2, … until a child ends
+without a kill. After each kill both queues are audited, and their workers claim all ready jobs and hand them back.
+Then other children are killed elsewhere, and a last one finishes the move. The exit code is 1 if a job was lost, could
+be claimed twice, or is out of order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.kill.children import at_most, fork, warm_up
 from tests.moved_jobs import PLACES, audit, drained, jobs_of, open_at
 
 CHANGES = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.setxattr", "os.truncate"})
-"""Python tells its auditors of these before it does them."""
+"""Audit events of Python that come before a change of a file."""
 
 JOBS = 5
 SECONDS = 60.0
 
 
 def move(folder: Path, pair: Sequence[str], last: int) -> None:
-    """Move jobs, and be killed by the signal at the n-th change of a file below the folder."""
+    """Move jobs, and kill this process at the change of a file below the folder with number `last`."""
     seen, below = 0, str(folder)
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -47,7 +47,7 @@ def move(folder: Path, pair: Sequence[str], last: int) -> None:
     async def run() -> None:
         source, dest = (open_at(folder, kind, name) for kind, name in zip(pair, NAMES, strict=True))
         while (report := await migrate(source, dest)).in_progress and pair[0].startswith("dirq"):
-            # A lock whose owner was killed before it could say so is nobody's until its age; whoever works sees to it.
+            # A lock whose owner was killed before it wrote its note ends only by age, while a consumer watches it.
             assert [] == await source.dequeue("nobody's")
             await asyncio.sleep(0.1)
         assert report.complete, report
@@ -61,7 +61,7 @@ NAMES = ("source", "dest")
 
 
 def was_killed(folder: Path, pair: Sequence[str], last: int) -> bool:
-    """Whether a child that moves the jobs was killed before it had finished."""
+    """Return True if a child that moves the jobs was killed before it had finished."""
     with at_most(SECONDS, "a move"):
         _, status = os.waitpid(fork(lambda: move(folder, pair, last)), 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
@@ -70,12 +70,12 @@ def was_killed(folder: Path, pair: Sequence[str], last: int) -> bool:
     return False
 
 
-class Story:
+class TwoQueues:
     """One folder with two queues.
 
     Args:
-        folder: where they are.
-        pair: what they are.
+        folder: the folder of both queues.
+        pair: the kinds of the queues.
     """
 
     def __init__(self, folder: Path, pair: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Story:
         return [open_at(self.folder, kind, name) for kind, name in zip(self.pair, NAMES, strict=True)]
 
     async def begin(self) -> None:
-        """Jobs in the one, and one dead one."""
+        """Enqueue jobs into the source, one of them dead."""
         source, _ = self._queues()
         for number in range(JOBS):
             await source.enqueue("work", b"%d" % number)
@@ -96,7 +96,7 @@ class Story:
         self.ids = [job.id for job in await jobs_of(source)]
 
     async def look(self) -> None:
-        """Nothing is lost, and nothing can be had twice."""
+        """Check that no job is lost or can be claimed twice."""
         source, dest = self._queues()
         await audit(source, dest, self.ids)
         had: list[str] = []
@@ -107,43 +107,43 @@ class Story:
         assert len(had) == len(set(had)), "a job could be had twice"
 
     async def end(self) -> None:
-        """All is there, in order."""
+        """Check that all jobs are in the destination, in order."""
         source, dest = self._queues()
         assert [] == await jobs_of(source)
         await audit(source, dest, self.ids)
         payloads = await drained(dest, "work")
         if self.pair[0].startswith("dirq"):
-            payloads.sort()  # what nobody's lock held back comes later
+            payloads.sort()  # jobs that an orphaned lock held back come later
         assert [b"%d" % number for number in range(JOBS)] == payloads, "the order is another"
         [dead] = await jobs_of(dest)
         assert ("dead", "no") == (dead.status, dead.error)
 
 
 def kill_everywhere(pair: Sequence[str], *, every: int, seed: int) -> int:
-    """Kill moves at every n-th of their calls; returns how many were killed."""
+    """Kill moves at every `every`-th of their calls, and return the number of kills."""
     dice = random.Random(seed)
     kills, last = 0, 1
     while True:
         with tempfile.TemporaryDirectory(prefix="jqueue-moves-") as name:
-            story = Story(Path(name), pair)
-            asyncio.run(story.begin())
-            killed = was_killed(story.folder, pair, last)
+            queues = TwoQueues(Path(name), pair)
+            asyncio.run(queues.begin())
+            killed = was_killed(queues.folder, pair, last)
             kills += killed
-            asyncio.run(story.look())
+            asyncio.run(queues.look())
             again = killed
             while again:
-                again = was_killed(story.folder, pair, dice.randrange(1, 200))
+                again = was_killed(queues.folder, pair, dice.randrange(1, 200))
                 kills += again
-                asyncio.run(story.look())
-            was_killed(story.folder, pair, 0)
-            asyncio.run(story.end())
+                asyncio.run(queues.look())
+            was_killed(queues.folder, pair, 0)
+            asyncio.run(queues.end())
         if not killed:
             return kills
         last += every
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns the status of the process."""
+    """Run the kills, and return the exit code."""
     parser = argparse.ArgumentParser(description="Kill moves between queues at all that they do to files.")
     parser.add_argument("source", choices=[kind for kind in PLACES if kind != "memory"])
     parser.add_argument("dest", choices=[kind for kind in PLACES if kind != "memory"])

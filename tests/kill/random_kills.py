@@ -22,18 +22,18 @@ from tests.kill.worker import CLAIM_TIMEOUT, Orders, Worker, work
 LONGEST_PAUSE = 0.025
 AUDIT_SECONDS = 60.0
 DRAIN_SECONDS = 120.0
-EVERYBODY = 0.02
-"""How often all of them are killed at once."""
+SHARE_OF_MASS_KILLS = 0.02
+"""Share of the cycles in which all processes are killed at once."""
 
 SWEEP_EVERY = 10
-"""After so many audits an operator revokes old claims: no worker lives long enough to have watched many of them."""
+"""Kills between two sweeps of old claims by an operator: few workers live long enough to watch claims themselves."""
 
 LINES_KEPT = 5000
 
 
 @dataclass
 class Figures:
-    """What has happened so far."""
+    """Counts of a run so far."""
 
     kills: int = 0
     temporaries: int = 0
@@ -46,10 +46,10 @@ class RandomKills:
     """One run.
 
     Args:
-        folder: where the queue is; it is created.
-        adapter: makes the storage.
-        seed: of all dice, those of the workers included. When a process dies is the machine's to decide as well.
-        processes: how many are alive at a time.
+        folder: folder of the queue, which is created.
+        adapter: function that makes the storage.
+        seed: seed of all dice, including those of the workers. The moment of a kill also depends on the machine.
+        processes: number of processes alive at a time.
     """
 
     def __init__(self, folder: Path, adapter: Adapter, seed: int, processes: int) -> None:
@@ -67,7 +67,7 @@ class RandomKills:
         self._recent: deque[tuple[str, Line]] = deque(maxlen=LINES_KEPT)
 
     def run(self, cycles: int, on_progress: Callable[[], None]) -> None:
-        """Kill so many times, then drain the queue and account for everything.
+        """Kill `cycles` times, then drain the queue and account for every job.
 
         Raises:
             ViolationError: a promise was not kept.
@@ -76,8 +76,8 @@ class RandomKills:
             while len(self._children) < self._processes:
                 self._start([])
             while self.figures.kills < cycles:
-                time.sleep(self._dice.uniform(0, LONGEST_PAUSE))  # the kill is to come at any moment
-                everybody = self._dice.random() < EVERYBODY
+                time.sleep(self._dice.uniform(0, LONGEST_PAUSE))  # so that the kill comes at any moment
+                everybody = self._dice.random() < SHARE_OF_MASS_KILLS
                 self._cycle(list(self._children) if everybody else [self._dice.choice(self._children)])
                 on_progress()
             self._end()
@@ -88,7 +88,7 @@ class RandomKills:
                     child.close()
 
     def journal(self) -> bytes:
-        """The lines last heard, for whoever looks for a cause."""
+        """Return the lines heard last, for the search for a cause."""
         return b"".join(name.encode() + b" " + encode(line) for name, line in self._recent)
 
     def _cycle(self, victims: list[Child]) -> None:
@@ -158,7 +158,7 @@ class RandomKills:
             raise ViolationError(f"the operator's sweep failed: {error}") from error
 
     def _end(self) -> None:
-        """Everybody is killed, and one last process acks what is left."""
+        """Kill all processes, and let a last one ack the remaining jobs."""
         victims = list(self._children)
         for victim in victims:
             self._kill(victim)

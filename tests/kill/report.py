@@ -1,4 +1,4 @@
-"""What the tool shows: bars while it runs, then what was done as tables that fit 80 columns, and the verdict."""
+"""The output of the tool: bars while it runs, then its counts as tables that fit 80 columns, and the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Report:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # It draws when it is told to: whoever forks here has no second thread.
+        # No thread refreshes it: a process that forks must have one thread.
         self._progress = Progress(
             TextColumn("{task.description:24}"),
             BarColumn(bar_width=12),
@@ -43,10 +43,10 @@ class Report:
         self._progress.refresh()
         self._progress.stop()
         if not self._console.is_terminal:
-            self._console.print()  # the bar leaves its line open there
+            self._console.print()  # the bar does not end its line there
 
     def show(self, doing: str, done: int, total: int, told: str) -> None:
-        """How far something is."""
+        """Show the progress of one kind of kills."""
         if doing not in self._tasks:
             self._tasks[doing] = self._progress.add_task(doing, total=total, told=told)
         self._progress.update(self._tasks[doing], completed=done, total=total, told=told)
@@ -54,7 +54,7 @@ class Report:
             self._progress.refresh()
 
     def summary(self, seconds: float, figures: Figures, ledger: Ledger, hits: Mapping[str, Hits]) -> None:
-        """The tables, and the verdict on a run in which nothing was broken."""
+        """Print the tables and the verdict of a run without a violation."""
         if figures.kills:
             self._console.print(_random(seconds, figures, ledger))
         if hits:
@@ -83,7 +83,7 @@ def _random(seconds: float, figures: Figures, ledger: Ledger) -> Table:
 
 
 def _commits(hits: Mapping[str, Hits]) -> Table:
-    """What came of the kills in each commit."""
+    """Return the table of the kills in each commit."""
     table = _table("killed in", "kills", "it had landed", "temporary files", "moments missed")
     totals = Hits()
     for name, hit in hits.items():
@@ -98,7 +98,7 @@ def _commits(hits: Mapping[str, Hits]) -> Table:
 
 
 def _system_calls(hits: Iterable[Hits]) -> Table:
-    """At which system calls, in all commits together."""
+    """Return the table of the kills at each system call, in all commits together."""
     table = _table("killed at system call", "kills")
     for name, count in sorted(sum((hit.calls for hit in hits), Counter[str]()).items()):
         _add(table, name, count)

@@ -1,4 +1,4 @@
-"""One commit, killed at the entry and at the exit of each of its system calls, and what is left each time."""
+"""One commit, killed at the entry and at the exit of each of its system calls, and a check of the folder each time."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ NEXT_WRITER_SECONDS = 20.0
 TRIES = 5
 
 EVERY_COMMIT = {"openat", "flock", "write", "fsync", "pwrite64", "rename", "close"}
-"""What a commit to a file consists of: if one is not seen, we are watching something else."""
+"""System calls of every commit to a file. If one is not seen, the wrong process is traced."""
 
 ON_FILES = EVERY_COMMIT | {"read", "pread64", "lseek", "fstat", "newfstatat", "getdents64", "unlink", "mkdir", "fchown"}
-"""What every run does alike. Others happen by chance: threads that wait for each other, or are started or reused."""
+"""System calls that every run makes alike. Others occur by chance, as threads wait, start or are reused."""
 
 
 @dataclass
 class Hits:
-    """What was done.
+    """Counts of the kills.
 
     Attributes:
-        calls: how often a process was killed at the entry or the exit of which system call.
-        points: how many points there were.
-        missed: how many of them, all of them by chance, were not come to again.
-        kills: how many processes were killed.
-        landed: after how many of the kills the commit was there.
-        temporaries: how many of the kills left a temporary file.
+        calls: number of kills at the entry or exit of each system call.
+        points: number of points.
+        missed: number of points that chance did not bring again.
+        kills: number of killed processes.
+        landed: number of kills after which the commit had landed.
+        temporaries: number of kills that left a temporary file.
     """
 
     calls: Counter[str] = field(default_factory=Counter)
@@ -56,10 +56,10 @@ class SystemCallKills:
     """The kills in one commit.
 
     Args:
-        folder: a folder of its own.
-        adapter: makes the storage.
-        commit: what is killed.
-        hits: where to count.
+        folder: an empty folder for the queue.
+        adapter: function that makes the storage.
+        commit: the commit that is killed.
+        hits: the counts to add to.
     """
 
     def __init__(self, folder: Path, adapter: Adapter, commit: Commit, hits: Hits) -> None:
@@ -75,7 +75,7 @@ class SystemCallKills:
         """Run the commit unharmed, and list the points at which it can be killed, in their order.
 
         Raises:
-            ViolationError: it fails even so.
+            ViolationError: the commit fails without a kill.
         """
         if self._commit.exists:
             self._template.path.mkdir(parents=True)
@@ -83,7 +83,7 @@ class SystemCallKills:
         self._before = summary(self._template.state())
         if self._commit.warm_up is not None:
             self._before["warm"] = (JobStatus.QUEUED, 0)
-        for _ in range(2):  # the second run finds everything imported, as all that follow do
+        for _ in range(2):  # the second run and all later ones find everything imported
             trace, acknowledged = self._trace(None)
             if trace.code != 0 or not acknowledged:
                 raise ViolationError(f"{self._commit.name} ended with {trace.code}, though nobody killed it")
@@ -91,10 +91,10 @@ class SystemCallKills:
         return trace.points
 
     def kill_at(self, point: Point) -> None:
-        """Run the commit on a fresh copy, kill it there, and check what is left.
+        """Run the commit on a fresh copy, kill it at a point, and check the folder.
 
         Raises:
-            ViolationError: something is wrong with what is left, or the process does not come to that point again.
+            ViolationError: the folder is wrong, or the process does not come to that point again.
         """
         self._hits.points += 1
         must = point.name in ON_FILES or point.name.startswith("rename")
@@ -115,7 +115,7 @@ class SystemCallKills:
             raise ViolationError(f"{self._commit.name}, killed at {point}: {error}") from error
 
     def _trace(self, point: Point | None) -> tuple[Trace, bool]:
-        """Run the commit on a fresh copy. Returns what it did, and whether it was acknowledged."""
+        """Run the commit on a fresh copy. Return its trace, and True if it was acknowledged."""
         shutil.rmtree(self._folder.path, ignore_errors=True)
         if self._commit.exists:
             shutil.copytree(self._template.path, self._folder.path)
@@ -133,7 +133,7 @@ class SystemCallKills:
                 os.close(write)
 
     async def _run(self, descriptor: int) -> None:
-        """What the child does."""
+        """Make the call in the child."""
         queue = DirectQueue(self._adapter(self._folder.file))
         if self._commit.warm_up is not None:
             await self._commit.warm_up(queue)
@@ -179,14 +179,14 @@ class SystemCallKills:
 def kill_everywhere(
     kills: SystemCallKills, both: bool, is_real: bool, writes: bool, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Kill at every point of one commit, the last first: what was acknowledged tells most.
+    """Kill at every point of one commit, the last point first, as kills after the answer tell most.
 
     Args:
-        kills: the commit.
-        both: at entry and exit of each call; otherwise at each entry and after the answer.
-        is_real: whether the adapter is the real one, whose system calls are known.
-        writes: whether it is a commit at all.
-        on_progress: told how many points are done, and how many there are.
+        kills: the kills in the commit.
+        both: True to kill at entry and exit of each call; otherwise at each entry and after the answer.
+        is_real: True if the adapter is the real one, whose system calls are known.
+        writes: True if the call commits.
+        on_progress: called with the number of points done and of all points.
     """
     points = kills.points()
     seen = {point.name.replace("renameat2", "rename").replace("renameat", "rename") for point in points}

@@ -1,4 +1,4 @@
-"""Each step on a folder of dirq, killed at its system calls; in a process of its own, since it forks."""
+"""Each step on a folder of dirq, killed at its system calls, in a process of its own, since the tool forks."""
 
 import subprocess
 import sys

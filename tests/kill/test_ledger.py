@@ -1,4 +1,4 @@
-"""The auditor finds each way in which a promise can be broken, and nothing where all were kept."""
+"""The auditor finds each kind of broken promise, and none if all were kept."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ def _state(*jobs, version=1, **finished):
 
 
 def _says(ledger, verb, *jobs, worker="w", kind=Kind.DONE, call=1):
-    """A call, and its answer; of a call that was never answered, kind is the intent."""
+    """Let the ledger hear a call and its answer; `kind` is INTENT for a call without an answer."""
     names = tuple(JobAt(*job) for job in jobs)
     ledger.hear(worker, Line(call, Kind.INTENT, verb, () if verb is Verb.DEQUEUE else names))
     if kind is not Kind.INTENT:
@@ -32,7 +32,7 @@ def _says(ledger, verb, *jobs, worker="w", kind=Kind.DONE, call=1):
 
 @pytest.fixture
 def ledger():
-    """One job was enqueued, and claimed by its first attempt."""
+    """Return a ledger in which one job was enqueued and claimed by its first attempt."""
     ledger = Ledger()
     _says(ledger, Verb.ENQUEUE, ("a",))
     ledger.check(_state(_job()))
@@ -45,7 +45,7 @@ def test_a_line_reads_back_as_it_was_written():
     assert line == decode(encode(line))
 
 
-def test_what_was_kept_passes(ledger):
+def test_calls_that_took_effect_pass_the_audit(ledger):
     ledger.check(_state(_job(1, claimed=True), version=2))
     _says(ledger, Verb.HEARTBEAT, ("a", 1))
     ledger.check(_state(_job(1, claimed=True, heartbeat_at=NOW + timedelta(seconds=1)), version=3))
@@ -65,13 +65,13 @@ def test_a_call_without_an_answer_may_be_done_or_not_done():
     assert ["a"] == ledger.forget_worker("w")
 
 
-def test_a_job_that_is_gone_without_an_ack_is_lost(ledger):
+def test_a_job_missing_without_an_ack_is_lost(ledger):
     with pytest.raises(ViolationError, match="1 jobs are gone and nobody acked them: a") as caught:
         ledger.check(_state(version=2))
     assert 1 == caught.value.lost
 
 
-def test_a_job_that_was_only_seen_is_lost_too():
+def test_a_job_that_was_only_seen_in_the_file_can_be_lost_too():
     ledger = Ledger()
     _says(ledger, Verb.ENQUEUE, ("a",), kind=Kind.INTENT)
     ledger.check(_state(_job()))
@@ -150,12 +150,12 @@ def test_half_an_apply_is_found(ledger, state, found):
         (_state(_job(1), version=2).model_copy(update={"queue": "other"}), "another queue"),
     ],
 )
-def test_a_state_that_cannot_be_is_found(ledger, state, found):
+def test_an_impossible_state_is_found(ledger, state, found):
     with pytest.raises(ViolationError, match=found):
         ledger.check(state)
 
 
-def test_what_is_left_at_the_end_is_found(ledger):
+def test_jobs_left_in_a_drained_queue_are_found(ledger):
     with pytest.raises(ViolationError, match="1 jobs are left"):
         ledger.check_drained(_state(_job(1), version=2))
 

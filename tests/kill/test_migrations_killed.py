@@ -1,4 +1,4 @@
-"""Moves that are killed lose nothing and bring nothing twice: killed at each call to a file, and by the clock."""
+"""Moves that are killed at each call to a file, or by the clock, lose no job and move none twice."""
 
 import asyncio
 import bisect
@@ -28,19 +28,19 @@ def killed_everywhere(pair, every, seed):
 
 
 @pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
-def test_killed_at_some_of_its_calls_to_files(pair):
+def test_a_move_killed_at_some_of_its_file_calls_loses_no_job(pair):
     killed_everywhere(pair, 17, 7)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
-def test_killed_at_each_of_its_calls_to_files(pair, seed):
+def test_a_move_killed_at_each_of_its_file_calls_loses_no_job(pair, seed):
     killed_everywhere(pair, 1, seed)
 
 
 def killed_by_the_clock(folder, pair, count, kills, seed):
-    """`jqueue migrate`, killed at random moments, and started again until it ends."""
+    """Run `jqueue migrate`, kill it at random moments, and restart it until it ends. Return the kills."""
     dice = random.Random(seed)
     print(f"seed {seed}")
     source, dest = (open_at(folder, kind, name) for kind, name in zip(pair, ("source", "dest"), strict=True))
@@ -56,7 +56,7 @@ def killed_by_the_clock(folder, pair, count, kills, seed):
     ids = asyncio.run(fill())
     urls = [PLACES[kind](folder, name) for kind, name in zip(pair, ("source", "dest"), strict=True)]
     command = [sys.executable, "-m", "jqueue", "migrate", *urls, "--json"]
-    died, holds_back = 0, pair[0].startswith("dirq")  # each kill may leave one lock that is nobody's until its age
+    died, holds_back = 0, pair[0].startswith("dirq")  # each kill may leave an orphaned lock, which ends by age
     while True:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         until = time.monotonic() + (dice.uniform(0.3, 1.5) if died < kills else 120)
@@ -69,7 +69,7 @@ def killed_by_the_clock(folder, pair, count, kills, seed):
         if process.returncode == 0:
             break
         if holds_back and process.returncode == 1 and json.loads(output)["in_progress"]:
-            asyncio.run(let_go(source))
+            asyncio.run(release_orphaned_locks(source))
             continue
         assert process.returncode == -9, (output, errors)
         died += 1
@@ -81,8 +81,8 @@ def killed_by_the_clock(folder, pair, count, kills, seed):
     return died
 
 
-async def let_go(queue):
-    """What whoever works sees to: a lock that is nobody's ends at its age, if it is watched for so long."""
+async def release_orphaned_locks(queue):
+    """Dequeue as a worker does until orphaned locks have ended: they end by age, while a consumer watches them."""
     async with asyncio.timeout(60):
         while any(job.status == "in_progress" for job in await jobs_of(queue)):
             assert [] == await queue.dequeue("nobody's")
@@ -90,20 +90,20 @@ async def let_go(queue):
 
 
 def out_of_order(numbers):
-    """How many of them are not where they would be in order, at the least."""
-    ends: list[int] = []  # of the runs in order that there are, by their length, the smallest last numbers
+    """Return the smallest number of items whose removal leaves the others in order."""
+    ends: list[int] = []  # for each length, the smallest last number of an increasing subsequence
     for number in numbers:
         place = bisect.bisect(ends, number)
         ends[place : place + 1] = [number]
     return len(numbers) - len(ends)
 
 
-def test_the_command_killed_at_random_moments(tmp_path):
+def test_the_command_killed_at_random_moments_loses_no_job(tmp_path):
     killed_by_the_clock(tmp_path, ("file", "vsqs"), 400, 2, 7)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("pair", ON_DISK, ids="-to-".join)
-def test_the_command_killed_often(tmp_path, pair, seed):
+def test_the_command_killed_often_loses_no_job(tmp_path, pair, seed):
     assert killed_by_the_clock(tmp_path, pair, 3000, 20, seed)

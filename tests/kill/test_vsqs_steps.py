@@ -1,4 +1,4 @@
-"""Whoever dies at any system call of a step on a folder of vsqs leaves every message once, and whole."""
+"""A process killed at any system call of a step on a folder of vsqs leaves every message once, and whole."""
 
 import re
 import subprocess

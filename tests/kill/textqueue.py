@@ -1,9 +1,9 @@
-"""Changes of a TextQueue, each killed at the entry and the exit of every system call, and what is left each time.
+"""Changes of a TextQueue, each killed at the entry and the exit of every system call, and a check after each kill.
 
-    python -m tests.kill.textqueue FOLDER [DEED …]
+    python -m tests.kill.textqueue FOLDER [SCENARIO …]
 
-What is left is a queue in which the change was made or not, on which the next process goes on. The files are kept in
-the folder, for readers of the original to look at. It ends with 2 if system calls cannot be traced here.
+After a kill, the change was made or not, and the next process can go on with the queue. The files are kept in the
+folder, for a check by readers of the original program. The exit code is 2 if system calls cannot be traced here.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Summary = dict[bytes, tuple[JobStatus, int]]
 
 
 def job(name: str) -> Job:
-    """A new one."""
+    """Return a new job."""
     return Job(id=name, entrypoint="work", payload=name.encode(), created_at=NOW)
 
 
 def add(name: str) -> Callable[[Summary, dict[bytes, Kept]], list[Change]]:
-    """What enqueues a job."""
+    """Return a function that makes the change that enqueues a job."""
     return lambda before, kept: [Change(None, job(name), "")]
 
 
 def change(text: bytes, **changes: object) -> Callable[[Summary, dict[bytes, Kept]], list[Change]]:
-    """What changes a message."""
+    """Return a function that makes a change of the message with this text."""
 
     def made(before: Summary, kept: dict[bytes, Kept]) -> list[Change]:
         found, place = kept[text]
@@ -58,14 +58,14 @@ FREE = {"heartbeat_at": None, "claim_timeout": None}
 
 
 @dataclass(frozen=True)
-class Deed:
-    """What is killed.
+class Scenario:
+    """A change that is killed.
 
     Attributes:
-        changes: what it does.
-        claimed: whether the first message was claimed before.
-        after: what is different when it was done.
-        content: of the file; None if there is none.
+        changes: function that makes the changes.
+        claimed: True if the first message was claimed before.
+        after: the messages that differ after the change.
+        content: content of the file; None if there is no file.
     """
 
     changes: Callable[[Summary, dict[bytes, Kept]], list[Change]]
@@ -76,42 +76,42 @@ class Deed:
 
 FIRST = b"first\ntwo"
 QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.DEAD
-DEEDS = {
-    "first enqueue": Deed(add("new"), {b"new": (QUEUED, 0)}, content=None),
-    "enqueue": Deed(add("new"), {b"new": (QUEUED, 0)}),
-    "enqueue behind a line without an end": Deed(add("new"), {b"new": (QUEUED, 0)}, content=CONTENT + b"-last"),
-    "claim": Deed(change(FIRST, **CLAIMED), {FIRST: (IN_PROGRESS, 1)}),
-    "ack": Deed(change(FIRST), {FIRST: None}, claimed=True),
-    "nack": Deed(change(FIRST, status=QUEUED, sequence=10**9, **FREE), {FIRST: (QUEUED, 1)}, claimed=True),
-    "bury": Deed(change(FIRST, status=DEAD, error="broken", **FREE), {FIRST: (DEAD, 1)}, claimed=True),
-    "revive": Deed(change(b"third", status=QUEUED, dead_at=None, failures=0), {b"third": (QUEUED, 0)}),
-    "cancel": Deed(change(b"second"), {b"second": None}),
+SCENARIOS = {
+    "first enqueue": Scenario(add("new"), {b"new": (QUEUED, 0)}, content=None),
+    "enqueue": Scenario(add("new"), {b"new": (QUEUED, 0)}),
+    "enqueue behind a line without an end": Scenario(add("new"), {b"new": (QUEUED, 0)}, content=CONTENT + b"-last"),
+    "claim": Scenario(change(FIRST, **CLAIMED), {FIRST: (IN_PROGRESS, 1)}),
+    "ack": Scenario(change(FIRST), {FIRST: None}, claimed=True),
+    "nack": Scenario(change(FIRST, status=QUEUED, sequence=10**9, **FREE), {FIRST: (QUEUED, 1)}, claimed=True),
+    "bury": Scenario(change(FIRST, status=DEAD, error="broken", **FREE), {FIRST: (DEAD, 1)}, claimed=True),
+    "revive": Scenario(change(b"third", status=QUEUED, dead_at=None, failures=0), {b"third": (QUEUED, 0)}),
+    "cancel": Scenario(change(b"second"), {b"second": None}),
 }
 
 
 class Kills:
-    """The kills in one deed."""
+    """The kills in one scenario."""
 
-    def __init__(self, folder: Path, deed: Deed, *, hide: bool) -> None:
-        self._deed = deed
+    def __init__(self, folder: Path, scenario: Scenario, *, hide: bool) -> None:
+        self._scenario = scenario
         self._hide = hide
         self._template = folder / "template"
         self._path = folder / "copy" / "queue.tq"
         shutil.rmtree(self._template, ignore_errors=True)
         self._template.mkdir(parents=True)
-        if deed.content is not None:
-            (self._template / "queue.tq").write_bytes(deed.content)
-        if deed.claimed:
+        if scenario.content is not None:
+            (self._template / "queue.tq").write_bytes(scenario.content)
+        if scenario.claimed:
             store = self._store(self._template / "queue.tq")
             kept = {found.job.id: found for found in store.scan(NOW)}
             payloads = {made.payload: kept[made.id] for made in store.payloads(list(kept.values()))}
             store.carry_out(change(FIRST, **CLAIMED)({}, payloads), NOW)
         self._before = _summary(self._template / "queue.tq")
-        self._after = {**self._before, **deed.after}
+        self._after = {**self._before, **scenario.after}
         self._after = {text: state for text, state in self._after.items() if state is not None}
 
     def points(self) -> list[Point]:
-        """Where it can be killed."""
+        """Run the change without a kill, and return the points at which it can be killed."""
         for _ in range(2):  # the second run finds everything imported
             trace, acknowledged = self._trace(None)
             if trace.code != 0 or not acknowledged:
@@ -120,7 +120,7 @@ class Kills:
         return trace.points
 
     def kill_at(self, point: Point) -> bytes | None:
-        """Kill it there, and see what is left. Returns the file."""
+        """Kill the change at a point, check the queue, and return the content of the file."""
         trace, acknowledged = self._trace(point)
         if not trace.killed:
             return None
@@ -150,11 +150,11 @@ class Kills:
                 os.close(write)
 
     def _run(self, descriptor: int) -> None:
-        """What the child does."""
+        """Make the change in the child."""
         store = self._store(self._path)
         kept = store.scan(NOW)
         texts = {found.payload: one for found, one in zip(store.payloads(kept), kept, strict=True)}
-        changes = self._deed.changes({}, texts)
+        changes = self._scenario.changes({}, texts)
         signal.raise_signal(START)
         [outcome] = store.carry_out(changes, NOW)
         if isinstance(outcome, Kept):
@@ -181,16 +181,16 @@ def _summary(path: Path) -> Summary:
 
 
 def main(folder: Path, *names: str) -> int:
-    """Kill every deed everywhere, or those of these names."""
+    """Kill the given scenarios, or all of them, at every point; return the exit code."""
     if (reason := why_not()) is not None:
         print(reason, file=sys.stderr)
         return UNAVAILABLE
     warm_up()
     number = 0
     for hide in (False, True):
-        for name in names or DEEDS:
-            deed = DEEDS[name]
-            kills = Kills(folder / "work", deed, hide=hide)
+        for name in names or SCENARIOS:
+            scenario = SCENARIOS[name]
+            kills = Kills(folder / "work", scenario, hide=hide)
             try:
                 points = kills.points()
                 left = {content for point in points if (content := kills.kill_at(point)) is not None}

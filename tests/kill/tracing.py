@@ -1,11 +1,11 @@
-"""A child under ptrace, stopped at each of its system calls, and killed at the one that is asked for.
+"""A child under ptrace, stopped at each of its system calls, and killed at a given one.
 
-All its threads are followed, since the file adapter works in threads. A system call is named by its name and by how
-many of that name there were, whichever thread made them: so "the second fsync" is the same one in every run, however
-often the threads waited for each other in between.
+All its threads are followed, since the file adapter works in threads. A system call has a name and an ordinal among
+the calls with that name in all threads. So "the second fsync" is the same one in every run, however often the threads
+waited for each other in between.
 
-It needs Linux 5.3 or newer, the permission to trace one's own children, and the package python-ptrace, whose bindings
-and names are used; its debugger is not, as it looks for events of several threads only every now and then.
+Tracing needs Linux 5.3 or newer, the permission to trace one's own children, and the package python-ptrace. Its
+bindings and names are used, and not its debugger, which polls for events of several threads only now and then.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ try:
     from ptrace import PtraceError
     from ptrace.binding import func as binding
     from ptrace.syscall import SYSCALL_NAMES
-except (ImportError, NotImplementedError) as _error:  # not installed, or a system or processor that it does not know
+except (ImportError, NotImplementedError) as _error:  # not installed, or an unsupported system or processor
     MISSING: str | None = f"python-ptrace cannot be used here: {_error}"
 else:
     MISSING = None
 
 START = signal.SIGUSR1
-"""The child sends itself this signal when that begins which is to be counted."""
+"""Signal that the child sends to itself when counting must begin."""
 
 SECONDS = 30.0
 
@@ -57,12 +57,12 @@ class Point(NamedTuple):
 
 @dataclass
 class Trace:
-    """What a traced child did.
+    """Record of a traced child.
 
     Attributes:
-        points: where it could have been killed, in order.
-        killed: whether it reached the point asked for.
-        code: how it ended, if it was not killed.
+        points: points at which it can be killed, in order.
+        killed: True if it reached the target.
+        code: its exit code, if it was not killed.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Trace:
 
 
 class _SystemCallInfo(ctypes.Structure):
-    """The kernel's struct ptrace_syscall_info, as far as it is needed."""
+    """The needed part of the kernel's struct ptrace_syscall_info."""
 
     _fields_ = (
         ("op", ctypes.c_uint8),
@@ -86,7 +86,7 @@ class _SystemCallInfo(ctypes.Structure):
 
 
 def why_not() -> str | None:
-    """The reason why nothing can be traced here; None if it can."""
+    """Return the reason why system calls cannot be traced here, or None if they can."""
     if not sys.platform.startswith("linux"):
         return f"tracing system calls needs Linux, and this is {sys.platform}"
     if MISSING is not None:
@@ -111,12 +111,12 @@ def why_not() -> str | None:
 def trace_child(run: Callable[[], Any], last: int, target: Point | None) -> Trace:
     """Fork a child that runs this, and kill it at a point.
 
-    Counted is what comes after the signal START, up to the first write into the descriptor `last` and including it.
+    System calls after the signal START are counted, up to and including the first write into the descriptor `last`.
 
     Args:
-        run: what the child does.
-        last: the descriptor.
-        target: where to kill it; None lets it live.
+        run: function that the child runs.
+        last: the descriptor whose write ends the counting.
+        target: the point at which to kill it; None lets it live.
 
     Raises:
         OSError: the child cannot be traced.
@@ -159,7 +159,7 @@ class _Tracer:
         self._trace = Trace()
 
     def follow(self) -> Trace:
-        """Until the child has ended, or reaches the target, where it is left stopped."""
+        """Follow the child until it has ended, or leave it stopped at the target."""
         thread, forward = self._child, 0
         while True:
             _resume(thread, forward)
@@ -181,12 +181,12 @@ class _Tracer:
             elif stop == START and thread == self._child:
                 self._counting = True
             elif stop == signal.SIGSTOP and thread not in self._threads:
-                self._threads.add(thread)  # how a new thread begins
+                self._threads.add(thread)  # the first stop of a new thread
             elif not status >> 16:
                 forward = stop
 
     def _at_system_call(self, thread: int) -> Point | None:
-        """The point at which a thread stands, if it is counted."""
+        """Return the point at which a thread has stopped, if it is counted."""
         info = _SystemCallInfo()
         try:
             binding.ptrace(_GET_SYSCALL_INFO, thread, ctypes.sizeof(info), ctypes.addressof(info))

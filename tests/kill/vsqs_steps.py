@@ -3,8 +3,8 @@
     python -m tests.kill.vsqs_steps
     python -m tests.kill.vsqs_steps claim ack
 
-However far a step came: there is one message, with its payload, and it is served once as soon as claims are over. It
-ends with 0 if that is so, with 1 if not, and with 2 if system calls cannot be traced here.
+After a kill at any point, there is one message with its payload, and it is served once as soon as claims are over. The
+exit code is 0 if that is so, 1 if not, and 2 if system calls cannot be traced here.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Step:
     """One step.
 
     Attributes:
-        name: what to call it.
-        make: the change.
-        ready: whether a message is there before.
-        claimed: whether it is claimed.
-        dead: whether it is dead.
-        stays: whether it is there afterwards.
-        seconds: for how long the claim is over.
+        name: name of the step.
+        make: function that makes the change.
+        ready: True if a message is there before.
+        claimed: True if it is claimed before.
+        dead: True if it is dead before.
+        stays: True if it is there afterwards.
+        seconds: seconds since the claim has ended; negative while it is current.
     """
 
     name: str
@@ -101,9 +101,9 @@ class Kills:
     """The kills in one step.
 
     Args:
-        folder: a folder of its own.
-        step: what is killed.
-        attributes: whether notes are attributes.
+        folder: an empty folder for the queue.
+        step: the step that is killed.
+        attributes: True if notes are attributes.
     """
 
     def __init__(self, folder: Path, step: Step, attributes: bool) -> None:
@@ -133,10 +133,10 @@ class Kills:
         return VsqsFolder(folder, fsync=True, attributes=self._attributes)
 
     def run(self) -> None:
-        """Kill it everywhere.
+        """Kill the step at every point.
 
         Raises:
-            ViolationError: something is wrong with what is left.
+            ViolationError: the folder is wrong after a kill.
         """
         self._kill_at(None)
         points = self._kill_at(None)
@@ -152,7 +152,7 @@ class Kills:
         try:
             trace = trace_child(lambda: self._child(write), write, point)
             os.set_blocking(read, False)
-            os.write(write, b"?")  # so that there is something to read
+            os.write(write, b"?")  # so that the read does not fail
             done = os.read(read, 2)[:1] == b"!"
         finally:
             os.close(read)
@@ -193,7 +193,7 @@ class Kills:
         asyncio.run(self._serve(there))
 
     async def _serve(self, there: bool) -> None:
-        """As soon as every claim is over, it is served once, and is what it was."""
+        """Check that the message is served once and unchanged after every claim is over."""
         queue = StoreQueue(self._store(self._folder), clock=FakeClock(self._clock.now() + timedelta(hours=1)))
         for job in (await queue.read_state()).jobs:
             if job.status is JobStatus.DEAD:
@@ -210,7 +210,7 @@ class Kills:
 
 
 def main(names: Sequence[str]) -> int:
-    """Kill in these steps, or in all of them with notes of both kinds; returns the code to end with."""
+    """Kill in these steps, or in all of them with notes of both kinds; return the exit code."""
     warm_up()
     if (reason := why_not()) is not None:
         print(f"System calls cannot be traced: {reason}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A worker: it makes calls on the queue in any order, tells of each before and after, and waits to be killed."""
+"""A worker that makes calls on the queue in random order, reports each before and after, and works until killed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from tests.kill.journal import JobAt, Kind, Line, Verb, payload_of, say
 
 ENTRYPOINTS = ("one", "two")
 CLAIM_TIMEOUT = 0.5
-"""Short, so that the claims of the killed go back while others look on."""
+"""Timeout of claims in seconds: short, so that claims of killed workers go back while others watch."""
 
 MOST_QUEUED = 40
-"""A worker that finds so many jobs enqueues no more: a short queue is quick, and commits are what is to be killed."""
+"""Number of jobs above which a worker enqueues no more: a short queue is quick, so that many commits are killed."""
 
 CALLS_AT_ONCE = 3
 LONGEST_DELAY = 0.01
 LAST_WAIT = 0.2
-"""For jobs that were nacked with a delay."""
+"""Seconds to wait at the end for jobs that were nacked with a delay."""
 
 _NEVER = (InvalidBlobError, BlobMissingError, StorageFatalError)
 
 
 class Orders(NamedTuple):
-    """What a worker is to do.
+    """Settings of a worker.
 
     Attributes:
-        name: begins the ids of the jobs that it enqueues.
-        seed: of its dice.
-        broker: whether it has a broker's queue or a direct one.
-        queued: how many jobs there are already.
-        repeats: jobs that another one enqueued and was killed before it knew; to be enqueued again first.
+        name: name of the worker, and first part of the ids of its jobs.
+        seed: seed of its dice.
+        broker: True for a broker queue, False for a direct one.
+        queued: number of jobs that are queued already.
+        repeats: jobs whose enqueue a killed worker got no answer to; they are enqueued again first.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Worker:
     """The calls of one process.
 
     Args:
-        queue: what they are made on.
-        orders: what to do.
+        queue: the queue to call.
+        orders: the settings.
         descriptor: the pipe for the lines.
     """
 
@@ -75,13 +75,13 @@ class Worker:
         self._queued = orders.queued
 
     async def run(self) -> None:
-        """Several calls at a time, for ever."""
+        """Make several calls at a time, for ever."""
         for job_id in self._orders.repeats:
             await self._enqueue([job_id])
         await asyncio.gather(*(self._loop() for _ in range(self._dice.randint(1, CALLS_AT_ONCE))))
 
     async def drain(self) -> None:
-        """Enqueue one job more, then ack everything that can be claimed, until nothing comes any more."""
+        """Enqueue one more job, then claim and ack all jobs until no more come."""
         await self._enqueue([self._new_id()])
         while jobs := await self._dequeue(None, 100, LAST_WAIT):
             for job in jobs:
@@ -99,7 +99,7 @@ class Worker:
                     await self._finish(job)
 
     async def _finish(self, job: Job) -> None:
-        """One of the ends that a claim may have."""
+        """End a claim in one of the possible ways."""
         end = self._dice.choices(("ack", "twice", "heartbeat", "nack", "apply", "abandon"), (50, 5, 15, 12, 15, 3))[0]
         if end == "abandon":
             return
@@ -138,7 +138,7 @@ class Worker:
         await self._call(Verb.ACK, [job.claim], lambda: self._queue.ack(job))
 
     async def _call(self, verb: Verb, jobs: Sequence[tuple[str, int]], call: Callable[[], Awaitable[Any]]) -> Any:
-        """Say what is about to be called, call it, and say what came of it. None if it was refused."""
+        """Report the intent, make the call, and report its outcome. Return None if it was refused."""
         number = next(self._calls)
         names = tuple(JobAt(*job) for job in jobs)
         say(self._descriptor, Line(number, Kind.INTENT, verb, names))
