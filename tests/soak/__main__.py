@@ -1,10 +1,10 @@
-"""The soak: processes work on one queue in a real store for long, while answers get lost, and all of it is audited.
+"""The soak: processes work long on one queue in a real store while answers get lost, and every call is audited.
 
     python -m tests.soak --store seaweedfs --seconds 600
     python -m tests.soak --store seaweedfs --race 20
 
-What is checked is in `ledger.py`. It ends with 0 if all is well, with 1 if a promise was not kept, and with 2 if the
-server cannot be had here.
+`ledger.py` has the checks. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if the server cannot
+be started here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ except ImportError:
 DESCRIPTION = "Have processes use one queue in a real store while answers get lost, and audit what they were told."
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 LONGEST = {"azurite": 480.0}
-"""Azurite clears up ten minutes after its start, and answers nobody meanwhile: 25 s for 1,400 writes, measured, and
-longer by the square of their number.
+"""Largest number of seconds of a soak on a store.
+
+Azurite cleans up ten minutes after its start and answers no request meanwhile. This took 25 s for 1,400 writes, and
+grows with the square of their number.
 """
 
 COMMITS = 20
-"""Of each writer in a race."""
+"""Number of commits of each writer in a race."""
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -66,7 +68,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it all; returns the code to end with."""
+    """Run a soak or a race, and return the exit code."""
     chosen = _arguments(arguments)
     console = Console(highlight=False)
     try:

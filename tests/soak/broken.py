@@ -1,4 +1,4 @@
-"""Queues that are broken on purpose, in the workers: the soak is worth as much as what it finds of them."""
+"""Queues broken on purpose in the workers, which show that the soak finds such faults."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jqueue.domain.commits import Verdict
 
 
 def forgetful() -> None:
-    """A commit whose answer was lost is taken for one that was not done."""
-    setattr(engine, "recognise", lambda *_: Verdict.NOT_DONE)  # noqa: B010 - it is imported there, not exported
+    """Treat a commit whose answer was lost as not done."""
+    setattr(engine, "recognise", lambda *_: Verdict.NOT_DONE)  # noqa: B010 - the name is imported there, not exported
 
 
 def unconditional() -> None:
-    """A write takes the place of whatever is there."""
+    """Let each write overwrite the object without its condition."""
     write = _remote.RemoteStorage.write
 
     async def overwrite(storage: Any, content: bytes, if_match: str | None = None) -> str:

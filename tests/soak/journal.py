@@ -1,8 +1,8 @@
-"""What a worker of the soak says about its calls: a line before each, a line with its answer, and one with what became
-of an answer that was not certain.
+"""The report of a worker of the soak on its calls: a line before each, one with its answer, and one with the outcome
+that `resolve()` found for an unknown one.
 
-A line is one write into a pipe and shorter than what a pipe takes whole, so a killed worker leaves no half line. Times
-are of the monotonic clock, which all processes of one machine share.
+A line is one write into a pipe, shorter than a pipe takes whole, so a killed worker leaves no half line. Times are
+those of the monotonic clock, which all processes of one machine share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.kill.journal import JobAt
 
 
 class Verb(StrEnum):
-    """What workers do."""
+    """The calls that workers make."""
 
     ENQUEUE = "enqueue"
     DEQUEUE = "dequeue"
@@ -29,35 +29,35 @@ class Verb(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a line tells about a call."""
+    """Kind of a line: the start of a call, or its outcome."""
 
     INTENT = "intent"
     DONE = "done"
     REFUSED = "refused"
     """An error that promises that nothing was done."""
     UNKNOWN = "unknown"
-    """UnknownOutcomeError."""
+    """An UnknownOutcomeError."""
     LANDED = "landed"
-    """The outcome was unknown, and resolve() says that it was done."""
+    """The outcome was unknown, and resolve() returned that the call was done."""
     NOT_DONE = "not done"
-    """The outcome was unknown, and resolve() says that it was not done."""
+    """The outcome was unknown, and resolve() raised that the call was not done."""
     STILL_UNKNOWN = "still unknown"
     BROKEN = "broken"
-    """Something that may never happen."""
+    """An outcome that must never occur."""
 
 
 class Line(NamedTuple):
     """One line.
 
     Attributes:
-        call: the number of the call among those of its worker.
-        kind: whether the call begins, or how it ended.
-        verb: which call.
-        jobs: what it is about; the job that an apply enqueues is the last.
-        at: when the line was written.
-        seconds: how long the call took, or its resolve().
-        allowed: how long it might take.
-        note: the name of an error, or what else a reader should know.
+        call: the number of the call within its worker.
+        kind: the start of the call, or its outcome.
+        verb: the verb that was called.
+        jobs: the jobs of the call; the job that an apply enqueues is the last.
+        at: time when the line was written.
+        seconds: seconds that the call took, or its resolve().
+        allowed: seconds that it might take.
+        note: the name of an error, or another hint for a reader.
     """
 
     call: int
@@ -76,16 +76,16 @@ class Line(NamedTuple):
 
 
 def encode(line: Line) -> bytes:
-    """A line as bytes, its end included."""
+    """Return a line as bytes, with its line end."""
     return json.dumps(list(line)).encode() + b"\n"
 
 
 def decode(data: bytes) -> Line:
-    """Bytes as a line."""
+    """Return the line in these bytes."""
     call, kind, verb, jobs, *rest = json.loads(data)
     return Line(call, Kind(kind), Verb(verb), tuple(JobAt(*job) for job in jobs), *rest)
 
 
 def say(descriptor: int, line: Line) -> None:
-    """Write a line at once and whole."""
+    """Write a line at once and as a whole."""
     os.write(descriptor, encode(line))

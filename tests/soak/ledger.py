@@ -1,7 +1,7 @@
-"""The auditor of a soak: what the workers were told, held against what was seen of the object. It touches nothing.
+"""The auditor of a soak: it compares the answers that workers got with the states of the object. It does no I/O.
 
-The object is read every now and then through the honest server (`see`), and once more when it was drained; the lines
-of all workers are judged at the end, when each call has its answer or a caller that was killed.
+The object is read now and then through the honest server (`see`), and once more after it was drained. The lines of all
+workers are judged at the end, when each call has its answer or its caller was killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jqueue import QueueState
 from tests.soak.journal import Kind, Line, Verb
 
 SLACK = 5.0
-"""A call may end so many seconds after its deadline: the machine is busy, and the worker may not have had its turn."""
+"""Seconds by which a call may miss its deadline, as the machine is busy and the worker may wait for its turn."""
 
 LINES_SHOWN = 12
 CONFIRMED = {Kind.DONE, Kind.LANDED}
@@ -31,27 +31,27 @@ class Violation(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call, with the last that was heard of it."""
+    """One call, with the last line about it."""
 
     worker: str
     line: Line
 
     @property
     def verdict(self) -> bool | None:
-        """Whether it was done; None if that is not known."""
+        """True if the call was done, False if not, None if that is unknown."""
         return True if self.line.kind in CONFIRMED else False if self.line.kind in NOTHING else None
 
 
 @dataclass
-class _Story:
-    """What is known of one job.
+class _JobRecord:
+    """Record of one job.
 
     Attributes:
-        enqueues: the calls that enqueue it, an apply among them.
-        claims: to which calls each attempt was handed out.
-        acks: the calls that ack it, by the attempt.
+        enqueues: the calls that enqueue it, including an apply.
+        claims: the calls to which each attempt was handed out.
+        acks: the calls that ack it, by attempt.
         ends: the calls that are known to have ended each claim.
-        followers: which job the apply by an attempt enqueues.
+        followers: the job that the apply by an attempt enqueues.
     """
 
     enqueues: list[Call] = field(default_factory=list)
@@ -61,22 +61,22 @@ class _Story:
     followers: dict[int, str] = field(default_factory=dict)
 
     def acked_by(self, verdict: bool | None) -> list[int]:
-        """The attempts with an ack of which this is known."""
+        """Return the attempts that have an ack with this verdict."""
         return sorted(a for a, calls in self.acks.items() if any(call.verdict is verdict for call in calls))
 
 
 class Ledger:
-    """Everything that was heard and seen.
+    """Record of all lines and states.
 
     Attributes:
-        lines: of all workers, as they came.
-        kinds: how many lines of each kind and verb there were.
-        errors: how many calls ended with which error.
-        finished: which attempt acked each job, as far as that was seen.
-        version: of the last state.
-        latest: the most seconds by which a call missed its deadline.
-        recognised: how many commits were recognised whose answer was no success, by queue objects that were left.
-        violations: what was found.
+        lines: lines of all workers, in the order of arrival.
+        kinds: number of lines of each kind and verb.
+        errors: number of calls that ended with each error.
+        finished: the attempt that acked each job, as far as states showed it.
+        version: version of the last state.
+        latest: largest number of seconds by which a call missed its deadline.
+        recognised: number of commits without a successful answer that queue objects recognised before they were left.
+        violations: the violations found.
     """
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class Ledger:
         self.recognised = 0
         self.violations: list[Violation] = []
         self._queue = ""
-        self._stories: dict[str, _Story] = defaultdict(_Story)
+        self._records: dict[str, _JobRecord] = defaultdict(_JobRecord)
 
     def hear(self, worker: str, line: Line) -> None:
-        """Take in what a worker said."""
+        """Take in a line of a worker."""
         self.lines.append((worker, line))
         self.kinds[line.kind, line.verb] += 1
         if line.verb is Verb.LEAVE and line.kind is Kind.DONE:
@@ -123,31 +123,31 @@ class Ledger:
         self.version, self._queue = state.version, state.queue
 
     def audit(self, state: QueueState | None) -> list[Violation]:
-        """Judge it all, given the state at the end; returns every violation. Without a state, only who held what."""
+        """Judge all lines by the state at the end, and return every violation. Without a state, judge only claims."""
         for call in self._calls():
             self._sort(call)
         if state is None:
-            for job_id, story in self._stories.items():
-                for what in _claimed(job_id, story):
+            for job_id, record in self._records.items():
+                for what in _claimed(job_id, record):
                     self._add(what, job_id)
             return self.violations
         self.see(state)
         present = {job.id for job in state.jobs}
-        for job_id in present - set(self._stories):
+        for job_id in present - set(self._records):
             self._add(f"{job_id} is in the object, and nobody enqueued it")
-        for job_id, story in list(self._stories.items()):
-            for what in (*_claimed(job_id, story), *self._ended(job_id, story, job_id in present)):
+        for job_id, record in list(self._records.items()):
+            for what in (*_claimed(job_id, record), *self._ended(job_id, record, job_id in present)):
                 self._add(what, job_id)
-            for what in self._applied(job_id, story, present):
+            for what in self._applied(job_id, record, present):
                 self._add(what, job_id)
         return self.violations
 
     def blame(self, what: str) -> None:
-        """Something else that may not happen."""
+        """Add a violation that the caller has found."""
         self._add(what)
 
     def _calls(self) -> Iterator[Call]:
-        """Each call with the last line about it."""
+        """Return each call with the last line about it."""
         last: dict[tuple[str, int], Line] = {}
         for worker, line in self.lines:
             last[worker, line.call] = line
@@ -158,21 +158,21 @@ class Ledger:
         if line.verb is Verb.DEQUEUE:
             if line.kind is Kind.DONE:
                 for job in line.jobs:
-                    self._stories[job.id].claims[job.attempt].append(call)
+                    self._records[job.id].claims[job.attempt].append(call)
             return
         if line.verb in (Verb.ENQUEUE, Verb.APPLY):
             for job in line.jobs[line.verb is Verb.APPLY :]:
-                self._stories[job.id].enqueues.append(call)
+                self._records[job.id].enqueues.append(call)
         if line.verb in (Verb.ACK, Verb.APPLY):
-            self._stories[line.jobs[0].id].acks[line.jobs[0].attempt].append(call)
+            self._records[line.jobs[0].id].acks[line.jobs[0].attempt].append(call)
         if line.verb is Verb.APPLY:
-            self._stories[line.jobs[0].id].followers[line.jobs[0].attempt] = line.jobs[1].id
+            self._records[line.jobs[0].id].followers[line.jobs[0].attempt] = line.jobs[1].id
         if line.verb in ENDS and call.verdict:
-            self._stories[line.jobs[0].id].ends[line.jobs[0].attempt].append(call)
+            self._records[line.jobs[0].id].ends[line.jobs[0].attempt].append(call)
 
-    def _ended(self, job_id: str, story: _Story, is_present: bool) -> Iterator[str]:
-        """How a job came to its end: by one ack of one claim, and not without."""
-        done, perhaps = story.acked_by(True), story.acked_by(None)
+    def _ended(self, job_id: str, record: _JobRecord, is_present: bool) -> Iterator[str]:
+        """Check that a job ended by one ack of one claim, and not without one."""
+        done, perhaps = record.acked_by(True), record.acked_by(None)
         finished = self.finished.get(job_id)
         if is_present and (done or finished is not None):
             yield f"{job_id} is still there, though attempt {done or finished} acked it"
@@ -180,24 +180,24 @@ class Ledger:
             yield f"{job_id} was finished by attempt {finished}, which was refused or never tried"
         if finished is not None and done and finished not in done:
             yield f"{job_id} was finished by attempt {finished}, but the ack of attempt {done} was acknowledged"
-        enqueued = {call.verdict for call in story.enqueues}
+        enqueued = {call.verdict for call in record.enqueues}
         if True in enqueued and not is_present and not done and not perhaps:
             yield f"{job_id} is gone, and nobody acked it"
-        exists = is_present or finished is not None or bool(story.claims)
-        if exists and not story.enqueues:
+        exists = is_present or finished is not None or bool(record.claims)
+        if exists and not record.enqueues:
             yield f"{job_id} was there, and nobody enqueued it"
         elif exists and enqueued == {False}:
             yield f"{job_id} was there, though its enqueue was refused"
         for attempt in done or ([] if finished is None else [finished]):
-            if later := [claim for claim in story.claims if claim > attempt]:
+            if later := [claim for claim in record.claims if claim > attempt]:
                 yield f"{job_id} was handed out as attempt {later} although attempt {attempt} acked it"
 
-    def _applied(self, job_id: str, story: _Story, present: set[str]) -> Iterator[str]:
-        """Both halves of an apply, or none."""
+    def _applied(self, job_id: str, record: _JobRecord, present: set[str]) -> Iterator[str]:
+        """Check that an apply took effect in both halves or in none."""
         finished = self.finished.get(job_id)
-        for attempt, follower in story.followers.items():
-            there = follower in present or follower in self.finished or bool(self._stories[follower].claims)
-            if finished == attempt and not there and len(story.acks[attempt]) == 1:
+        for attempt, follower in record.followers.items():
+            there = follower in present or follower in self.finished or bool(self._records[follower].claims)
+            if finished == attempt and not there and len(record.acks[attempt]) == 1:
                 yield f"{job_id} was acked, but {follower}, enqueued in the same apply, was never seen"
             if there and finished is not None and finished != attempt:
                 yield f"{follower} was there, but the ack of {job_id} by attempt {attempt} in the same apply was not"
@@ -210,15 +210,15 @@ class Ledger:
         self.violations.append(Violation(what, tuple(lines)))
 
 
-def _claimed(job_id: str, story: _Story) -> Iterator[str]:
-    """Each claim has one holder, and one end; a job is acked by one of its claims."""
-    if len(done := story.acked_by(True)) > 1:
+def _claimed(job_id: str, record: _JobRecord) -> Iterator[str]:
+    """Check that each claim has one holder and one end, and that one of the claims of a job acked it."""
+    if len(done := record.acked_by(True)) > 1:
         yield f"{job_id} was acked by {len(done)} claims, attempts {done}"
-    for attempt, calls in story.claims.items():
+    for attempt, calls in record.claims.items():
         if len(calls) > 1:
             holders = " and ".join(f"{call.worker} (call {call.line.call})" for call in calls)
             yield f"{job_id}, attempt {attempt}, was handed to {holders}"
-    for attempt, calls in story.ends.items():
+    for attempt, calls in record.ends.items():
         if len({call.line.verb for call in calls}) > 1:  # the same ack may be repeated: it is done already
             how = " and ".join(f"{call.line.verb} of {call.worker}" for call in calls)
             yield f"{job_id}, attempt {attempt}, was ended twice, by {how}"

@@ -1,4 +1,4 @@
-"""Where a store is, as one process tells another; and the servers that are soaked."""
+"""The place of a store in a form that one process can send to another, and the servers of soaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.gcs_server import GCSServer
 from tests.servers.seaweedfs import SeaweedFS
 
 SERVERS: dict[str, Callable[[], Any]] = {"seaweedfs": SeaweedFS, "azurite": Azurite, "gcs_server": GCSServer}
-_TOLD = (
+_SERVER_FIELDS = (
     "endpoint_url",
     "access_key",
     "secret_key",
@@ -27,12 +27,12 @@ _TOLD = (
 
 
 class Place(NamedTuple):
-    """How to find a store.
+    """The data with which another process finds a store.
 
     Attributes:
-        name: which one.
-        server: what its server says of itself.
-        url: where to find it: a proxy's address.
+        name: name of the store.
+        server: keys, names and addresses of its server.
+        url: the address of the proxy.
     """
 
     name: str
@@ -40,20 +40,20 @@ class Place(NamedTuple):
     url: str
 
     def store(self) -> Store:
-        """The store, whose bucket is there already."""
+        """Return the store, whose bucket exists already."""
         server = SimpleNamespace(**self.server, url=self.url, create_bucket=lambda bucket: None)
         return Store(self.name, server, self.url)
 
 
 def place_of(store: Store, url: str) -> Place:
-    """A store behind this address."""
-    told = {name: getattr(store.server, name) for name in _TOLD if hasattr(store.server, name)}
-    return Place(store.name, told, url)
+    """Return the place of a store behind this address."""
+    fields = {name: getattr(store.server, name) for name in _SERVER_FIELDS if hasattr(store.server, name)}
+    return Place(store.name, fields, url)
 
 
 @contextmanager
 def running(name: str) -> Iterator[Store]:
-    """The store with this name, on a server of its own."""
+    """Run a server of its own for the store with this name, and return the store."""
     server = SERVERS[name]()
     server.start()
     try:

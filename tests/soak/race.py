@@ -1,4 +1,4 @@
-"""A race: many writers commit to one object of an honest store, each as fast as it may. All of them get through."""
+"""A race: many writers commit to one object of an honest store, each as fast as it can, and all of them finish."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEADLINE = 300.0
 
 
 class Finish(NamedTuple):
-    """How a race ended.
+    """Outcome of a race.
 
     Attributes:
-        seconds: that each writer took for all its commits.
-        commits: how many there should be.
-        version: how many there were.
-        lost: jobs that were acknowledged, and are not there.
-        slowest_call: the most seconds that one commit took.
+        seconds: seconds that each writer took for all its commits.
+        commits: expected number of commits.
+        version: number of commits in the object.
+        lost: acknowledged jobs that are not in the object.
+        slowest_call: seconds of the slowest commit.
     """
 
     seconds: list[float]
@@ -31,12 +31,12 @@ class Finish(NamedTuple):
 
     @property
     def is_fair(self) -> bool:
-        """Nothing was lost, and each commit was made once."""
+        """True if no job was lost and each commit was made once."""
         return not self.lost and self.version == self.commits
 
 
 async def race(store: Store, writers: int, commits: int) -> Finish:
-    """Have so many queue objects commit so often each."""
+    """Let `writers` queue objects make `commits` commits each."""
     key, start = store.new_key(), asyncio.Event()
     slowest = [0.0]
 

@@ -1,4 +1,4 @@
-"""What the soak shows: a bar while it runs, then what happened as a table, and the verdict."""
+"""The output of the soak: a bar while it runs, then its counts as a table, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIOLATIONS_SHOWN = 10
 
 
 def show(console: Console, soak: Soak, seconds: float) -> None:
-    """The table, and what was broken."""
+    """Print the table and the violations of a soak."""
     ledger = soak.ledger
     table = _table(f"soaked: {soak.settings.store}", "")
     table.add_row("seconds", f"{seconds:,.0f}")
@@ -51,7 +51,7 @@ def show(console: Console, soak: Soak, seconds: float) -> None:
 
 
 def show_race(console: Console, finish: Finish) -> None:
-    """How the writers came in."""
+    """Print the table of a race."""
     table = _table("race", "")
     _add(table, "writers", len(finish.seconds))
     _add(table, "commits", finish.version)

@@ -44,21 +44,21 @@ CUT = (
     ReplaceAnswer(500),
     ReplaceAnswer(503),
 )
-"""The server has done what it was asked for, and the client does not hear of it."""
+"""Faults after which the server has done the request, and the client does not learn of it."""
 
 LOST = (Refuse(), ResetRequest(body=0.5), BlackHole(), Late(2.0))
-"""The server hears nothing, or half of it, or too late."""
+"""Faults by which the server gets no request, half of one, or a late one."""
 
 KINDS: tuple[Fault, ...] = CUT * 3 + LOST
 ROOT = Path(__file__).parents[2]
 KILL_AFTER = (1.0, 5.0)
 LEAST_SAID = 20
-"""A worker that said fewer lines has hardly begun, and is not killed yet."""
+"""Number of lines below which a worker has hardly begun and is not killed."""
 
 SEE_EVERY = 0.5
 REQUESTS_KEPT = 100
 LEAVING_SECONDS = 90.0
-"""Two calls one after the other, each asked about, and the exit: more than a worker needs to leave."""
+"""Seconds that a worker may take to leave: more than two consecutive calls, their resolve() and the exit need."""
 
 STARTING_SECONDS = 120.0
 DRAIN_SECONDS = 120.0
@@ -66,17 +66,17 @@ DRAIN_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is to be.
+    """Settings of a run.
 
     Attributes:
-        store: the name of the store.
-        seconds: how long the workers work.
-        processes: how many work at a time.
-        rate: the chance of a request to be broken.
-        seed: of all dice.
-        kill: whether workers are killed.
-        broken: what is broken on purpose.
-        session: about how many seconds a worker keeps a queue object.
+        store: name of the store.
+        seconds: seconds that the workers work.
+        processes: number of processes at a time.
+        rate: share of broken requests.
+        seed: seed of all dice.
+        kill: True if workers are killed now and then.
+        broken: name of a fault planted on purpose, or empty.
+        session: approximate seconds that a worker keeps a queue object.
     """
 
     store: str
@@ -90,7 +90,7 @@ class Settings:
 
 
 class Member:
-    """A worker process, as the parent sees it."""
+    """A worker process, for the parent."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, errors: Path) -> None:
         self.name = name
@@ -105,15 +105,15 @@ class Soak:
     """One run.
 
     Args:
-        settings: what it is to be.
-        store: the honest store.
-        folder: for the journal, and what workers say when they fail.
+        settings: settings of the run.
+        store: the store without the proxy.
+        folder: folder for the journal, and for the error output of workers.
 
     Attributes:
-        ledger: what was heard and seen.
-        fired: how often each kind of fault was.
-        requests: how many requests went through the proxy.
-        kills: how many workers were killed.
+        ledger: the record of all lines and states.
+        fired: number of faults of each kind.
+        requests: number of requests through the proxy.
+        kills: number of killed workers.
     """
 
     def __init__(self, settings: Settings, store: Store, folder: Path) -> None:
@@ -136,7 +136,7 @@ class Soak:
         self._proxy = FaultProxy(address.hostname, address.port, seed=settings.seed)
 
     async def run(self, on_progress: Callable[[float], Any] = lambda _: None) -> None:
-        """Work, stop, drain, and audit: what was found is in the ledger."""
+        """Work, stop, drain and audit; the ledger then has the violations."""
         settings, began = self.settings, time.monotonic()
         async with self._proxy:
             self._proxy.kinds, self._proxy.rate = KINDS, settings.rate
@@ -216,7 +216,7 @@ class Soak:
         self.ledger.hear(name, decode(data))
 
     async def _watch(self) -> None:
-        """Read the object now and then, through the honest server; and keep the proxy's records short."""
+        """Read the object now and then without the proxy, and keep the proxy's records short."""
         async with DirectQueue(self._store.open(self._key)) as queue:
             while True:
                 with suppress(JQueueError):
@@ -233,7 +233,7 @@ class Soak:
     async def _kill_now_and_then(self) -> None:
         while not self._is_over:
             await asyncio.sleep(self._dice.uniform(*KILL_AFTER))
-            busy = [member for member in self._members if member.said >= LEAST_SAID]  # it takes long to start
+            busy = [member for member in self._members if member.said >= LEAST_SAID]  # a worker takes long to start
             if not busy:
                 continue
             victim = self._dice.choice(busy)
@@ -258,7 +258,7 @@ class Soak:
             self.ledger.blame(f"{member.name} ended with {member.process.returncode}: {member.errors.read_text()}")
 
     async def _gone(self, member: Member) -> None:
-        """Its end, and the last of what it said."""
+        """Wait for the end of a worker and for its last lines."""
         assert member.reading is not None
         await member.process.wait()
         await member.reading
@@ -273,7 +273,7 @@ class Soak:
         self.fired.update({kind.__name__: count for kind, count in self._proxy.fired.items()})
 
     async def _drain(self) -> None:
-        """Ack what is left, through the honest server; then the audit."""
+        """Ack the remaining jobs without the proxy, and audit."""
         read, write = os.pipe()
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=1 << 20)
@@ -301,5 +301,5 @@ class Soak:
 
     @property
     def faults(self) -> int:
-        """How many there were so far."""
+        """Number of faults so far."""
         return self._proxy.fired.total()

@@ -1,4 +1,4 @@
-"""A worker of the soak: it makes calls on the queue in any order, and tells of each before and after.
+"""A worker of the soak that makes calls on the queue in random order, and reports each before and after.
 
     python -m tests.soak.worker '<orders as JSON>'
 
@@ -29,34 +29,34 @@ from tests.soak.places import Place
 
 ENTRYPOINTS = ("one", "two")
 MOST_QUEUED = 40
-"""A worker that sees so many jobs enqueues no more: a short queue is quick, and commits are what is to be soaked."""
+"""Number of jobs above which a worker enqueues no more: a short queue is quick, so that there are many commits."""
 
 CALLS_AT_ONCE = 4
 LONGEST_THOUGHT = 0.1
 LOOK_EVERY = 3.0
 SHORT, SHORT_SHARE = (0.2, 2.0), 0.25
-"""Deadlines that pass while an answer is waited for, and how many calls have such."""
+"""Range of deadlines in seconds that often pass before the answer, and the share of calls with one."""
 
 RESOLVE_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
-"""For an enqueue that is repeated: the queue remembers finished jobs, but not for ever."""
+"""Deadline of a repeated enqueue in seconds: the queue does not remember finished jobs for ever."""
 
 _NEVER = (InvalidBlobError, BlobMissingError, StorageFatalError)
 
 
 class Orders(NamedTuple):
-    """What a worker is to do.
+    """Settings of a worker.
 
     Attributes:
-        place: where the store is.
-        key: the object's.
-        name: begins the ids of the jobs that it enqueues.
-        seed: of its dice.
-        call_timeout: of its queues and storages.
-        deadline: of its calls.
-        claim_timeout: of its claims.
-        session: about how many seconds it keeps a queue object.
-        broken: what is broken on purpose.
+        place: place of the store.
+        key: key of the object.
+        name: name of the worker, and first part of the ids of its jobs.
+        seed: seed of its dice.
+        call_timeout: call timeout of its queues and storages.
+        deadline: deadline of its calls.
+        claim_timeout: timeout of its claims.
+        session: approximate seconds that it keeps a queue object.
+        broken: name of a fault planted on purpose, or empty.
     """
 
     place: Place
@@ -74,8 +74,8 @@ class Worker:
     """The calls of one process.
 
     Args:
-        orders: what to do.
-        descriptor: where the lines go.
+        orders: the settings.
+        descriptor: the pipe for the lines.
     """
 
     def __init__(self, orders: Orders, descriptor: int) -> None:
@@ -88,14 +88,14 @@ class Worker:
         self._is_over = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """One queue object after the other, until it is told to stop."""
+        """Work with one queue object after the other until `stop` is set."""
         store = self._orders.place.store()
         while not stop.is_set():
             storage = store.open(self._orders.key, timeout=self._orders.call_timeout)
             await self._session(storage, stop)
 
     async def _session(self, storage: Any, stop: asyncio.Event) -> None:
-        """Several calls at a time; then it leaves, when they are done or while they are under way."""
+        """Make several calls at a time with one queue object, and leave it after or during the last calls."""
         options: dict[str, Any] = {
             "stale_timeout": self._orders.claim_timeout,
             "deadline": self._orders.deadline,
@@ -116,7 +116,7 @@ class Worker:
         await self._leave(queue)
         await asyncio.gather(*loops)
         if isinstance(storage, SupportsRelease):
-            await storage.release()  # somebody may have asked what became of a call
+            await storage.release()  # a resolve() may have opened a client again
 
     async def drain(self, storage: Any) -> None:
         """Ack everything that can be claimed, until nothing is left."""
@@ -126,10 +126,10 @@ class Worker:
                 for job in await self._dequeue(queue, None, 100, 1.0):
                     await self._ack(queue, job)
                 if state.version == (await queue.read_state()).version:
-                    return  # it does not move: what is left is for the auditor
+                    return  # no job can be acked: the auditor judges the remaining ones
 
     async def _look(self, queue: Any) -> None:
-        """See how many jobs there are, now and then."""
+        """Note the number of jobs now and then."""
         while True:
             with suppress(JQueueError):
                 self._queued = len((await queue.read_state()).jobs)
@@ -161,7 +161,7 @@ class Worker:
                 await asyncio.sleep(self._dice.uniform(0.0, LONGEST_THOUGHT))
 
     async def _finish(self, queue: Any, job: Job) -> None:
-        """One of the ends that a claim may have."""
+        """End a claim in one of the possible ways."""
         end = self._dice.choices(("ack", "twice", "heartbeat", "nack", "apply", "abandon"), (45, 5, 15, 12, 20, 3))[0]
         if end == "abandon":
             return
@@ -213,7 +213,7 @@ class Worker:
         function: Callable[[float], Awaitable[Any]],
         wait: float = 0.0,
     ) -> Any:
-        """Say what is about to be called, call it, and say what came of it. None if it was not done.
+        """Report the intent, make the call, and report its outcome. Return None if it was not done.
 
         Raises:
             QueueClosedError: the queue was left.
@@ -244,7 +244,7 @@ class Worker:
         return True if answer is None else answer
 
     async def _resolve(self, call: int, verb: Verb, names: tuple[JobAt, ...], unknown: UnknownOutcomeError) -> Any:
-        """Ask what became of a call."""
+        """Resolve the unknown outcome of a call, and report it."""
         began = time.monotonic()
         try:
             answer = await unknown.resolve(RESOLVE_SECONDS)
@@ -289,9 +289,9 @@ async def work(orders: Orders) -> None:
 
 
 def main() -> None:
-    """The process."""
-    told = json.loads(sys.argv[1])
-    orders = Orders(**told | {"place": Place(*told["place"])})
+    """Run the process."""
+    given = json.loads(sys.argv[1])
+    orders = Orders(**given | {"place": Place(*given["place"])})
     if orders.broken:
         BROKEN[orders.broken]()
     asyncio.run(work(orders))
