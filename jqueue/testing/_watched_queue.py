@@ -80,7 +80,7 @@ class WatchedQueue:
             jobs = await self._queue.dequeue(entrypoint, batch_size=max(1, allowed), **options)
             if jobs and allowed <= 0:
                 await self._queue.nack_many(jobs, charge=not self._queue.capabilities.uncharged)
-                raise self._runaway(f"{self._claimed} jobs ran, and there is more to do")
+                raise self._runaway(f"{self._claimed} jobs ran, and more are ready")
             if jobs or self._held:
                 self._claimed += len(jobs)
                 self._held.update((job.claim, job) for job in jobs)
@@ -89,7 +89,7 @@ class WatchedQueue:
             if due is None:
                 return []
             self._clock.move_to(due)
-        raise self._runaway(f"the clock jumped {MOST_JUMPS} times, and no job came")
+        raise self._runaway(f"the clock jumped {MOST_JUMPS} times without a ready job")
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
         """Pass acks and nacks to the queue, and record what it accepted."""
@@ -158,7 +158,7 @@ class WatchedQueue:
         counts = Counter((ran.entrypoint, ran.outcome) for ran in self.ran)
         most = ", ".join(f"{count} times {name!r} {kind}" for (name, kind), count in counts.most_common(3))
         until = f"the clock shows {self._clock.now().isoformat()}"
-        return RunawayError(f"{what}: {most or 'nothing ran'}; {until}. If that is meant, give a larger max_jobs")
+        return RunawayError(f"{what}: {most or 'nothing ran'}; {until}. If that is intended, raise max_jobs")
 
 
 def next_due(state: QueueState, names: frozenset[str], now: datetime, end: datetime | None) -> datetime | None:

@@ -92,17 +92,17 @@ class StorageContract:
     async def test_a_created_object_is_read_through_every_handle(self, make_storage: StorageFactory) -> None:
         async with self.handles(make_storage, 2) as [creator, other]:
             etag = await creator.write(b"first")
-            assert isinstance(etag, str), "an etag is text"
-            assert etag, "an etag is not empty: it would be taken for none"
-            assert await creator.read() == (b"first", etag), "write returns the etag that read then gives"
-            assert await other.read() == (b"first", etag), "all handles of one object see the same etag"
+            assert isinstance(etag, str), "an etag must be a str"
+            assert etag, "an etag must not be empty, as an empty one means no etag"
+            assert await creator.read() == (b"first", etag), "write must return the etag that the next read returns"
+            assert await other.read() == (b"first", etag), "all handles of one object must see the same etag"
 
     async def test_a_matching_etag_replaces_the_object(self, make_storage: StorageFactory) -> None:
         async with self.handles(make_storage, 2) as [storage, other]:
             first = await storage.write(b"first")
             second = await storage.write(b"second, and longer", first)
             third = await other.write(b"3", second)
-            assert len({first, second, third}) == 3, "every content has its own etag"
+            assert len({first, second, third}) == 3, "each content must have its own etag"
             assert await storage.read() == (b"3", third)
 
     async def test_a_stale_etag_is_refused_and_changes_nothing(self, make_storage: StorageFactory) -> None:
@@ -135,8 +135,8 @@ class StorageContract:
             )
             won = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, str)]
             lost = [outcome for outcome in outcomes if isinstance(outcome, CASConflictError)]
-            assert len(won) == 1, f"creating must be create-only: {outcomes}"
-            assert len(lost) == self.writers - 1, f"who loses must be told so: {outcomes}"
+            assert len(won) == 1, f"exactly one creator must succeed: {outcomes}"
+            assert len(lost) == self.writers - 1, f"every other creator must get CASConflictError: {outcomes}"
             assert await creators[0].read() == (b"creator %d" % won[0], outcomes[won[0]])
 
     async def test_racing_increments_are_all_counted(self, make_storage: StorageFactory) -> None:
@@ -194,8 +194,10 @@ class StorageContract:
             while not done.is_set():
                 content, etag = await storage.read()
                 summary = (content[0], len(content)) if content else ()
-                assert content == b"" or content == content[:1] * lengths[content[0]], "this object was never written"
-                assert seen.setdefault(etag, summary) == summary, "one etag for two contents"
+                assert content == b"" or content == content[:1] * lengths[content[0]], (
+                    "read returned a content that was never written"
+                )
+                assert seen.setdefault(etag, summary) == summary, "two contents have the same etag"
 
         async with self.handles(make_storage, 3) as [writer, *readers]:
             await asyncio.gather(overwrite(writer), *map(watch, readers))
@@ -218,10 +220,10 @@ class StorageContract:
                 write.cancel()
                 await asyncio.wait([write])
                 content, _ = await other.read()
-                assert content in (old, new), "a part of a write was left"
+                assert content in (old, new), "a cancelled write left a part of its content"
                 old = b"old %d " % number * 30_000
                 etag = await self._write_until_it_lands(other, old)
-            assert await storage.read() == (old, etag), "a write that had to be refused has landed after all"
+            assert await storage.read() == (old, etag), "a cancelled write with a stale etag landed afterwards"
 
     async def _write_until_it_lands(self, storage: ObjectStoragePort, content: bytes) -> str:
         """Write until it succeeds. A cancelled write may still land and cause a conflict, but only once."""
@@ -251,7 +253,7 @@ class StorageContract:
             await storage.write(b"first")
             await storage.read()
             now = storage.store_time()
-            assert now is None or now.utcoffset() == timedelta(0), "store_time is in UTC, and says so"
+            assert now is None or now.utcoffset() == timedelta(0), "store_time must return a time with time zone UTC"
 
     @asynccontextmanager
     async def listing_handle(self, make_storage: StorageFactory) -> AsyncIterator[SupportsListing]:
@@ -264,7 +266,7 @@ class StorageContract:
     async def test_what_is_beside_an_object_is_listed_by_its_suffix(self, make_storage: StorageFactory) -> None:
         suffixes = [f".list {number:03d}" for number in range(self.listed)]
         async with self.listing_handle(make_storage) as storage:
-            assert await storage.list_beside(".list ") == [], "nothing was written yet"
+            assert await storage.list_beside(".list ") == [], "the listing has objects before any was written"
             for size, suffix in enumerate(suffixes):
                 await storage.beside(suffix).write(bytes(size + 1))
             await storage.write(b"the object itself")
@@ -282,7 +284,9 @@ class StorageContract:
             assert await storage.list_beside(".a*b ") == []
             beside = storage.beside(".b")
             assert isinstance(beside, SupportsListing)
-            assert [each.suffix for each in await beside.list_beside(".a")] == [".a*b"], "it is beside that one, too"
+            assert [each.suffix for each in await beside.list_beside(".a")] == [".a*b"], (
+                "names beside another object count from that object"
+            )
             with pytest.raises(ValueError, match="prefix"):
                 await storage.list_beside("")
 
@@ -302,7 +306,7 @@ class StorageContract:
             before = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
             await storage.beside(".list").write(b"x")
             [found] = await storage.list_beside(".list")
-            assert found.modified.utcoffset() == timedelta(0), "times are in UTC, and say so"
+            assert found.modified.utcoffset() == timedelta(0), "modified must be a time with time zone UTC"
             after = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
             if before is not None and after is not None:  # stores tell whole seconds, and so does HTTP
                 assert before - timedelta(seconds=5) <= found.modified <= after + timedelta(seconds=5)

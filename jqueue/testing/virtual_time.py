@@ -103,8 +103,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 self._virtual_now = max(timers[0][0], self._virtual_now + RESOLUTION)
             elif not self._stopping:  # type: ignore[attr-defined]
                 raise RuntimeError(
-                    "the virtual clock stands still: every task waits for something that never comes"
-                    " (sockets are not waited for in virtual time)"
+                    "the virtual clock cannot advance: all tasks wait, and no timer is set"
+                    " (virtual time does not wait for sockets)"
                 )
         while timers and timers[0][0] <= self._virtual_now:
             ready.append(heapq.heappop(timers)[2])

@@ -119,18 +119,20 @@ class WorkerTester:
         now = self.clock.now()
         if isinstance(until, datetime):
             if until.utcoffset() is None or until < now:
-                raise InvalidJobError(f"until is {until.isoformat()}: it must have a time zone and not be past")
+                raise InvalidJobError(
+                    f"until is {until.isoformat()}: it must have a time zone and must not be in the past"
+                )
             return until
         return now + timedelta(seconds=to_seconds("until", until))
 
     def _check_clock(self) -> None:
         options = getattr(self.queue, "options", None)
         if isinstance(options, QueueOptions) and options.clock is not self.clock:
-            raise ValueError("the queue goes by another clock: make it with clock=, and give it this very FakeClock")
+            raise ValueError("the queue has another clock: create it with clock= and the FakeClock of this tester")
         store_time = getattr(getattr(self.queue, "storage", None), "store_time", None)
         shown = None if store_time is None else store_time()
         if shown is not None and shown != self.clock.now():
-            raise ValueError("the storage goes by another clock: make it with clock=, and this very FakeClock")
+            raise ValueError("the storage has another clock: create it with clock= and the FakeClock of this tester")
 
 
 def _raise_first(dead: Sequence[Ran]) -> None:
@@ -141,6 +143,6 @@ def _raise_first(dead: Sequence[Ran]) -> None:
     note = f"job {first.job_id} ({first.entrypoint}, attempt {first.attempt}) is dead"
     if len(dead) > 1:
         others = Counter(ran.entrypoint for ran in dead[1:])
-        note += "; and more are: " + ", ".join(f"{count} of {name}" for name, count in others.items())
-    error.add_note(f"{note}. With raise_errors=False, this is only reported.")
+        note += "; more dead jobs: " + ", ".join(f"{count} of {name}" for name, count in others.items())
+    error.add_note(f"{note}. With raise_errors=False, dead jobs are only reported.")
     raise error

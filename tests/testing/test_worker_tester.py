@@ -181,7 +181,7 @@ async def test_jobs_that_enqueue_jobs_for_ever_end_the_run_with_an_error(queue, 
         ctx.on_ack(more.operation(), more.operation())
 
     await more.enqueue(queue)
-    with pytest.raises(RunawayError, match="100 jobs ran, and there is more to do"):
+    with pytest.raises(RunawayError, match="100 jobs ran, and more are ready"):
         await tester.run_until_idle(app, max_jobs=100)
     assert 100 == len(tester.report)
 
@@ -377,9 +377,9 @@ async def test_the_same_worker_can_run_twice(queue, tester):
 
 
 def test_a_queue_on_another_clock_is_refused(clock):
-    with pytest.raises(ValueError, match="the queue goes by another clock"):
+    with pytest.raises(ValueError, match="the queue has another clock"):
         WorkerTester(DirectQueue(InMemoryStorage(clock=clock)), clock)
-    with pytest.raises(ValueError, match="the storage goes by another clock"):
+    with pytest.raises(ValueError, match="the storage has another clock"):
         WorkerTester(DirectQueue(InMemoryStorage(), clock=clock), clock)
     with pytest.raises(TypeError, match="needs a queue"):
         WorkerTester(object(), clock)  # type: ignore[arg-type]

@@ -46,5 +46,5 @@ def test_work_in_threads_is_waited_for_before_the_clock_jumps():
 
 
 def test_waiting_for_an_event_that_never_comes_is_an_error_and_no_hang():
-    with pytest.raises(RuntimeError, match="stands still"):
+    with pytest.raises(RuntimeError, match="cannot advance"):
         run(asyncio.Event().wait())

@@ -66,7 +66,7 @@ class AgingContract(QueueContractBase):
                 await queue.nack(job)
                 for other in others:
                     [served] = await queue.dequeue("work")
-                    assert served.id == other, "a job that failed was served before one that had waited"
+                    assert served.id == other, "the failed job was served before a job that waited longer"
                     await queue.ack(served)
 
     async def test_a_job_handed_back_unharmed_keeps_the_place_that_it_had(self, make_queue: QueueFactory) -> None:
@@ -79,7 +79,7 @@ class AgingContract(QueueContractBase):
             expected = [*enqueued[1:], enqueued[0]]
             for job in await queue.dequeue("work", batch_size=9):
                 await queue.nack(job, charge=False)
-            assert expected == ids(await queue.dequeue("work", batch_size=9)), "its failure was forgotten"
+            assert expected == ids(await queue.dequeue("work", batch_size=9)), "the hand-back undid an earlier failure"
 
     async def test_a_job_dead_and_redriven_goes_behind_those_that_wait(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["limits", "dead_letters"]) as [queue]:

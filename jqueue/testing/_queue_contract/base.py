@@ -79,7 +79,7 @@ class QueueContractBase:
                 queue = await made if inspect.isawaitable(made) else made
                 missing = sorted(set(needs) & set(queue.capabilities.missing))
                 if missing:
-                    pytest.skip(f"this queue has no {', no '.join(missing)}, and says so")
+                    pytest.skip(f"this queue does not support {', '.join(missing)}")
                 if isinstance(queue, AbstractAsyncContextManager):
                     await closing.enter_async_context(queue)
                 opened.append(queue)
@@ -103,7 +103,7 @@ class QueueContractBase:
         while True:
             content, etag = await storage.read()
             changed = change(content)
-            assert changed != content, "the test meant to change the blob"
+            assert changed != content, "the edit must change the blob"
             try:
                 await storage.write(changed, etag)
             except CASConflictError:
@@ -157,5 +157,5 @@ class QueueContractBase:
     async def held(self, queue: JobQueue, job: Job | Claim | str) -> Job:
         """Return the job as the queue holds it now, and fail if it has left."""
         found = await self.find(queue, job)
-        assert found is not None, "the job has left the queue"
+        assert found is not None, "the job is no longer in the queue"
         return found

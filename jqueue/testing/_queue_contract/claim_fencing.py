@@ -53,7 +53,7 @@ class ClaimsContract(QueueContractBase):
             for _ in range(3):
                 await queue.heartbeat(refer(job))
                 beats.append((await self.held(queue, job)).heartbeat_at)
-            assert all(beat != last for last, beat in itertools.pairwise(beats)), "a heartbeat left no trace"
+            assert all(beat != last for last, beat in itertools.pairwise(beats)), "a heartbeat did not change the job"
             await queue.ack(job)
 
     @by_every_verb
@@ -88,7 +88,7 @@ class ClaimsContract(QueueContractBase):
             job = await self.lost_claim(queue, other)
             for again in (False, True):
                 if again:
-                    assert ids([job]) == ids(await other.dequeue()), "somebody else has it now"
+                    assert ids([job]) == ids(await other.dequeue()), "another consumer must get the job"
                 before = await self.fingerprint(queue)
                 with pytest.raises(ClaimLostError, match=job.id) as raised:
                     await call(queue, refer(job))
@@ -186,9 +186,9 @@ class ClaimsContract(QueueContractBase):
             assert [type(error) for error in errors] == [ClaimLostError]
             assert errors[0].job_id == lost.id
             state = await queue.read_state()
-            assert state.version == before + 1, "many claims are one commit"
-            assert taken == state.find(taken.id), "the claim of another was touched"
-            assert all(job != state.find(job.id) for job in held), "a good one was passed over"
+            assert state.version == before + 1, "all claims must be in one commit"
+            assert taken == state.find(taken.id), "the claim of another consumer was changed"
+            assert all(job != state.find(job.id) for job in held), "a valid claim was skipped"
 
     @pytest.mark.parametrize("verb", ["ack_many", "nack_many", "heartbeat_many"])
     async def test_of_many_claims_an_unknown_id_fails_alone(self, make_queue: QueueFactory, verb: str) -> None:
@@ -197,7 +197,7 @@ class ClaimsContract(QueueContractBase):
             errors = await getattr(queue, verb)([held[0], "no-such-job", held[1]])
             assert [(isinstance(error, JobNotFoundError), error.job_id) for error in errors] == [(True, "no-such-job")]
             state = await queue.read_state()
-            assert all(job != state.find(job.id) for job in held), "a good one was passed over"
+            assert all(job != state.find(job.id) for job in held), "a valid claim was skipped"
 
     @pytest.mark.parametrize("verb", ["ack_many", "nack_many", "heartbeat_many"])
     async def test_many_of_none_is_nothing(self, make_queue: QueueFactory, verb: str) -> None:

@@ -51,10 +51,10 @@ class ConcurrencyContract(QueueContractBase):
             assert ids(claimed) == [enqueued[0], enqueued[1], enqueued[3]]
             await queue.ack(claimed[0])
             [fifth] = await queue.dequeue(batch_size=9)
-            assert fifth.id == enqueued[4], "two are in progress: too many for a limit of 1 or 2"
+            assert fifth.id == enqueued[4], "with two in progress, only the limit of 3 has room"
             await queue.ack_many([claimed[1], claimed[2]])
             [last] = await queue.dequeue(batch_size=9)
-            assert last.id == enqueued[5], "one is in progress: too many for a limit of 1 only"
+            assert last.id == enqueued[5], "with one in progress, the limit of 2 has room"
             await queue.ack_many([fifth, last])
             assert ids(await queue.dequeue(batch_size=9)) == [enqueued[2]]
 
@@ -77,7 +77,7 @@ class ConcurrencyContract(QueueContractBase):
             held = []
             for number, priority in enumerate(priorities):
                 held.append(await self.keyed(queue, "ab"[number % 2], priority=priority))
-                assert await other.dequeue(batch_size=9) == [], "somebody looks, and it is held back"
+                assert await other.dequeue(batch_size=9) == [], "a held-back job was served"
             served = []
             for _ in held:
                 await queue.ack(job)
@@ -136,7 +136,9 @@ class ConcurrencyContract(QueueContractBase):
             while len(done) < len(enqueued):
                 calls = [queue.dequeue(sought, batch_size=2) for queue in queues for sought in ("a", "b", None)]
                 claimed = [job for jobs in await asyncio.gather(*calls) for job in jobs]
-                assert len(claimed) == min(2, len(enqueued) - len(done)), "a ceiling was missed"
+                assert len(claimed) == min(2, len(enqueued) - len(done)), (
+                    "the number of claimed jobs is not what the limit allows"
+                )
                 done += ids(claimed)
                 await asyncio.gather(*(queue.ack(job) for job, queue in zip(claimed, queues, strict=False)))
             assert sorted(done) == sorted(enqueued)
@@ -158,12 +160,12 @@ class ConcurrencyContract(QueueContractBase):
             second, third = [await self.keyed(queue, "a", limit=2) for _ in range(2)]
             fourth = await self.keyed(queue, "c", limit=2)
             claimed = await queue.dequeue(batch_size=9)
-            assert ids(claimed) == [second, fourth], "a paused job took a place of its key"
+            assert ids(claimed) == [second, fourth], "a paused job used up a place of its key"
             await queue.resume("b")
             await queue.ack(claimed[1])
             assert await queue.dequeue(batch_size=9) == []
             await queue.ack(claimed[0])
-            assert ids(await queue.dequeue(batch_size=9)) == [first, third], "one is in progress, and two are allowed"
+            assert ids(await queue.dequeue(batch_size=9)) == [first, third], "two jobs must run under a limit of 2"
 
     async def test_a_waiting_dequeue_is_answered_when_its_key_is_free(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits", "wait"]) as [queue, other]:
@@ -171,7 +173,7 @@ class ConcurrencyContract(QueueContractBase):
             [job] = await other.dequeue()
             waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
             await asyncio.wait([waiting], timeout=self.moment)
-            assert not waiting.done(), "the key was ignored"
+            assert not waiting.done(), "the dequeue ignored the limit of the key"
             await other.ack(job)
             assert [second] == ids(await waiting)
 

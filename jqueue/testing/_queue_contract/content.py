@@ -70,7 +70,7 @@ class ContentContract(QueueContractBase):
             await queue.ack(claimed)
             acked = await self.fingerprint(queue)
             await queue.ack(claimed)
-            assert acked == await self.fingerprint(queue), "an ack repeated has nothing to write"
+            assert acked == await self.fingerprint(queue), "a repeated ack must not write"
 
     async def test_the_state_read_is_a_value_of_its_own(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["headers", "unique_keys"]) as [queue]:

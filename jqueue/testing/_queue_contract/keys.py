@@ -64,7 +64,9 @@ class KeysContract(QueueContractBase):
             await queue.enqueue("work", b"in time", unique_key="the-key")
             await queue.enqueue("work", b"in time", job_id="the-id")
             served = await queue.dequeue("work", batch_size=9)
-            assert [job.payload for job in served] == [b"in time"] * 2, "a job that nobody can claim hid a new one"
+            assert [job.payload for job in served] == [b"in time"] * 2, (
+                "an expired job kept a new one with its key or id out"
+            )
 
     async def test_of_racing_enqueues_one_gets_the_key(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 3, ["unique_keys"]) as queues:
@@ -80,7 +82,7 @@ class KeysContract(QueueContractBase):
             between = await queue.enqueue("work", b"between")
             new = await other.enqueue("work", b"new", unique_key="the-key", on_conflict="replace")
             assert await self.find(queue, old) is None
-            assert [between.id, new.id] == ids(await queue.dequeue(batch_size=9)), "a new job goes behind the others"
+            assert [between.id, new.id] == ids(await queue.dequeue(batch_size=9)), "the new job must be served last"
 
     async def test_a_job_in_progress_is_not_replaced(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["unique_keys"]) as [queue]:

@@ -89,7 +89,7 @@ class LimitsContract(QueueContractBase):
             enqueued = await self.several(queue, 1)
             waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
             await asyncio.wait([waiting], timeout=self.moment)
-            assert not waiting.done(), "a pause was ignored"
+            assert not waiting.done(), "the dequeue ignored the pause"
             await operator.resume("work")
             assert enqueued == ids(await waiting)
 
@@ -115,7 +115,7 @@ class LimitsContract(QueueContractBase):
             await queue.limit("work", running=2)
             assert await queue.dequeue("work", batch_size=9) == []
             await queue.resume("work")
-            assert enqueued[:2] == ids(await queue.dequeue("work", batch_size=9)), "a resume took the limits along"
+            assert enqueued[:2] == ids(await queue.dequeue("work", batch_size=9)), "the resume removed the limits"
 
     # Ceilings
 
@@ -140,7 +140,9 @@ class LimitsContract(QueueContractBase):
             while len(done) < len(enqueued):
                 calls = [queue.dequeue(name, batch_size=2) for queue in queues for name in ("work", None)]
                 claimed = [job for jobs in await asyncio.gather(*calls) for job in jobs]
-                assert len(claimed) == min(3, len(enqueued) - len(done)), "a ceiling was missed"
+                assert len(claimed) == min(3, len(enqueued) - len(done)), (
+                    "the number of claimed jobs is not what the limit allows"
+                )
                 done += ids(claimed)
                 ways = zip(claimed, [*queues, queues[0]], strict=False)
                 await asyncio.gather(*(queue.ack(job) for job, queue in ways))
@@ -160,7 +162,7 @@ class LimitsContract(QueueContractBase):
             async def observe() -> None:
                 while left:
                     running = (await observer.read_state()).in_progress_jobs()
-                    assert len(running) <= 3, "a ceiling was passed"
+                    assert len(running) <= 3, "more jobs ran than the limit allows"
                     await asyncio.sleep(0)
 
             await asyncio.gather(observe(), *(work(queue) for queue in queues for _ in range(2)))
@@ -215,11 +217,15 @@ class LimitsContract(QueueContractBase):
             assert ids(claimed) == enqueued[:3]
             await operator.limit("work", running=2)
             await queue.ack(claimed[0])
-            assert await queue.dequeue("work", batch_size=9) == [], "two are in progress still"
+            assert await queue.dequeue("work", batch_size=9) == [], (
+                "two jobs are still in progress, as many as the limit allows"
+            )
             await queue.ack(claimed[1])
             assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[3:4]
             await operator.limit("work", rate=1, per=HOUR)
-            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[4:5], "limits are replaced as a whole"
+            assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[4:5], (
+                "a new limit must replace the old ones"
+            )
             await operator.limit("work")
             assert ids(await queue.dequeue("work", batch_size=9)) == enqueued[5:]
 
@@ -265,7 +271,7 @@ class LimitsContract(QueueContractBase):
                 await queue.apply(SetLimits("work", running=1), taken)
             assert before == await self.fingerprint(queue)
             await self.several(queue, 2)
-            assert len(await queue.dequeue("work", batch_size=9)) == 3, "a limit that was refused holds jobs back"
+            assert len(await queue.dequeue("work", batch_size=9)) == 3, "a refused limit held jobs back"
 
     # Rates
 
@@ -282,7 +288,7 @@ class LimitsContract(QueueContractBase):
             assert ids(claimed) == enqueued[:3]
             await other.ack(claimed[1])
             await other.nack(claimed[2])
-            assert await queue.dequeue(sought, batch_size=9) == [], "a claim counts also when it has ended"
+            assert await queue.dequeue(sought, batch_size=9) == [], "an ended claim must still count for the rate"
 
     async def test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake(self, make_queue: QueueFactory) -> None:
         rate, per = 3, timedelta(seconds=3 * self.moment)

@@ -44,7 +44,7 @@ class OrderContract(QueueContractBase):
             [job] = await other.dequeue("work")
             assert (enqueued.id, "work", b"payload") == (job.id, job.entrypoint, job.payload)
             assert (job.status, job.failures) == (JobStatus.IN_PROGRESS, 1)
-            assert await queue.dequeue("work") == [], "a claimed job was handed out again"
+            assert await queue.dequeue("work") == [], "a claimed job was served again"
             await other.ack(job)
             assert await queue.dequeue("work") == []
             assert (await queue.read_state()).jobs == ()
@@ -163,7 +163,7 @@ class OrderContract(QueueContractBase):
         async with self.queues(make_queue, 2, ["job_ids"]) as [queue, other]:
             first = await queue.enqueue("work", b"first", job_id="the-id")
             again = await other.enqueue("other", b"second", job_id="the-id")
-            assert first == again, "the job is returned as it stands"
+            assert first == again, "the repeated enqueue must return the job that is there"
             [job] = await queue.dequeue()
             assert (job.id, job.payload) == ("the-id", b"first")
             assert job == await other.enqueue("work", b"third", job_id="the-id")

@@ -139,7 +139,7 @@ class RefusalsContract(QueueContractBase):
             try:
                 await call()
             except InvalidJobError as error:
-                happened = "" if str(error) else "refused without a word"
+                happened = "" if str(error) else "refused without a message"
             except Exception as error:
                 happened = f"{type(error).__name__}: {error}"[:120]
             else:
@@ -307,7 +307,7 @@ class RefusalsContract(QueueContractBase):
         async with self.queues(make_queue) as [queue]:
             missing = [name for name in queue.capabilities.missing if name in USES]
             if not missing:
-                pytest.skip("this queue can do everything that can be asked of it")
+                pytest.skip("this queue has every capability")
             job = await self.one_job(queue)
             before = await self.fingerprint(queue)
             for name in missing:

@@ -72,12 +72,12 @@ class ResultsContract(QueueContractBase):
             before = (await queue.read_state()).version
             await queue.ack(job, result="done")
             state = await other.read_state()
-            assert state.version == before + 1, "the result is not in the commit of its ack"
+            assert state.version == before + 1, "the ack and its result must be one commit"
             kept = await self.held(other, job)
             assert (kept.status, kept.result, kept.payload) == (JobStatus.COMPLETED, "done", b"")
             assert (kept.heartbeat_at, kept.claim_timeout, kept.keep_result) == (None, None, 3600.0)
             assert kept.finished_at is not None
-            assert await queue.dequeue(batch_size=9) == [], "a finished job was handed out again"
+            assert await queue.dequeue(batch_size=9) == [], "a finished job was served again"
             stats = await other.stats()
             assert (stats.depth, stats.in_progress, stats.dead) == (0, 0, 0)
 
@@ -99,7 +99,9 @@ class ResultsContract(QueueContractBase):
             assert finished is not None
             await self.until_after(queue, finished + timedelta(seconds=self.moment))
             await other.dequeue("clock")
-            assert await self.find(queue, job) is None, "its time is over, and the queue was changed since"
+            assert await self.find(queue, job) is None, (
+                "the job must be removed: its result has expired and the queue was changed since"
+            )
             with pytest.raises(ResultNotKeptError):
                 await queue.result(job, timeout=self.patience)
 
@@ -149,7 +151,7 @@ class ResultsContract(QueueContractBase):
                     await queue.result(job, timeout=timeout)
                 assert isinstance(raised.value, TimeoutError)
                 assert raised.value.job_id == job.id
-            assert before == await self.fingerprint(queue), "waiting has nothing to write"
+            assert before == await self.fingerprint(queue), "waiting for a result must not write"
             await queue.ack(job, result=1)
             assert await queue.result(job, timeout=0) == 1
 
@@ -160,7 +162,7 @@ class ResultsContract(QueueContractBase):
             await asyncio.wait([waiting], timeout=self.moment)
             await queue.nack(job, error="not yet")
             await asyncio.wait([waiting], timeout=self.moment)
-            assert not waiting.done(), "a job that is tried again has not failed"
+            assert not waiting.done(), "the wait ended although the job will be tried again"
             [job] = await queue.dequeue("work")
             await queue.nack(job, dead=True, error="no such image")
             with pytest.raises(JobFailedError, match="no such image") as raised:

@@ -83,7 +83,7 @@ class RetriesContract(QueueContractBase):
             await queue.nack(job, error=error)
             assert kept == (await self.held(other, job)).error
             [again] = await other.dequeue()
-            assert kept == again.error, "whoever tries again can see what went wrong"
+            assert kept == again.error, "the next claim must show the last error"
 
     async def test_a_nack_without_an_error_leaves_the_last_one(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["errors"]) as [queue]:
@@ -158,14 +158,14 @@ class RetriesContract(QueueContractBase):
         async with self.queues(make_queue, 1, ["dead_letters", "unique_keys"]) as [queue]:
             dead = await self.dead_job(queue, unique_key="the-key")
             holder = await queue.enqueue("work", b"payload", unique_key="the-key")
-            assert holder.id != dead.id, "a dead job holds no key"
+            assert holder.id != dead.id, "a dead job must not hold its unique key"
             other = await self.dead_job(queue, "other")
             before = await self.fingerprint(queue)
             with pytest.raises(DuplicateJobError) as raised:
                 await queue.redrive(dead.id)
             assert (raised.value.unique_key, raised.value.job_id) == ("the-key", holder.id)
             assert before == await self.fingerprint(queue)
-            assert await queue.redrive() == 1, "of all, the others are redriven"
+            assert await queue.redrive() == 1, "redrive must queue the other dead job"
             assert (await self.held(queue, dead)).status is JobStatus.DEAD
             assert (await self.held(queue, other)).status is JobStatus.QUEUED
             await queue.cancel(holder.id)

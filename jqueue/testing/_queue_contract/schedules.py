@@ -99,7 +99,7 @@ class SchedulesContract(QueueContractBase):
                 if name == "concurrency_key":
                     changed["concurrency_limit"] = None
                 after = await other.schedule("the-name", HOURLY, "work", **changed)
-                assert after != first, f"another {name} was passed over, and is not {value!r}"
+                assert after != first, f"a changed {name} was ignored: it is not {value!r}"
                 assert first == await other.schedule("the-name", HOURLY, "work", **options)
 
     async def test_an_equal_entry_set_again_keeps_its_time_also_when_it_is_due(self, make_queue: QueueFactory) -> None:
@@ -107,7 +107,7 @@ class SchedulesContract(QueueContractBase):
             await queue.schedule("the-name", HOURLY, "work")
             clock.time = NOON + timedelta(minutes=5)
             assert (await other.schedule("the-name", HOURLY, "work")).next_at == NOON, (
-                "a program that starts skipped it"
+                "setting the entry again skipped its due time"
             )
             [job] = await other.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON
@@ -120,7 +120,7 @@ class SchedulesContract(QueueContractBase):
             assert new.next_at == NOON + timedelta(minutes=30)
             assert [new] == await queue.schedules()
             clock.time = NOON + timedelta(minutes=10)
-            assert await queue.dequeue("work") == [], "the entry that was replaced fired"
+            assert await queue.dequeue("work") == [], "the replaced entry fired"
             clock.time = NOON + timedelta(minutes=40)
             [job] = await queue.dequeue("work", batch_size=9)
             assert (job.payload, occurrence(job)) == (b"new", NOON + timedelta(minutes=30))
@@ -129,7 +129,7 @@ class SchedulesContract(QueueContractBase):
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):
             await queue.schedule("the-name", HOURLY, "work")
             clock.time = NOON
-            assert await queue.dequeue("nobody") == [], "whoever dequeues fires what is due"
+            assert await queue.dequeue("nobody") == [], "a dequeue must fire due entries and return none of their jobs"
             assert await other.unschedule("the-name") is True
             clock.time = NOON + timedelta(hours=5)
             [job] = await other.dequeue("work", batch_size=9)
@@ -164,11 +164,11 @@ class SchedulesContract(QueueContractBase):
             await asyncio.gather(*workers, return_exceptions=True)
             jobs = await self.fired(queues[0])
             times = sorted(occurrence(job) for job in jobs)
-            assert len(set(times)) == len(times), "one time became several jobs"
+            assert len(set(times)) == len(times), "one time fired more than one job"
             assert times[0] >= entry.next_at
             assert all(time.microsecond == 0 for time in times)
             assert {(job.entrypoint, job.payload) for job in jobs} == {("work", b"payload")}
-            assert all(job.created_at >= occurrence(job) for job in jobs), "it came before its time"
+            assert all(job.created_at >= occurrence(job) for job in jobs), "a job was added before its time"
 
     async def test_queues_that_dequeue_at_once_fire_an_entry_once(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 3) as (clock, queues):
@@ -219,14 +219,14 @@ class SchedulesContract(QueueContractBase):
     async def test_an_entry_whose_job_is_still_there_with_its_key_is_skipped(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue) as (clock, [queue]):
             if not queue.capabilities.unique_keys:
-                pytest.skip("this queue has no unique_keys, and says so")
+                pytest.skip("this queue does not support unique_keys")
             await queue.schedule("the-name", HOURLY, "work", unique_key="the-key")
             clock.time = NOON
             [job] = await queue.dequeue("work")
             clock.time += timedelta(hours=1)
-            assert await queue.dequeue("work") == [], "a second one runs beside the first"
+            assert await queue.dequeue("work") == [], "a second job was added beside the first"
             await queue.ack(job)
-            assert await queue.dequeue("work") == [], "what was skipped is not made up for"
+            assert await queue.dequeue("work") == [], "a skipped time was made up for"
             clock.time += timedelta(hours=1)
             [job] = await queue.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON + timedelta(hours=2)

@@ -29,7 +29,9 @@ class StoppingContract(QueueContractBase):
             before = (await self.held(queue, job)).heartbeat_at
             [error] = await queue.heartbeat_many([other, job])
             assert isinstance(error, JobCancelledError)
-            assert (await self.held(queue, job)).heartbeat_at != before, "its claim holds until it is ended"
+            assert (await self.held(queue, job)).heartbeat_at != before, (
+                "the heartbeat of a job to be cancelled must count"
+            )
             await queue.heartbeat(other)
 
     @pytest.mark.parametrize("ending", ["nack", "delay", "dead", "uncharged", "bare id"])
@@ -91,7 +93,7 @@ class StoppingContract(QueueContractBase):
             await operator.cancel(job.id, running=True)
 
             async def is_gone() -> bool:
-                assert await operator.dequeue("work") == [], "a cancelled job was handed out again"
+                assert await operator.dequeue("work") == [], "a cancelled job was served again"
                 return await self.find(operator, job) is None
 
             await self.until(is_gone)
@@ -111,7 +113,7 @@ class StoppingContract(QueueContractBase):
             await operator.cancel("the-id", running=True)
             await queue.nack(first)
             again = await self.one_job(queue, job_id="the-id")
-            assert again.attempt > first.attempt, "an old claim would fit again"
+            assert again.attempt > first.attempt, "the attempt must grow, or an old claim would be valid again"
             assert again.cancel_requested is False
             await queue.ack(again)
 

@@ -32,7 +32,7 @@ class TimingContract(QueueContractBase):
                 assert enqueued.id == job.id
                 assert job.run_at is not None
                 assert job.heartbeat_at is not None
-                assert job.heartbeat_at >= job.run_at, "it was claimed before its time"
+                assert job.heartbeat_at >= job.run_at, "the job was claimed before its time"
                 await consumer.nack(job, delay=self.moment)
 
     async def test_a_job_may_name_the_time_from_which_it_runs(self, make_queue: QueueFactory) -> None:
@@ -98,7 +98,7 @@ class TimingContract(QueueContractBase):
             loop = asyncio.get_running_loop()
             began = loop.time()
             assert await queue.dequeue("work", wait=timedelta(seconds=self.moment)) == []
-            assert loop.time() - began >= self.moment * 0.9, "it did not wait"
+            assert loop.time() - began >= self.moment * 0.9, "the dequeue returned too early"
 
     async def test_a_wait_that_is_not_needed_is_not_waited_for(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["wait"]) as [queue]:
@@ -126,7 +126,7 @@ class TimingContract(QueueContractBase):
             assert first.claim_timeout == self.moment
             [second] = await other.dequeue("work", wait=self.patience)
             assert (first.id, first.attempt + 1) == (second.id, second.attempt)
-            assert second.claim_timeout != self.moment, "the timeout is the claim's and not the job's"
+            assert second.claim_timeout != self.moment, "the timeout of a claim must not pass on to the next claim"
 
     async def test_a_claim_that_is_confirmed_lasts(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["claim_timeout", "wait", "heartbeat"]) as [queue, other]:

@@ -148,7 +148,7 @@ class TogetherContract(QueueContractBase):
                 jobs = [] if call.cancelled() else call.result()
                 jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
                 assert ids(jobs) == [enqueued.id], f"cancelled at moment {number}, the job stayed claimed"
-                assert jobs[0].failures == 1, "a claim that nobody received was charged"
+                assert jobs[0].failures == 1, "a claim that no caller received was counted as a failure"
                 await other.nack(jobs[0], charge=False)
 
     async def test_a_waiting_dequeue_cancelled_when_its_job_comes_leaves_it_to_others(

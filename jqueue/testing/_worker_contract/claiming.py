@@ -86,7 +86,7 @@ class ClaimingContract(WorkerContractBase):
 
                 await self.until(is_done)
             [made] = (await other.read_state()).jobs
-            assert made.payload != b"attempt 1", "what lost its claim committed something"
+            assert made.payload != b"attempt 1", "a handler that lost its claim committed something"
             assert task.result().succeeded == 1
             assert task.result().lost >= 1
 
@@ -193,6 +193,8 @@ class ClaimingContract(WorkerContractBase):
             jobs = (await other.read_state()).jobs
             assert {job.status for job in jobs} == {JobStatus.QUEUED}
             if queue.capabilities.uncharged:
-                assert {job.failures for job in jobs} == {0}, "the end of a worker is no failure of its jobs"
+                assert {job.failures for job in jobs} == {0}, (
+                    "the end of a worker must not count as a failure of its jobs"
+                )
             assert await self.drain(second, other) == RunReport(succeeded=4)
             assert seen == dict.fromkeys(payloads, 1)

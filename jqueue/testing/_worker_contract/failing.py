@@ -85,7 +85,7 @@ class FailingContract(WorkerContractBase):
             await work.enqueue(queue)
             async with self.working(worker, queue) as task:
                 await self.until_empty(other)
-            assert failures == [1, 1, 1], "putting a job off is no failure"
+            assert failures == [1, 1, 1], "a snooze must not count as a failure"
             assert task.result() == RunReport(succeeded=1, snoozed=2)
 
     async def test_a_handler_that_takes_too_long_is_stopped_and_charged(self, make_queue: QueueFactory) -> None:
@@ -126,8 +126,8 @@ class FailingContract(WorkerContractBase):
                 dead = await self.held(queue, job)
                 assert dead.status is JobStatus.DEAD
                 assert dead.error
-                assert SECRET.decode() not in dead.error, "an error shows no payload"
-        assert SECRET.decode() not in caplog.text, "the log shows no payload"
+                assert SECRET.decode() not in dead.error, "the stored error must not show the payload"
+        assert SECRET.decode() not in caplog.text, "the log must not show the payload"
 
     async def test_a_job_that_kills_its_workers_is_dead_without_being_run_again(self, make_queue: QueueFactory) -> None:
         worker = self.new_worker()

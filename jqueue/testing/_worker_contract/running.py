@@ -106,12 +106,12 @@ class RunningContract(WorkerContractBase):
             await self.enqueue_all(queue, "work", [b""] * 12)
             async with self.working(worker, queue):
                 await gate.until_entered(3)
-                assert await self.in_progress(observer) == 3, "claims are made for free slots only"
+                assert await self.in_progress(observer) == 3, "the worker must claim only for free slots"
                 gate.open()
                 await self.until_empty(observer)
-            assert gate.peak == 3, "as many handlers run at a time as the concurrency says"
+            assert gate.peak == 3, "as many handlers must run at once as `concurrency` allows"
             most = 3 if queue.capabilities.transactions else 6  # acks and new claims share a commit, or do not
-            assert max(claimed) <= most, "never more jobs are claimed than there are slots"
+            assert max(claimed) <= most, "more jobs were claimed than there are slots"
             assert gate.entered == 12
 
     async def test_a_free_slot_is_filled_while_other_jobs_go_on(self, make_queue: QueueFactory) -> None:

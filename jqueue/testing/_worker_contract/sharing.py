@@ -43,7 +43,7 @@ class SharingContract(WorkerContractBase):
                 gate.open()
                 await self.until_empty(observer)
         assert gate.entered == 8
-        assert max(gate.peak, *claimed) == 2, "the limit is one for all workers, and it is used"
+        assert max(gate.peak, *claimed) == 2, "all workers together must use the whole limit, and no more"
 
     async def test_a_limit_of_rate_holds_for_all_workers_together(self, make_queue: QueueFactory) -> None:
         workers = [self.new_worker(concurrency=4) for _ in range(2)]
