@@ -1,4 +1,4 @@
-"""Checks that hold for any blob and any state, whoever wrote them. All targets share them."""
+"""Checks that hold for any blob and any state, of any writer. All targets share them."""
 
 from __future__ import annotations
 

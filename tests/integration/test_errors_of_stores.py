@@ -180,15 +180,15 @@ async def test_calls_to_a_store_that_never_answers_end_by_their_deadline(request
             await storage.read()  # opening the first client of a process takes long
         async with kind(storage, call_timeout=0.2, deadline=0.7) as queue:
             proxy.every(1, BlackHole())
-            told = await asyncio.gather(
+            outcomes = await asyncio.gather(
                 queue.enqueue("work", b""),
                 queue.dequeue("work"),
                 queue.read_state(),
                 storage.read(),
                 return_exceptions=True,
             )
-            assert [DeadlineExceededError] * 3 + [StorageError] == [type(error) for error in told]
-            assert "no answer within 0.2 s to the read" in str(told[-1])
+            assert [DeadlineExceededError] * 3 + [StorageError] == [type(error) for error in outcomes]
+            assert "no answer within 0.2 s to the read" in str(outcomes[-1])
             assert 1 + 2 + 2 <= proxy.count("GET") == proxy.count(), "they were tried again, and nothing was written"
             proxy.clear()
             await queue.enqueue("work", b"", deadline=30)

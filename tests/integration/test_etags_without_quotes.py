@@ -25,7 +25,7 @@ STALE = '"0123456789abcdef0123456789abcdef"'
 of_each_kind = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
 
-class Heard:
+class RequestLog:
     """Requests for objects that the server has got.
 
     Attributes:
@@ -50,7 +50,7 @@ def patched_server(request, monkeypatch):
     """Return a function that makes moto refuse PUTs by their If-Match, and record its requests."""
 
     def change(refusal_for=lambda etag: None):
-        heard, respond = Heard(), S3Response.key_response
+        heard, respond = RequestLog(), S3Response.key_response
 
         def key_response(self, request, *arguments):
             etag = request.headers.get("If-Match")
@@ -150,11 +150,11 @@ async def test_only_one_of_two_first_writes_with_the_same_etag_succeeds(request,
         async with two_storages(request, server) as (storage, other):
             patched_server(like_ceph)
             etag = await storage.write(b"0")
-            told = await asyncio.gather(storage.write(b"1", etag), other.write(b"2", etag), return_exceptions=True)
-            [new] = [each for each in told if isinstance(each, str)]
-            assert [CASConflictError] == [type(each) for each in told if not isinstance(each, str)]
-            assert (b"1" if told[0] == new else b"2", new) == await storage.read()
-            loser = other if told[0] == new else storage
+            outcomes = await asyncio.gather(storage.write(b"1", etag), other.write(b"2", etag), return_exceptions=True)
+            [new] = [each for each in outcomes if isinstance(each, str)]
+            assert [CASConflictError] == [type(each) for each in outcomes if not isinstance(each, str)]
+            assert (b"1" if outcomes[0] == new else b"2", new) == await storage.read()
+            loser = other if outcomes[0] == new else storage
             assert loser.etag_style is None, "it was a race after all"
             await loser.write(b"3", new)
             assert "unquoted" == loser.etag_style

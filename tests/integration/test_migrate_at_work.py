@@ -129,17 +129,17 @@ async def test_a_move_stops_between_two_batches_when_asked_to():
     source, dest = (DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for _ in range(2))
     for number in range(20):
         await source.enqueue("work", b"%d" % number)
-    stop, told = asyncio.Event(), []
+    stop, progress = asyncio.Event(), []
 
-    def tell(done, of):
-        told.append((done, of))
+    def note(done, of):
+        progress.append((done, of))
         if done == 7:
             stop.set()
 
-    report = await migrate(source, dest, stop=stop, on_progress=tell)
+    report = await migrate(source, dest, stop=stop, on_progress=note)
     assert (True, False, 14) == (report.stopped, report.complete, report.moved)
-    assert [(0, 20), (7, 20), (14, 20)] == told
-    assert 6 == len((await source.read_state()).queued_jobs()), "what is left can be had"
+    assert [(0, 20), (7, 20), (14, 20)] == progress
+    assert 6 == len((await source.read_state()).queued_jobs()), "the remaining jobs can be claimed"
     assert (await migrate(source, dest)).complete
 
 

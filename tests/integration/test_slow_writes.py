@@ -36,12 +36,12 @@ async def test_thirty_calls_at_once_succeed_within_their_deadline(slow_server, k
         storage = GCSStorage(BUCKET, "queue.json", endpoint_url=proxy.url)
         async with kind(storage) as queue:
             first = await queue.enqueue("work", b"the next write comes too soon")
-            told = await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(queue.enqueue("work", b"%d" % number) for number in range(CALLS)), return_exceptions=True
             )
-            assert [] == [error for error in told if isinstance(error, BaseException)]
+            assert [] == [error for error in outcomes if isinstance(error, BaseException)]
             state = await queue.read_state()
-            assert {first, *told} == set(state.jobs)
+            assert {first, *outcomes} == set(state.jobs)
         answers = Counter(request.status for request in proxy.requests if request.method == "POST")
         assert {200: state.version, 429: answers[429]} == answers
         assert 1 <= answers[429] <= REFUSALS_FOR_A_WRITE * (state.version - 1)

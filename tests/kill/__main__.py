@@ -100,8 +100,8 @@ def _kill_at_random(kills: RandomKills, cycles: int, report: Report) -> float:
     started = time.monotonic()
 
     def show() -> None:
-        told = f"{kills.ledger.acknowledged.total():,} acknowledged"
-        report.show("killed at random", min(kills.figures.kills, cycles), cycles, told)
+        detail = f"{kills.ledger.acknowledged.total():,} acknowledged"
+        report.show("killed at random", min(kills.figures.kills, cycles), cycles, detail)
 
     kills.run(cycles, show)
     return time.monotonic() - started

@@ -104,7 +104,7 @@ class TwoQueues:
             jobs = await queue.dequeue(batch_size=99)
             had += [job.id for job in jobs]
             assert [] == await queue.nack_many(jobs, charge=False)
-        assert len(had) == len(set(had)), "a job could be had twice"
+        assert len(had) == len(set(had)), "a job could be claimed twice"
 
     async def end(self) -> None:
         """Check that all jobs are in the destination, in order."""

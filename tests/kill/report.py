@@ -28,7 +28,7 @@ class Report:
             TextColumn("{task.description:24}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[detail]}"),
             TimeElapsedColumn(),
             console=console,
             auto_refresh=False,
@@ -45,11 +45,11 @@ class Report:
         if not self._console.is_terminal:
             self._console.print()  # the bar does not end its line there
 
-    def show(self, doing: str, done: int, total: int, told: str) -> None:
+    def show(self, doing: str, done: int, total: int, detail: str) -> None:
         """Show the progress of one kind of kills."""
         if doing not in self._tasks:
-            self._tasks[doing] = self._progress.add_task(doing, total=total, told=told)
-        self._progress.update(self._tasks[doing], completed=done, total=total, told=told)
+            self._tasks[doing] = self._progress.add_task(doing, total=total, detail=detail)
+        self._progress.update(self._tasks[doing], completed=done, total=total, detail=detail)
         if done % SHOWN_EVERY == 0 or done >= total:
             self._progress.refresh()
 

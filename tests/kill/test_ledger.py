@@ -79,20 +79,20 @@ def test_a_job_that_was_only_seen_in_the_file_can_be_lost_too():
         ledger.check(_state(version=2))
 
 
-def test_an_acked_job_may_not_be_there(ledger):
+def test_an_acked_job_must_not_stay_in_the_file(ledger):
     _says(ledger, Verb.ACK, ("a", 1))
     with pytest.raises(ViolationError, match="still there"):
         ledger.check(_state(_job(1, claimed=True), version=2))
 
 
-def test_an_acked_job_may_not_come_back(ledger):
+def test_an_acked_job_must_not_come_back(ledger):
     _says(ledger, Verb.ACK, ("a", 1), kind=Kind.INTENT)
     ledger.check(_state(version=2, a=1))
     with pytest.raises(ViolationError, match="came back"):
         ledger.check(_state(_job(1), version=3))
 
 
-def test_an_acked_job_may_not_be_claimed_again(ledger):
+def test_an_acked_job_must_not_be_claimed_again(ledger):
     _says(ledger, Verb.ACK, ("a", 1))
     ledger.check(_state(version=2, a=1))
     with pytest.raises(ViolationError, match="was claimed by attempt 2 after attempt 1 acked it"):
@@ -106,13 +106,13 @@ def test_only_the_newest_claim_may_ack(ledger):
         ledger.check(_state(version=2, a=1))
 
 
-def test_a_refused_ack_may_have_no_effect(ledger):
+def test_a_refused_ack_must_have_no_effect(ledger):
     _says(ledger, Verb.ACK, ("a", 1), kind=Kind.REFUSED)
     with pytest.raises(ViolationError, match="never tried, or was refused"):
         ledger.check(_state(version=2, a=1))
 
 
-def test_an_attempt_may_not_shrink(ledger):
+def test_an_attempt_must_not_shrink(ledger):
     with pytest.raises(ViolationError, match="shrank from 1 to 0"):
         ledger.check(_state(_job(), version=2))
 

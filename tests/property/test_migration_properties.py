@@ -59,7 +59,7 @@ def several(draw, *, all_of_it):
     return [draw(jobs(number, all_of_it=all_of_it)) for number in range(draw(st.integers(0, 8)))]
 
 
-def told(job, fields):
+def kept_fields(job, fields):
     return {name: getattr(job, name) for name in (*fields, "run_at")}
 
 
@@ -76,12 +76,12 @@ def test_jobs_moved_there_and_back_are_unchanged(here, there, data, size):
         for job in given_jobs:
             [added] = await source.apply_each(Arrive(job))
             assert isinstance(added, Job), added
-        before = [told(job, fields) for job in await jobs_of(source)]
+        before = [kept_fields(job, fields) for job in await jobs_of(source)]
         for one, other in ((source, dest), (dest, source)):
             report = await migrate(one, other)
             assert (len(before), True) == (report.moved, report.complete), report
             assert [] == await jobs_of(one)
-            assert before == [told(job, fields) for job in await jobs_of(other)]
+            assert before == [kept_fields(job, fields) for job in await jobs_of(other)]
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(mover, "BATCH_JOBS", size)

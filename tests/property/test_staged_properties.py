@@ -82,7 +82,7 @@ def staged(task, rows):
 @PATIENT
 @given(st.lists(rows, min_size=1, max_size=3))
 @example([[("x", b"\x00\n, \n", {"headers": {"a": "\x00\n"}})]])
-def test_staged_jobs_are_those_that_an_enqueue_would_have_made(tasks):
+def test_staged_jobs_equal_those_of_an_enqueue(tasks):
     plain, draft = Draft(), Draft()
     perform_all(plain, *(Enqueue(entry, data, **details) for rows in tasks for entry, data, details in rows))
     read = [read_staged(staged(task, rows).finish()) for task, rows in enumerate(tasks)]
@@ -148,13 +148,13 @@ def test_undamaged_staged_jobs_are_read():
 
 def test_any_damaged_byte_is_an_error_or_does_no_harm():
     content = ordinary()
-    told = 0
+    refused = 0
     for place in range(len(content)):
         for flip in (1, 8, 32, 128, 255):
             damaged = bytearray(content)
             damaged[place] ^= flip
-            told += not read_or_refuse(bytes(damaged))
-    harmless = 5 * len(content) - told
+            refused += not read_or_refuse(bytes(damaged))
+    harmless = 5 * len(content) - refused
     assert harmless <= 5  # white space in the first line, which says the same
 
 

@@ -160,7 +160,7 @@ def test_bytes_of_other_programs_do_not_change_if_claims_are_hidden(content, pro
 @settings(max_examples=200, deadline=None)
 @given(files())
 @example(b'#jq {"id":"x"}\n#').via("a message of ours that somebody has made a comment")
-def test_the_records_are_those_that_a_plain_reader_finds(content):
+def test_the_records_equal_those_of_a_plain_reader(content):
     records = Records()
     records.update(bytearray(content), 0)
     ours = [Message(record.offset, bytes((record.control,)), records.text(record)) for record in records._in_order]

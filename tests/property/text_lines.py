@@ -45,7 +45,7 @@ lines = st.builds(lambda control, text: control + text, controls, any_text) | st
 
 @st.composite
 def files(draw: st.DrawFn) -> bytes:
-    """A file, as somebody may have written it."""
+    """A file that any program or person may have written."""
     written = [line + draw(st.sampled_from(ENDS[:1] * 4 + ENDS)) for line in draw(st.lists(lines, max_size=12))]
     content = b"".join(written)
     return content.rstrip(b"\r\n") if draw(st.integers(0, 4)) == 0 else content

@@ -137,7 +137,7 @@ def test_rule_5_a_bare_id_is_fenced(kind):
         async with world.process(kind=kind) as queue:
             job = await queue.enqueue("t", b"")
             with pytest.raises(ClaimLostError):
-                await queue.ack(job.id)  # nobody claimed it
+                await queue.ack(job.id)  # no queue object has claimed it
             [lost] = await queue.dequeue("t")
             await queue.requeue_stale(0)
             [newer] = await queue.dequeue("t")

@@ -99,7 +99,7 @@ def test_rule_2_a_lost_answer_never_doubles_an_operation(kind, verb, fault):
     run(main())
 
 
-def test_rule_2_the_landing_try_is_recognised_after_many_other_commits(kind):
+def test_rule_2_the_write_that_landed_is_recognised_after_many_other_commits(kind):
     """A table with only the last writer's id, or a short ring, would have forgotten the commit."""
 
     async def main():
@@ -265,7 +265,7 @@ def test_rule_3_already_there_comes_from_a_new_read(kind):
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "read_state", "stats"])
-def test_rule_7_a_blob_that_is_gone_is_an_error(kind, verb):
+def test_rule_7_a_missing_blob_is_an_error(kind, verb):
     async def main():
         world = World()
         async with world.process(kind=kind) as queue:
@@ -322,7 +322,7 @@ def test_rule_7_a_read_that_began_before_the_conversion_of_1_0_0_is_no_loss(kind
     run(main())
 
 
-def test_rule_7_a_blob_that_is_gone_is_an_error_in_the_next_event_loop_too(tmp_path):
+def test_rule_7_a_missing_blob_is_an_error_in_the_next_event_loop_too(tmp_path):
     path = tmp_path / "queue.json"
     queue = DirectQueue(LocalFileSystemStorage(path))
     asyncio.run(queue.enqueue("t", b""))

@@ -108,7 +108,7 @@ def every_combination():
 
 
 @pytest.mark.parametrize(("server", "kind", "fault"), list(every_combination()))
-async def test_each_call_is_done_once_and_returns_what_landed(request, server, kind, fault):
+async def test_each_call_is_done_once_and_returns_the_landed_result(request, server, kind, fault):
     store = store_of(request, server)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for operation in (*WITHOUT_A_CLAIM, *WITH_A_CLAIM):

@@ -46,7 +46,7 @@ def test_every_fault_and_every_event_occurs():
 
 
 @pytest.mark.wide
-def test_without_faults_every_call_is_done():
+def test_every_call_is_done_without_faults():
     calm = Settings(rate=0.0, disturbances=False, old_format=0.0, short_table=0.0)
     report = run_seeds(range(20), calm)
     assert 0 == report.outcomes["UnknownOutcomeError"] + report.outcomes["DeadlineExceededError"]

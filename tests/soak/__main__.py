@@ -34,7 +34,7 @@ try:
 except ImportError:
     sys.exit("This tool shows its progress with rich: pip install 'jqueue[examples]', or use `make soak`")
 
-DESCRIPTION = "Have processes use one queue in a real store while answers get lost, and audit what they were told."
+DESCRIPTION = "Have processes use one queue in a real store while answers get lost, and audit their answers."
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 LONGEST = {"azurite": 480.0}
 """Largest number of seconds of a soak on a store.
@@ -87,13 +87,15 @@ def _soak(chosen: argparse.Namespace, store: Store, console: Console) -> int:
     )
     folder = Path(tempfile.mkdtemp(prefix="jqueue-soak-"))
     soak, began = Soak(settings, store, folder), time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[told]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[detail]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task(chosen.store, total=chosen.seconds, told="")
+        task = progress.add_task(chosen.store, total=chosen.seconds, detail="")
 
         def on_progress(passed: float) -> None:
-            told = f"{soak.ledger.version:,} commits, {soak.faults:,} faults, {len(soak.ledger.violations)} violations"
-            progress.update(task, completed=passed, told=told)
+            detail = (
+                f"{soak.ledger.version:,} commits, {soak.faults:,} faults, {len(soak.ledger.violations)} violations"
+            )
+            progress.update(task, completed=passed, detail=detail)
 
         try:
             asyncio.run(soak.run(on_progress))

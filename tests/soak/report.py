@@ -61,8 +61,8 @@ def show_race(console: Console, finish: Finish) -> None:
     _add(table, "lost", len(finish.lost))
     console.print(table)
     if not finish.is_fair:
-        told = f"{finish.version} versions for {finish.commits} commits; lost: {finish.lost[:20]}"
-        console.print(f"VIOLATION: {told}", markup=False, soft_wrap=True)
+        text = f"{finish.version} versions for {finish.commits} commits; lost: {finish.lost[:20]}"
+        console.print(f"VIOLATION: {text}", markup=False, soft_wrap=True)
 
 
 def _count(ledger: Ledger, kind: Kind) -> int:

@@ -177,7 +177,7 @@ async def test_a_write_that_lands_late_is_resolved_and_not_done_again(storage, k
 
 @both
 @in_virtual_time
-async def test_while_the_store_is_away_the_outcome_stays_unknown(storage, kind):
+async def test_the_outcome_stays_unknown_while_the_store_is_unreachable(storage, kind):
     async with open_queue(storage, kind, deadline=2, call_timeout=60) as queue:
         error = await unknown(queue, storage, Fault.HANGS_AFTER, "enqueue")
         began = now()

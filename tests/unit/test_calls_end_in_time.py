@@ -35,8 +35,8 @@ async def test_leaving_after_the_deadline_does_not_wait_for_the_next_retry(kind)
         storage.on_read(*LOST)
         async with queue:
             began = now()
-            told = await asyncio.gather(*(queue.enqueue("work", b"") for _ in range(5)), return_exceptions=True)
-            assert [DeadlineExceededError] * 5 == [type(error) for error in told]
+            errors = await asyncio.gather(*(queue.enqueue("work", b"") for _ in range(5)), return_exceptions=True)
+            assert [DeadlineExceededError] * 5 == [type(error) for error in errors]
             assert pytest.approx(DEADLINE, abs=0.001) == now() - began
             began = now()
         assert now() - began < 0.1, f"seed {seed}"

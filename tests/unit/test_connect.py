@@ -311,7 +311,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("url", "wrong"), WRONG)
-def test_a_wrong_url_is_one_error_that_says_what_is_wrong_and_shows_a_right_one(url, wrong):
+def test_the_error_for_a_wrong_url_names_the_mistake_and_shows_a_valid_url(url, wrong):
     with pytest.raises(InvalidURLError, match=wrong) as raised:
         connect(url)
     assert any(right in str(raised.value) for right in EXAMPLES.values())

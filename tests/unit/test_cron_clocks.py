@@ -93,7 +93,7 @@ def test_one_job_makes_up_for_all_occurrences_missed_in_a_gap():
 def test_empty_looks_of_a_clock_that_is_behind_write_only_once():
     draft = a_draft(MINUTELY, THREE)
     LOOK.change(draft, THREE - HOUR)
-    assert draft.changed, "which occurrences it had met before has to be known"
+    assert draft.changed, "the first clock time that it met must be stored"
     draft.settle()
     for now in (THREE - HOUR, THREE + MINUTE / 2, THREE - HOUR + MINUTE / 2, THREE):
         LOOK.change(draft, now)
@@ -163,7 +163,7 @@ def test_occurrences_fired_by_an_older_version_are_not_fired_again():
     assert [] == fire(draft, THREE + 9 * MINUTE)
     assert [THREE + 12 * MINUTE] == fire(draft, THREE + 12 * MINUTE)
     assert [] == fire(draft, THREE + 9 * MINUTE)
-    assert [THREE + 11 * MINUTE] == fire(draft, THREE + 11 * MINUTE), "nobody has fired it"
+    assert [THREE + 11 * MINUTE] == fire(draft, THREE + 11 * MINUTE), "no clock has fired it"
 
 
 def test_an_entry_removed_and_set_again_begins_anew():

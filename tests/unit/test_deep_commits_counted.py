@@ -44,7 +44,7 @@ def commits_of(queue, jobs):
 
 @both
 @in_virtual_time
-async def test_a_commit_encodes_the_bytes_of_the_jobs_that_changed_and_no_others(work, make):
+async def test_a_commit_encodes_only_the_bytes_of_changed_jobs(work, make):
     queue, _ = await deep_queue(make)
     jobs = await queue.dequeue(batch_size=20)
     before = {job.id: job for job in (await queue.read_state()).jobs}
@@ -88,7 +88,7 @@ async def test_commits_that_empty_a_deep_queue_join_each_line_a_few_times():
 
 @both
 @in_virtual_time
-async def test_after_a_foreign_commit_the_lines_that_changed_are_parsed_and_no_others(work, make):
+async def test_only_changed_lines_are_parsed_after_a_foreign_commit(work, make):
     queue, other = await deep_queue(make)
     jobs = await other.dequeue(batch_size=20)
     await queue.dequeue("nobody")
@@ -102,7 +102,7 @@ async def test_after_a_foreign_commit_the_lines_that_changed_are_parsed_and_no_o
 
 
 @in_virtual_time
-async def test_after_many_foreign_commits_at_once_the_lines_that_changed_are_parsed_and_no_others(work):
+async def test_only_changed_lines_are_parsed_after_many_foreign_commits(work):
     queue, other = await deep_queue()
     for number in (50, 5_000, 9_990):
         await other.cancel(f"job {number:06d}")

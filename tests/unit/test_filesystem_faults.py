@@ -180,7 +180,7 @@ async def test_short_writes_are_continued_until_all_is_written(storage, path, mo
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-async def test_a_refused_permission_names_the_file_and_what_is_needed(storage, path, monkeypatch, number):
+async def test_the_error_for_a_refused_permission_names_the_file_and_the_remedy(storage, path, monkeypatch, number):
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing(number))
         with pytest.raises(StorageFatalError, match=rf"{path}.*permission refused; this process \(user id \d+\)"):

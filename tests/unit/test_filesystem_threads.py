@@ -58,7 +58,7 @@ async def test_the_event_loop_goes_on_while_a_write_waits_for_the_disk(storage, 
     assert await write
 
 
-async def test_a_write_that_waits_holds_up_no_other_call(storage, monkeypatch):
+async def test_a_waiting_write_does_not_delay_other_calls(storage, monkeypatch):
     etag = await storage.write(b"before")
     gate = Gate(monkeypatch)
     write = asyncio.create_task(storage.write(b"after", etag))

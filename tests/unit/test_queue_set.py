@@ -46,7 +46,7 @@ class TestOrder:
         assert ["0a", "0b", "0c"] == [name for name in found if name[0] == "0"]
 
     @in_virtual_time
-    async def test_a_job_that_always_fails_keeps_no_other_queue_waiting(self):
+    async def test_a_job_that_always_fails_does_not_block_other_queues(self):
         first, second = await two()
         queues = set_of(first, second)
         seen = []

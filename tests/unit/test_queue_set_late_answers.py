@@ -28,7 +28,7 @@ def late(seconds):
 
 @pytest.mark.parametrize("wait", [None, 1, 60])
 @in_virtual_time
-async def test_a_job_of_a_queue_that_answers_late_is_found_if_no_other_has_any(wait):
+async def test_a_job_of_a_queue_that_answers_late_is_found_if_the_others_are_empty(wait):
     slow, empty = late(5), blob()
     job = await slow.enqueue("work", b"")
     queues = set_of(empty, DirectQueue(slow.storage, clock=VirtualClock()))

@@ -343,7 +343,7 @@ async def test_a_direct_queue_commits_each_call_by_itself(storage):
 
 @both
 @in_virtual_time
-async def test_a_commit_encodes_the_lines_that_changed_and_no_others(storage, make):
+async def test_a_commit_encodes_only_the_changed_lines(storage, make):
     async with make(storage) as queue:
         blob = queue._engine.blob
         jobs = await claimed(queue, 50)
@@ -365,7 +365,7 @@ async def test_a_commit_encodes_the_lines_that_changed_and_no_others(storage, ma
 
 @both
 @in_virtual_time
-async def test_after_a_foreign_write_the_lines_that_changed_are_parsed_and_no_others(storage, make):
+async def test_only_changed_lines_are_parsed_after_a_foreign_write(storage, make):
     async with make(storage) as queue, make(storage) as other:
         jobs = await claimed(other, 50)
         await queue.dequeue("nobody")
@@ -386,7 +386,7 @@ async def test_after_a_foreign_write_the_lines_that_changed_are_parsed_and_no_ot
 
 @both
 @in_virtual_time
-async def test_after_its_own_commits_a_queue_parses_nothing(storage, make):
+async def test_a_queue_parses_nothing_after_its_own_commits(storage, make):
     async with make(storage) as queue:
         jobs = await claimed(queue, 50)
         await queue.ack_many(jobs[:25])

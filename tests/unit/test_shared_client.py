@@ -247,7 +247,7 @@ async def test_the_call_that_is_last_closes_even_if_it_fails(shared, store):
     assert [1] == store.closed
 
 
-async def test_a_client_is_closed_to_the_end_although_the_last_call_is_cancelled_meanwhile(shared, store):
+async def test_a_client_is_closed_completely_although_the_last_call_is_cancelled(shared, store):
     async def use_for_ever():
         async with shared.lend():
             await asyncio.Event().wait()

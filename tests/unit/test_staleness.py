@@ -112,7 +112,7 @@ def test_a_claim_seen_to_move_is_not_judged_by_its_age():
     assert [[], ["a"]] == [queue.stale(20, store=20), queue.stale(50, store=50)]
 
 
-def test_after_a_long_absence_age_counts_again():
+def test_age_counts_again_after_a_long_absence():
     """A process that looks once an hour would otherwise never find a dead worker's claim old enough."""
     queue = Queue()
     assert [] == queue.stale(0, store=0)

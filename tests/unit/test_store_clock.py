@@ -40,7 +40,7 @@ def as_in_http(moment):
     return format_datetime(moment, usegmt=True)
 
 
-def test_there_is_no_time_before_the_first_answer(store):
+def test_the_store_has_no_time_before_the_first_answer(store):
     assert store.now() is None
     store.heard(None)
     assert store.now() is None

@@ -175,7 +175,7 @@ class StoppedClock(VirtualClock):
         raise AssertionError("the clock was read")
 
 
-def test_while_nothing_is_refused_the_pace_asks_for_no_time():
+def test_the_pace_reads_no_clock_while_no_write_is_refused():
     pace = WritePace(StoppedClock(), SeededEntropy(random.Random(1), "us"))
     for version in range(1, 10):
         pace.moved()
@@ -204,7 +204,7 @@ async def test_only_a_refusal_sets_a_pace_and_only_that_of_a_write(kind):
 
 @both
 @in_virtual_time
-async def test_when_the_store_refuses_no_more_the_queue_is_at_full_speed_after_sixty_commits(kind):
+async def test_a_queue_is_at_full_speed_sixty_commits_after_the_last_refusal(kind):
     storage = ThrottledStorage(latency=0.001)
     async with open_queue(kind, storage) as queue:
         await enqueue_by_three(queue, 30)

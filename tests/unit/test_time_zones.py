@@ -33,7 +33,7 @@ def test_cron_works_without_the_time_zones_of_the_system(zone, due):
     assert (f"{due}:00+00:00\n", "") == (result.stdout, result.stderr)
 
 
-def test_without_any_time_zones_the_error_says_what_to_install():
+def test_the_error_without_time_zones_says_what_to_install():
     code = "import sys; sys.modules['tzdata'] = None; " + NEXT.format(zone="UTC", moment=MOMENT)
     error = without_zones_of_the_system(code).stderr.splitlines()[-1]
     assert error.endswith("neither of the system nor in the package tzdata: pip install tzdata")

@@ -108,7 +108,7 @@ def _modules_after_import(before: str = "") -> set[str]:
     return set(result.stdout.split())
 
 
-def test_jqueue_imports_where_there_is_no_fcntl():
+def test_jqueue_can_be_imported_without_fcntl():
     assert "jqueue" in _modules_after_import("sys.modules['fcntl'] = None")
 
 

@@ -51,7 +51,7 @@ async def test_a_job_that_is_moved_keeps_its_own_count(floor):
     assert job.attempt > max(21, floor)
 
 
-async def test_a_blob_from_before_there_was_a_count_is_read():
+async def test_a_blob_without_a_count_of_tries_is_read():
     line = b'{"format": 2, "jobs": {\n"a": {"entrypoint": "t", "payload": "", "attempt": 7}\n}}\n'
     [job] = codec.decode(line).jobs
     assert (7, 7) == (job.tries, job.attempt)

@@ -49,7 +49,7 @@ def test_a_verb_is_documented_as_in_its_port(kind):
 
 
 @pytest.mark.parametrize("kind", QUEUES, ids=lambda kind: kind.__name__)
-def test_the_help_of_everything_public_says_something(kind):
+def test_every_public_name_of_a_queue_has_a_docstring(kind):
     public = [name for name in dir(kind) if not name.startswith("_")]
     assert [] == [name for name in public if not inspect.getdoc(getattr(kind, name))]
 

@@ -237,12 +237,12 @@ async def test_a_long_journal_is_rewritten_with_the_states_that_still_count(path
                 assert await finished_by(path, job)
             inodes.add(journal.stat().st_ino)
             await other.heartbeat(mine)
-        told = Journal(str(journal))
-        told.refresh()
+        reader = Journal(str(journal))
+        reader.refresh()
         assert len(inodes) > 1
-        assert len(told.told) < 60, "not all that was ever done"
-        assert (1, True) == (told.told[mine.id].attempt, told.told[mine.id].heartbeat is not None)
-        assert told.told[bad.id].error == "broken"
+        assert len(reader.told) < 60, "states that no longer count are dropped"
+        assert (1, True) == (reader.told[mine.id].attempt, reader.told[mine.id].heartbeat is not None)
+        assert reader.told[bad.id].error == "broken"
         await other.ack(job)
         await queue.ack(mine)
         assert await other.redrive() == 1

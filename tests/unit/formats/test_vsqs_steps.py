@@ -51,7 +51,7 @@ async def test_nothing_is_flushed_without_fsync(tmp_path, done):
     assert ["rename"] == [what for what, _ in done]
 
 
-class Snatched(VsqsFolder):
+class ClaimedAtOnce(VsqsFolder):
     """A folder in which another program claims each message as soon as it is ready again."""
 
     def _rename(self, old, new):
@@ -76,7 +76,7 @@ async def test_a_job_handed_back_and_claimed_at_once_belongs_to_its_new_holder(t
 
     filled(tmp_path, {"5": b""})
     [job] = await queue(VsqsFolder).dequeue()
-    await queue(Snatched).nack(job, charge=charge)
+    await queue(ClaimedAtOnce).nack(job, charge=charge)
     [held] = (await queue(VsqsFolder).read_state()).jobs
     assert (JobStatus.IN_PROGRESS, 2, 2 if charge else 1) == (held.status, held.attempt, held.failures)
     assert 1 == len(names(tmp_path))
