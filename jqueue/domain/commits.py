@@ -64,8 +64,8 @@ def next_header(
     """
     if commit.base_version >= LARGEST:
         raise InvalidBlobError(
-            f"the queue's object has version {commit.base_version}, and no version may be larger: stop every program "
-            "that uses it, and write a smaller one into its header"
+            f"the queue's object has version {commit.base_version}, the largest there is: stop every program that uses "
+            "the queue, and write a smaller version into the header of the object"
         )
     at, header = now.timestamp(), draft.header
     commits = dict(header.commits)

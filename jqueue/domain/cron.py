@@ -33,7 +33,7 @@ def check_cron(expression: object, timezone: object) -> None:
         next(CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)))
     except (CronSimError, StopIteration, OverflowError, ValueError):
         right = '"*/5 * * * *" or "30 2 * * MON-FRI": minute, hour, day of the month, month, day of the week'
-        raise InvalidJobError(f"{shown(expression)} is no cron expression: it should look like {right}") from None
+        raise InvalidJobError(f"{shown(expression)} is not a cron expression: write one such as {right}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -94,8 +94,8 @@ def _no_such_zone(name: str) -> str:
     try:
         _zone("UTC")
     except LookupError:
-        return "there are no time zones here, neither of the system nor in the package tzdata: pip install tzdata"
-    return f"no time zone is called {shown(name)}: write one such as Europe/Berlin or UTC"
+        return "this machine has no time zone data: pip install tzdata"
+    return f"there is no time zone {shown(name)}: give an IANA name such as Europe/Berlin or UTC"
 
 
 @lru_cache(maxsize=64)

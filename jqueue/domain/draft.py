@@ -22,7 +22,9 @@ from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE, EncodedJobs, PlacedJobs, renumbered
 from jqueue.domain.transitions import TRANSITIONS, Verb
 
-UNNAMED_CLAIM = "this queue object did not hand it out, or several, or has ended it already; pass the Job from dequeue"
+UNNAMED_CLAIM = (
+    "this queue object handed out no claim on it, or several, or has ended the claim already: pass the Job from dequeue"
+)
 
 
 class Draft:
@@ -87,13 +89,13 @@ class Draft:
             raise ClaimLostError(claim.job_id, None, UNNAMED_CLAIM)
         entry = self.jobs.entries.get(claim.job_id)
         if entry is None:
-            gone = "it was acked" if claim.job_id in self.header.finished else "the job is no longer in the queue"
+            gone = "the job was acked" if claim.job_id in self.header.finished else "the job is no longer in the queue"
             raise ClaimLostError(*claim, gone)
         job = unpacked(claim.job_id, entry)
         if job.status is not JobStatus.IN_PROGRESS:
             raise ClaimLostError(*claim, f"the job is {job.status}")
         if job.attempt != claim.attempt:
-            raise ClaimLostError(*claim, f"attempt {job.attempt} holds it now")
+            raise ClaimLostError(*claim, f"attempt {job.attempt} holds the job now")
         return job
 
     def next_sequence(self) -> int:

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from jqueue.domain.counting import counted
+
 SHOWN = 80
 """Number of characters of a value that an error shows."""
 
@@ -52,8 +54,8 @@ class MissingFolderError(InvalidURLError):
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"the folder {folder!r} does not exist: correct the path, or create the folder. The first job creates "
-            "it if that is asked for, by create=True in Python, ?create=true in a URL, or --create on the command line"
+            f"the folder {folder!r} does not exist: correct the path, or create the folder. To have the first "
+            "job create it, give create=True in Python, ?create=true in a URL, or --create on the command line"
         )
         self.folder = folder
 
@@ -74,7 +76,7 @@ class DuplicateJobError(JQueueError):
         job_id: the id of the job that holds it. If the failed call itself enqueued that job, it was undone.
     """
 
-    def __init__(self, unique_key: str, job_id: str, reason: str = "a live job holds it") -> None:
+    def __init__(self, unique_key: str, job_id: str, reason: str = "that job still holds it") -> None:
         super().__init__(f"Unique key {unique_key!r} is taken by job {job_id!r}: {reason}")
         self.unique_key = unique_key
         self.job_id = job_id
@@ -88,7 +90,9 @@ class JobNotFoundError(JQueueError):
     """
 
     def __init__(self, job_id: str, message: str | None = None) -> None:
-        super().__init__(message or f"Job {job_id!r} not found in queue state")
+        super().__init__(
+            message or f"Job {job_id!r} is not in the queue: it has finished, was removed, or never was here"
+        )
         self.job_id = job_id
 
 
@@ -142,7 +146,8 @@ class JobFailedError(JQueueError):
     """
 
     def __init__(self, job_id: str, error: str | None, dropped: int = 0) -> None:
-        cut = f" ({dropped} bytes of its error were not kept: the queue had no room for them)" if dropped else ""
+        bytes_of_error = counted(dropped, "byte of its error was", "bytes of its error were")
+        cut = f" ({bytes_of_error} not kept: the queue had no room for them)" if dropped else ""
         super().__init__(f"Job {job_id!r} is dead" + (f": {error}" if error else "") + cut)
         self.job_id = job_id
         self.error = error
@@ -157,13 +162,14 @@ class ResultNotKeptError(JQueueError):
     """
 
     def __init__(self, job_id: str, dropped: int = 0) -> None:
-        reason = "its result was not kept: enqueue it with keep_result"
+        reason = "its result is not in the queue: enqueue with keep_result, and fetch the result within that time"
         if dropped:
             reason = (
-                f"its result of {dropped} bytes was not kept: the queue had no room for it. Keep results for a shorter "
-                "time, return the address of what is stored elsewhere, or raise configure(blob_bytes=...)"
+                f"its result of {counted(dropped, 'byte')} was not kept: the queue had no room for it. Keep results "
+                "for a shorter time, store the data elsewhere and return its address, or raise the queue's limit with "
+                "configure(blob_bytes=...)"
             )
-        super().__init__(f"Job {job_id!r} has finished, and {reason}")
+        super().__init__(f"Job {job_id!r} has finished, but {reason}")
         self.job_id = job_id
         self.dropped = dropped
 
@@ -176,7 +182,10 @@ class ResultTimeoutError(JQueueError, TimeoutError):
     """
 
     def __init__(self, job_id: str, seconds: float) -> None:
-        super().__init__(f"Job {job_id!r} has not finished within {seconds:g} s")
+        super().__init__(
+            f"Job {job_id!r} has not finished within {seconds:g} s: wait longer, or check that a worker takes its "
+            "entrypoint"
+        )
         self.job_id = job_id
 
 

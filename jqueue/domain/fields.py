@@ -69,7 +69,7 @@ def _to_headers(value: object) -> FrozenHeaders:
     if isinstance(value, FrozenHeaders):
         return value
     if not isinstance(value, Mapping):
-        raise ValueError("headers must be an object of texts")
+        raise ValueError("headers must be a mapping of names to texts")
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
         raise ValueError("headers must map text to text")
     return FrozenHeaders(value)

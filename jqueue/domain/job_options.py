@@ -135,7 +135,7 @@ class OnceOptions(TypedDict, total=False):
     job_id: Annotated[
         str | None,
         Option(
-            "makes the call idempotent: a job with this id, live or recently finished, is returned as it is.",
+            "the job's id. It makes the call idempotent: a live or recently finished job with this id is returned.",
             check_name,
             field="id",
             capability="job_ids",
@@ -144,7 +144,7 @@ class OnceOptions(TypedDict, total=False):
     delay: Annotated[
         Duration | None,
         Option(
-            "not to be claimed before so long from now; not together with `run_at`.",
+            "time from now before which the job is not claimed; not together with `run_at`.",
             _seconds,
             field=None,
             capability="delay",
@@ -153,15 +153,16 @@ class OnceOptions(TypedDict, total=False):
         ),
     ]
     run_at: Annotated[
-        datetime | None, Option("not to be claimed before this time.", _time, capability="delay", in_bulk=True)
+        datetime | None, Option("time before which the job is not claimed.", _time, capability="delay", in_bulk=True)
     ]
     expires_at: Annotated[
-        datetime | None, Option("to be removed if nobody has claimed it by this time.", _time, capability="expiry")
+        datetime | None,
+        Option("time at which the job is removed if no worker has claimed it.", _time, capability="expiry"),
     ]
     unique_for: Annotated[
         Duration | None,
         Option(
-            "how long the unique key stays taken after the ack.",
+            "time for which the unique key stays taken after the ack.",
             _seconds,
             capability="unique_keys",
             needs="unique_key",
@@ -170,7 +171,8 @@ class OnceOptions(TypedDict, total=False):
     on_conflict: Annotated[
         OnConflict,
         Option(
-            'if the unique key is taken, "return" the job that has it, "raise", or "replace" it if it is queued.',
+            'answer if the unique key is taken: "return" the job that has it, "raise" DuplicateJobError, or "replace" '
+            "that job if it is queued.",
             _conflict,
             default="return",
             field=None,
@@ -184,7 +186,7 @@ class RepeatedOptions(TypedDict, total=False):
     unique_key: Annotated[
         str | None,
         Option(
-            "no second job with the same key, while one is queued, scheduled or in progress.",
+            "key that only one queued, scheduled or running job can have.",
             check_name,
             size=lambda key: written_bytes(key) + 4,
             capability="unique_keys",
@@ -194,7 +196,7 @@ class RepeatedOptions(TypedDict, total=False):
     headers: Annotated[
         Mapping[str, str] | None,
         Option(
-            "names and texts that travel with it.",
+            "names and texts that travel with the job.",
             _headers,
             unset=NO_HEADERS,
             size=_headers_bytes,
@@ -205,13 +207,16 @@ class RepeatedOptions(TypedDict, total=False):
     max_attempts: Annotated[
         int | None,
         Option(
-            "after so many failures it is dead; None means never.", _integer, capability="dead_letters", in_bulk=True
+            "number of failures after which the job is dead; None means never.",
+            _integer,
+            capability="dead_letters",
+            in_bulk=True,
         ),
     ]
     concurrency_key: Annotated[
         str | None,
         Option(
-            "jobs that share it, of whatever entrypoint, are not claimed beyond a ceiling.",
+            "key of jobs that are limited together, whatever their entrypoints.",
             check_name,
             size=lambda key: written_bytes(key) + 24,
             capability="limits",
@@ -220,7 +225,7 @@ class RepeatedOptions(TypedDict, total=False):
     concurrency_limit: Annotated[
         int | None,
         Option(
-            "it is claimed while fewer jobs with the key are in progress. 1 if not given.",
+            "the job is claimed only while fewer than this many jobs with its key are in progress; None means 1.",
             _integer,
             capability="limits",
             needs="concurrency_key",
@@ -229,7 +234,7 @@ class RepeatedOptions(TypedDict, total=False):
     keep_result: Annotated[
         Duration | None,
         Option(
-            "how long the result is kept after the ack; None means not at all.",
+            "time for which the result is kept after the ack; None means not at all.",
             _seconds,
             capability="results",
             in_bulk=True,

@@ -114,7 +114,10 @@ def check_name(what: str, value: object, limits: Limits) -> str:
     if not value or not value.isprintable():
         raise InvalidJobError(f"{what} must be printable and not empty, got {shown(value)}")
     if len(value.encode()) > limits.name_bytes:
-        raise InvalidJobError(f"{what} is {len(value.encode())} bytes long; the limit is {limits.name_bytes}")
+        raise InvalidJobError(
+            f"{what} is {len(value.encode())} bytes long; the limit is {limits.name_bytes}. Shorten it, or set "
+            "Limits(name_bytes=...)"
+        )
     return value
 
 
@@ -152,7 +155,7 @@ def check_integer(what: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJobError(f"{what} must be an int, got {type(value).__name__}")
     if not low <= value <= high:
-        raise InvalidJobError(f"{what} must be from {low} to {high}")
+        raise InvalidJobError(f"{what} must be from {low} to {high}, got {shown(value)}")
     return int(value)
 
 
@@ -185,7 +188,10 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
         except UnicodeEncodeError:
             raise InvalidJobError(f"header {name!r} holds a lone surrogate, which UTF-8 cannot write") from None
     if size > limits.header_bytes:
-        raise InvalidJobError(f"headers take {size} bytes; the limit is {limits.header_bytes}")
+        raise InvalidJobError(
+            f"headers take {size} bytes; the limit is {limits.header_bytes}. Put large texts into the payload, or set "
+            "Limits(header_bytes=...)"
+        )
     return FrozenHeaders(value)
 
 
@@ -202,7 +208,7 @@ def check_result(value: object, limits: Limits) -> tuple[Any, int]:
         found = from_json(b'{"job": {"result": %b}}' % text, allow_inf_nan=False)["job"]["result"]
     except (TypeError, ValueError, RecursionError):
         raise InvalidJobError(
-            f"a result must be JSON: text, finite numbers, true, false, null, and lists and objects of them; "
+            f"a result must be JSON: text, finite numbers, true, false, null, or lists and objects of them; "
             f"got {type(value).__name__}"
         ) from None
     if len(text) > limits.result_bytes:

@@ -53,8 +53,8 @@ def check_rules_fit(draft: Draft, entrypoint: str) -> None:
     """
     if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
         raise QueueFullError(
-            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, and a queue keeps no more: lift some, "
-            "with resume and limit"
+            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
+            "remove some with limit or resume"
         )
 
 

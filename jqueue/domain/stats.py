@@ -102,17 +102,25 @@ class Census:
         tallies = self._tallies.values()
         warnings = []
         if taken > WARN_SHARE * most:
-            warnings.append(f"the blob is {taken / most:.0%} full: {taken} of {most} bytes")
+            warnings.append(
+                f"the blob is {taken / most:.0%} full: jobs take {taken} of the {most} bytes that enqueue may use. Let "
+                "workers catch up, purge dead jobs, or raise the queue's limit with configure(blob_bytes=...)"
+            )
         if set_aside:
-            warnings.append(f"{counted(len(set_aside), 'line')} cannot be read as jobs: {set_aside[0].reason}, …")
+            lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
+            first = "" if len(set_aside) == 1 else "the first: "
+            warnings.append(f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object")
         results, errors = (
             sum(tally.results_dropped for tally in tallies),
             sum(tally.errors_dropped for tally in tallies),
         )
         if results or errors:
+            lost = [counted(results, "result was dropped", "results were dropped")] if results else []
+            if errors:
+                lost.append(counted(errors, "error was shortened or dropped", "errors were shortened or dropped"))
             warnings.append(
-                f"there was no room for {counted(results, 'result')}, nor for all of {counted(errors, 'error')}: "
-                "keep results and dead jobs for a shorter time, or raise configure(blob_bytes=...)"
+                f"{' and '.join(lost)} because the queue had no room: keep results and dead jobs for a shorter time, "
+                "or raise the queue's limit with configure(blob_bytes=...)"
             )
         oldest = min((tally.oldest for tally in tallies if tally.oldest is not None), default=None)
         return QueueStats(

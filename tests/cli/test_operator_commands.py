@@ -130,7 +130,7 @@ def test_stats_warn_about_unreadable_lines(path, queue):
     queue.enqueue("mail", b"", job_id="one")
     path.write_text(path.read_text().replace('"entrypoint": "mail"', '"entrypoint": 5'))
     assert values("stats", path)["warnings"]
-    assert "warning: 1 line cannot be read as jobs" in text("stats", path)
+    assert "warning: 1 line cannot be read as a job: " in text("stats", path)
 
 
 def test_control_characters_in_names_are_escaped(path, queue):

@@ -198,7 +198,7 @@ def test_a_wrong_target_gives_a_one_line_error(folder, monkeypatch, target, expe
     [
         ("broken", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         ("misspelled", "SyntaxError"),
-        ("wrong", "is no cron expression"),
+        ("wrong", "is not a cron expression"),
     ],
 )
 def test_a_failed_import_shows_only_the_traceback_of_the_program(folder, start, module, said):

@@ -36,7 +36,7 @@ async def test_limits_are_copied_and_cron_entries_moved(tmp_path):
     await source.schedule("both", "0 4 * * *", "work")
     await dest.schedule("both", "0 5 * * *", "work")
     await source.enqueue("mail", b"paused")
-    taken = ("limits of mail", "how long dead jobs are kept", "cron entry night")
+    taken = ("limits of mail", "retention of dead jobs", "cron entry night")
     kept = ("limits of work", "aging", "cron entry both")
     for dry_run in (True, False):
         report = await migrate(source, dest, dry_run=dry_run)

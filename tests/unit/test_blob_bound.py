@@ -39,14 +39,14 @@ async def test_400_results_of_60_kb_stay_within_the_limit_and_acks_say_which_wer
         assert 13 <= len(kept) <= 16
         assert "x" * 60_000 == await queue.result(kept[0])
         with pytest.raises(
-            ResultNotKeptError, match=r"its result of 60002 bytes was not kept: the queue had no room"
+            ResultNotKeptError, match=r"its result of 60,002 bytes was not kept: the queue had no room"
         ) as found:
             await queue.result(jobs[-1], timeout=0)
         assert 60_002 == found.value.dropped
         assert [60_002] == await queue.apply(Ack(jobs[-1], "x" * 60_000)), "an ack that is repeated says the same"
         stats = await queue.stats()
         assert (400, 400 - len(kept)) == (stats.completed, stats.results_dropped)
-        assert f"there was no room for {400 - len(kept)} results" in stats.warnings[-1]
+        assert f"{400 - len(kept)} results were dropped because the queue had no room" in stats.warnings[-1]
 
 
 @both

@@ -277,7 +277,7 @@ def test_many_unreadable_lines_take_few_log_records(caplog):
 def test_counts_at_their_maximum_are_read_and_not_raised():
     data = codec.encode(FULL.model_copy(update={"version": LARGEST, "jobs": ()}))
     draft = Draft(codec.decode(data))
-    with pytest.raises(InvalidBlobError, match="smaller one"):
+    with pytest.raises(InvalidBlobError, match="smaller version"):
         next_header(draft, CommitId("w", 1, LARGEST), "q", NOW, 0.1)
     before = CommitId("w", 1, LARGEST - 1)
     assert LARGEST == codec.decode(codec.encode(next_header(draft, before, "q", NOW, 0.1))).version

@@ -277,7 +277,7 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent(wrong):
 
 
 def test_staged_jobs_cannot_be_added_to_a_value():
-    with pytest.raises(InvalidJobError, match="by a queue"):
+    with pytest.raises(InvalidJobError, match="pass it to a queue"):
         EnqueueStaged([block("a")]).apply(QueueState(), VirtualClock().now())
 
 

@@ -236,7 +236,7 @@ async def test_two_workers_with_one_schedule_run_each_occurrence_once():
 
 
 def test_an_invalid_cron_handler_is_refused_when_decorated():
-    with pytest.raises(InvalidJobError, match="no cron expression"):
+    with pytest.raises(InvalidJobError, match="not a cron expression"):
 
         @Worker().cron("at three")
         async def nightly() -> None:

@@ -174,6 +174,9 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
         return error
     except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
         draft.rollback(savepoint)
-        refusal = JQueueError(f"{type(operation).__name__} failed inside jqueue: {type(error).__name__}")
+        refusal = JQueueError(
+            f"{type(operation).__name__} failed because of a bug in jqueue ({type(error).__name__}), and changed "
+            "nothing: please report it with this traceback"
+        )
         refusal.__cause__ = error
         return refusal

@@ -194,7 +194,7 @@ class Nack(_EndsClaim):
     def prepared(self, preparation: Preparation) -> Nack:
         """Return the operation with the claim found, the delay in seconds, and the error as a text, cut."""
         if self.dead and not self.charge:
-            raise InvalidJobError("dead=True and charge=False contradict each other")
+            raise InvalidJobError("dead=True and charge=False contradict each other: give one of them")
         return replace(
             self,
             job=preparation.find_claim(self.job),

@@ -32,16 +32,17 @@ def sought_names(names: object) -> tuple[str, ...]:
     """
     several = (names,) if isinstance(names, str) else names
     if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
-        raise InvalidJobError("entrypoint must be a str, several of them, or None for all")
+        raise InvalidJobError("entrypoint must be a str, a list of at least one str, or None for all")
     return tuple(dict.fromkeys(several))
 
 
 class DequeueOptions(TypedDict, total=False):
     """Keyword options of `dequeue` for the jobs to claim, without the options for its own time."""
 
-    batch_size: Annotated[int, Option("how many at the most.", default=1)]
+    batch_size: Annotated[int, Option("largest number of jobs to claim.", default=1)]
     claim_timeout: Annotated[
-        Duration | None, Option("how long a claim lasts without a heartbeat; the queue's `stale_timeout` by default.")
+        Duration | None,
+        Option("time that a claim lasts without a heartbeat; the queue's `stale_timeout` by default."),
     ]
 
 

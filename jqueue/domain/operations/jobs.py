@@ -35,6 +35,11 @@ PLAIN = {name: field.get_default() for name, field in Job.model_fields.items()}
 """Every field of a job with its default, if it has one."""
 
 
+def unreadable(job_id: str) -> str:
+    """Return the error about a job that cannot be added because a line set aside has its id."""
+    return f"job id {job_id!r} belongs to a line of the blob that cannot be read: mend or remove that line first"
+
+
 def _no_id() -> NoReturn:
     raise InvalidJobError("an enqueue that is applied to a state needs a job_id")
 
@@ -168,9 +173,9 @@ class NewJob(Operation):
         if job_id in draft.header.finished:
             return self._finished(job_id, draft, now)
         if job_id in draft.aside_keys:
-            raise InvalidJobError(f"job id {job_id!r} belongs to a line of the blob that cannot be read")
+            raise InvalidJobError(unreadable(job_id))
         if self.id_given and draft.header.attempt_floor >= LARGEST:
-            raise InvalidJobError("the queue's attempt_floor is the largest there is: enqueue without a job_id")
+            raise InvalidJobError("the queue's attempt_floor cannot grow: enqueue without a job_id")
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
             if holder is not None and self._on_conflict != "replace":
@@ -218,8 +223,8 @@ class NewJob(Operation):
     def _taken(self, key: str, holder: str, draft: Draft, now: datetime) -> Job:
         live = draft.jobs.get(holder)
         if self._on_conflict == "raise":
-            reason = f"it is {live.status}" if live is not None else "it was acked, and keeps the key for a while"
-            raise DuplicateJobError(key, holder, reason)
+            status = "acked, and its unique_for has not passed" if live is None else live.status
+            raise DuplicateJobError(key, holder, f"that job is {status}")
         return live if live is not None else self._finished(holder, draft, now)
 
     def _replace(self, key: str, holder: str, draft: Draft) -> None:
@@ -229,4 +234,4 @@ class NewJob(Operation):
         elif live.status is JobStatus.QUEUED:
             draft.move(live, Verb.CANCEL, None, None)
         else:
-            raise DuplicateJobError(key, holder, f"it is {live.status}, and only a queued job can be replaced")
+            raise DuplicateJobError(key, holder, f"that job is {live.status}, and only a queued job can be replaced")

@@ -20,15 +20,15 @@ from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
 from jqueue.domain.moving import HOLD, MOVER, is_moving
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import NO_CLAIM
-from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived
+from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived, unreadable
 from jqueue.domain.rules import LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.size_limit import check_rules_fit, take_space
 from jqueue.domain.transitions import Verb
 
 SETTINGS_IN_WORDS = {
     "aging": "aging",
-    "dead_retention": "how long dead jobs are kept",
-    "blob_bytes": "the size limit",
+    "dead_retention": "retention of dead jobs",
+    "blob_bytes": "size limit",
 }
 """The words for each setting of a queue in the report of a move."""
 
@@ -124,11 +124,11 @@ class Arrive(Operation):
             return self._recognised(draft, there)
         if job.id in draft.header.finished:
             if not self.resumed:
-                raise JobStateError(job.id, JobStatus.COMPLETED, "a job with this id was finished here")
+                raise JobStateError(job.id, JobStatus.COMPLETED, "a job with this id has finished in this queue")
             status = {"status": JobStatus.COMPLETED, "attempt": draft.header.finished[job.id]}
             return trusted_job({**PLAIN, "id": job.id, "entrypoint": "", "payload": b"", "created_at": now, **status})
         if job.id in draft.aside_keys:
-            raise InvalidJobError(f"job id {job.id!r} belongs to a line of the blob that cannot be read")
+            raise InvalidJobError(unreadable(job.id))
         if job.unique_key is not None and job.status is JobStatus.QUEUED:
             holder = draft.key_holder(job.unique_key, now)
             if holder is not None:
@@ -144,7 +144,7 @@ class Arrive(Operation):
             JobStateError: it is another job.
         """
         if not (self.resumed or is_moving(there) or self._is_same_dead(there)):
-            raise JobStateError(there.id, there.status, "another job with this id is here")
+            raise JobStateError(there.id, there.status, "another job with this id is in this queue")
         if there.status is JobStatus.DEAD and self.job.status is JobStatus.QUEUED:  # redriven at its source
             changes = {"failures": self.job.failures, "run_at": self.job.run_at, "dead_at": None}
             after = there.evolve(status=JobStatus.QUEUED, sequence=draft.next_sequence(), **changes)
@@ -203,7 +203,7 @@ class Depart(Operation):
         """
         job = draft.jobs.get(self.claim.job_id)
         if job is None or job.attempt != self.claim.attempt or not (is_moving(job) or job.status is JobStatus.DEAD):
-            raise ClaimLostError(*self.claim, "it was not left alone while it was moved")
+            raise ClaimLostError(*self.claim, "the job was changed while it was being moved")
         draft.move(job, Verb.DEPART, None, None)
 
     def references(self) -> Sequence[JobReference]:

@@ -68,7 +68,7 @@ class Cancel(Operation):
                 draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
             return told
         if job.status is JobStatus.IN_PROGRESS:
-            raise JobStateError(job.id, job.status, "cancel(running=True) has its holder told to stop")
+            raise JobStateError(job.id, job.status, "cancel(running=True) tells its worker to stop")
         if job.status is not JobStatus.QUEUED:
             raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
         draft.move(job, Verb.CANCEL, None, None)
@@ -182,7 +182,7 @@ class Purge(Operation):
     def prepared(self, preparation: Preparation) -> Purge:
         """Return the operation, checked, with the age in seconds."""
         if self.status not in (JobStatus.DEAD, JobStatus.QUEUED, JobStatus.COMPLETED):
-            raise InvalidJobError(f"purge takes jobs that are dead, queued or completed, not {shown(self.status)}")
+            raise InvalidJobError(f"the status of a purge must be dead, queued or completed, got {shown(self.status)}")
         if self.entrypoint is not None:
             check_name("entrypoint", self.entrypoint, preparation.limits)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)

@@ -48,7 +48,7 @@ class Reschedule(Operation):
         """Return the operation, checked, with the delay in seconds and the time in UTC."""
         check_name("job_id", self.job_id, preparation.limits)
         if (self.delay is None) == (self.run_at is None):
-            raise InvalidJobError("give either delay or run_at")
+            raise InvalidJobError("give one of delay and run_at")
         delay = None if self.delay is None else to_seconds("delay", self.delay)
         run_at = None if self.run_at is None else check_time("run_at", self.run_at).astimezone(UTC)
         return replace(self, delay=delay, run_at=run_at)

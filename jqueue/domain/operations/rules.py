@@ -104,7 +104,7 @@ class SetLimits(Operation):
         if self.running is not None:
             check_integer("running", self.running, 1, COUNT_MAX)
         if (self.rate is None) != (self.per is None):
-            raise InvalidJobError("rate and per belong together: rate=100, per=60 is a hundred a minute")
+            raise InvalidJobError("give rate and per together: rate=100, per=60 means 100 jobs a minute")
         per = None if self.per is None else to_seconds("per", self.per)
         if self.rate is not None:
             check_integer("rate", self.rate, 1, COUNT_MAX)

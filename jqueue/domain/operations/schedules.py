@@ -120,7 +120,8 @@ class SetSchedule(Operation):
         check_name("name", self.name, preparation.limits)
         if len(self.name.encode()) > preparation.limits.name_bytes - _SPARE_NAME:
             raise InvalidJobError(
-                f"the name of a cron entry may be {preparation.limits.name_bytes - _SPARE_NAME} bytes long at the most"
+                f"the name of a cron entry is {len(self.name.encode())} bytes long; the limit is "
+                f"{preparation.limits.name_bytes - _SPARE_NAME}"
             )
         check_cron(self.cron, self.timezone)
         headers = check_headers(self.headers, preparation.limits)

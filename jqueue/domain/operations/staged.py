@@ -132,7 +132,7 @@ class EnqueueStaged(Operation):
         Raises:
             InvalidJobError: always.
         """
-        raise InvalidJobError("staged jobs are added by a queue, and not to a state")
+        raise InvalidJobError("EnqueueStaged cannot be applied to a QueueState: pass it to a queue's apply")
 
     def change(self, draft: Draft, now: datetime) -> StagedReceipt:
         """Add the jobs, unless the transaction shows that they were added before."""
@@ -160,7 +160,7 @@ class EnqueueStaged(Operation):
             needed = draft.taken_bytes + size + sum(new.stored_bytes() for new in self.new_jobs)
             if enqueue_limit(draft, self.enqueue_bytes) < min(needed, enqueue_share(self.blob_bytes)):
                 draft.set_settings(draft.header.settings.model_copy(update={"blob_bytes": self.blob_bytes}))
-        take_space(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes together")
+        take_space(draft, size, self.enqueue_bytes, f"{counted(jobs, 'job')} of {size} bytes in total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class LastTransaction(Operation):
 
 def _checked(transaction: object, limits: Limits) -> Transaction:
     if not isinstance(transaction, tuple) or len(transaction) not in (2, 3):
-        raise InvalidJobError(f"a transaction is Transaction(app_id, version), got {type(transaction).__name__}")
+        raise InvalidJobError(f"transaction must be Transaction(app_id, version), got {type(transaction).__name__}")
     given = Transaction(*transaction)
     return Transaction(
         check_name("transaction's app_id", given.app_id, limits),

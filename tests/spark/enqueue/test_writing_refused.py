@@ -60,7 +60,7 @@ class TestTooMuch:
         write(file, *[b"x" * 100] * 12, maxBlobBytes="10000")
         bulk = writer(file, maxBlobBytes="10000")
         report = bulk.stage([payloads(*[b"x" * 100] * 18)], task())
-        with pytest.raises(QueueFullError, match=r"no room for 18 jobs of \d+ bytes together.*option maxBlobBytes"):
+        with pytest.raises(QueueFullError, match=r"no room for 18 jobs of \d+ bytes in total.*option maxBlobBytes"):
             bulk.commit([report])
         assert (12, []) == (len(jobs_of(file)), staged_at(file))
 
