@@ -55,7 +55,7 @@ class GroupCommitLoop(BlobQueue):
             RuntimeError: it was started before, and has not been stopped.
         """
         if not self._writer.open():
-            raise RuntimeError(f"this {type(self).__name__} was started before: call stop() first, or start it once")
+            raise RuntimeError(f"this {type(self).__name__} is started already: call start() once, or stop() first")
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
         """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.

@@ -127,7 +127,8 @@ class HeartbeatManager:
                 pause = min(interval, max(0.0, confirmed + timeout - loop.time()) / BEATS_PER_TIMEOUT)
                 continue
             except JQueueError as error:
-                logger.warning("the heartbeat stopped: %s", error)
+                names = f"job {shown(_id_of(self._jobs[0]))}" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
+                logger.warning("the heartbeat of %s stopped, and its claims will time out: %s", names, error)
                 return
             for lost in errors:
                 if not isinstance(lost, JobCancelledError):  # a job that was cancelled is still held
@@ -159,7 +160,7 @@ class HeartbeatManager:
             self._body.cancel()
 
     def _given_up(self, timeout: float, cause: JQueueError) -> ClaimLostError:
-        error = ClaimLostError(_id_of(self._jobs[0]), None, f"the store confirmed no heartbeat for {timeout:g} s")
+        error = ClaimLostError(_id_of(self._jobs[0]), None, f"the store has confirmed no heartbeat for {timeout:g} s")
         error.__cause__ = cause
         return error
 

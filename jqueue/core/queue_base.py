@@ -187,7 +187,8 @@ class QueueBase(SupportsApply):
         limit = self.options.limits.batch_size
         if max(numbers) > limit:
             raise InvalidJobError(
-                f"more than {limit} operations or jobs in one call: split it, or raise Limits(batch_size=)"
+                f"{max(numbers)} operations or jobs in one call; the limit is {limit}. Split the call, or set "
+                "Limits(batch_size=...)"
             )
 
     async def _submit(

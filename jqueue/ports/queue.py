@@ -90,7 +90,8 @@ class Capabilities:
         lacking = [name for name in names if not getattr(self, name)]
         if lacking:
             raise InvalidJobError(
-                f"this queue has no {', no '.join(lacking)}: its format has no place for it, and nothing was done"
+                f"the format of this queue does not support {', '.join(lacking)}: nothing was done. A queue in "
+                "jqueue's own format supports everything"
             )
 
 

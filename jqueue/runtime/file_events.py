@@ -80,7 +80,7 @@ class FileEvents:
                 self._watch()
                 self.active = False
         except (OSError, WatchfilesRustInternalError) as error:
-            logger.warning("no events of the file system, it is looked now and then: %s", error)
+            logger.warning("the file system reports no events, so its files are polled: %s", error)
         finally:
             self.active = False
 

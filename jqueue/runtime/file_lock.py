@@ -214,8 +214,8 @@ class HeldLock:
             self.token = _parse(line)
         elif line.strip(b"\0") and not _MARK.startswith(line):  # a power cut may leave a part of the line, or zeros
             raise StorageFatalError(
-                f"{self._path!r} is needed for a lock, but is somebody else's file: it would be overwritten. "
-                "Move it away, or give the queue another path"
+                f"{self._path!r} is needed as a lock file, but belongs to another program. Move it away, or give the "
+                "queue another path"
             )
 
     def set_token(self, token: str) -> None:
@@ -226,7 +226,9 @@ class HeldLock:
         """
         line = _MARK + token.encode().ljust(_WIDTH) + b"\n"
         if os.pwrite(self._descriptor, line, 0) != len(line):
-            raise StorageError(f"Could not write the token into {self._path!r}: the system took only a part of it")
+            raise StorageError(
+                f"Could not write the token into {self._path!r}: only a part was written. Check the space on the disk"
+            )
 
     def share_alike(self, status: os.stat_result) -> None:
         """Make the sidecar usable for all users who may use the data file."""

@@ -36,7 +36,7 @@ class _Call:
         try:
             return self._work(*self._arguments)
         except StopIteration as error:  # no future can carry it: its caller would wait for ever
-            raise RuntimeError("what was done in a thread raised StopIteration") from error
+            raise RuntimeError("a function that ran in a thread raised StopIteration") from error
 
 
 def _begin() -> None:

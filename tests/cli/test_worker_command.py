@@ -310,7 +310,7 @@ def test_a_queue_lost_or_damaged_meanwhile_ends_the_worker_after_give_up_after(f
         path.write_text("this is no queue")
     _, errors = process.communicate(timeout=SECONDS)
     assert 2 == process.returncode, errors
-    said = {"gone": "was there, and is gone", "replaced": "another queue (", "corrupt": "the queue's object"}[fate]
+    said = {"gone": "has disappeared", "replaced": "another queue (", "corrupt": "the queue's object"}[fate]
     lines = [line for line in errors.splitlines() if f"the queue at {path} cannot be used" in line]
     assert " ERROR " in lines[0], errors
     assert (

@@ -138,7 +138,7 @@ def read_or_refuse(content):
 
 def complain(error):
     """One line, without what stands in the object."""
-    assert re.fullmatch(r"(staged|the staged) jobs .*: (write them again|use the same everywhere)", str(error))
+    assert re.fullmatch(r"(the )?staged jobs .*: (use one version everywhere and )?write them again", str(error))
     return False
 
 

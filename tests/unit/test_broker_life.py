@@ -94,7 +94,7 @@ async def test_a_started_broker_must_be_stopped_before_it_is_started_again(kind,
     queue = kind(storage)
     for _ in range(2):
         await queue.start()
-        with pytest.raises(RuntimeError, match="was started before"):
+        with pytest.raises(RuntimeError, match="is started already"):
             await queue.start()
         await queue.enqueue("work", b"payload")
         await queue.stop()

@@ -80,7 +80,7 @@ async def test_repeated_lookups_of_a_result_share_the_first_deadline(kind):
     async def submit(_, seconds, *, wait):
         given.append((seconds, wait))
         await asyncio.sleep(2)
-        raise UnknownOutcomeError("the record of the write is gone", None)
+        raise UnknownOutcomeError("the queue no longer has the record of the write", None)
 
     queue._submit = submit
     with pytest.raises(DeadlineExceededError):

@@ -129,7 +129,7 @@ async def test_checking_a_missing_queue_does_not_create_it(tmp_path):
 
 async def test_a_check_refuses_a_lock_file_of_another_program(storage, path):
     path.with_name("queue.json.lock").write_bytes(b"another program's 4711\n")
-    with pytest.raises(StorageFatalError, match="somebody else's file"):
+    with pytest.raises(StorageFatalError, match="belongs to another program"):
         await storage.check_writable()
 
 

@@ -146,7 +146,7 @@ async def test_a_path_that_is_no_regular_file_is_refused_without_waiting(tmp_pat
 async def test_a_lock_file_of_another_program_is_left_alone(storage, path):
     sidecar = path.with_name("queue.json.lock")
     sidecar.write_bytes(b"another program's 4711\n")
-    with pytest.raises(StorageFatalError, match="somebody else's file"):
+    with pytest.raises(StorageFatalError, match="belongs to another program"):
         await storage.write(b"first")
     assert b"another program's 4711\n" == sidecar.read_bytes()
 

@@ -179,7 +179,7 @@ class TestClaims:
         one, other = await queues.dequeue(batch_size=2)
         with pytest.raises(InvalidJobError, match="several queues"):
             await queues.apply(Ack(one), Ack(other))
-        with pytest.raises(InvalidJobError, match="call it on that queue"):
+        with pytest.raises(InvalidJobError, match="call it on one queue of the set"):
             await queues.apply(Enqueue("next", b""))
         await queues.apply(Ack(other), Enqueue("next", b"", job_id="next"))
         assert ["3", "next"] == await ids(second)

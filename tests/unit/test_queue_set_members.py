@@ -136,7 +136,7 @@ class TestMembers:
             lambda: queues.configure(aging=1),
         ]
         for call in calls:
-            with pytest.raises(InvalidJobError, match="call it on that queue"):
+            with pytest.raises(InvalidJobError, match="call it on one queue of the set"):
                 await call()
 
     async def test_a_set_has_the_capabilities_that_all_its_queues_share(self, tmp_path):

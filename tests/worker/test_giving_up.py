@@ -15,7 +15,7 @@ from jqueue.worker import Discard, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import CountingStorage, broker, direct, working
 
-GONE = StorageFatalError("the queue's object was there, and is gone")
+GONE = StorageFatalError("the queue's object has disappeared")
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ async def test_an_unusable_queue_is_logged_each_minute_until_the_worker_gives_up
             await asyncio.sleep(1)
             failing(queue, "dequeue", GONE)
             began = now()
-            with pytest.raises(StorageFatalError, match="and is gone"):
+            with pytest.raises(StorageFatalError, match="has disappeared"):
                 await task
     assert 300 <= now() - began < 340  # a long poll was under way at the failure
     *each_minute, giving_up = log("ERROR")
@@ -75,8 +75,8 @@ async def test_an_unknown_outcome_caused_by_an_unusable_queue_is_logged_as_such(
     worker = idle(give_up_after=300)
     async with broker() as queue, working(worker, queue) as task:
         await asyncio.sleep(1)
-        failing(queue, "dequeue", UnknownOutcomeError("it was sent", GONE))
-        with pytest.raises(StorageFatalError, match="and is gone"):
+        failing(queue, "dequeue", UnknownOutcomeError("the operation was sent", GONE))
+        with pytest.raises(StorageFatalError, match="has disappeared"):
             await task
     assert f"the queue at memory cannot be used: claiming jobs fails and is retried: {GONE}" == log("ERROR")[0]
 

@@ -389,7 +389,10 @@ def _take_apart(content: Any, data: bytes) -> ParsedBlob:
 def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
     """Parse the shape of jqueue 1.0.0. It could store a job twice; such copies become one job."""
     if "format" in header:
-        raise InvalidBlobError(f'the queue\'s object says format {shown(header["format"])}, but its "jobs" is an array')
+        raise InvalidBlobError(
+            f'the queue\'s object has format {shown(header["format"])}, but its "jobs" is an array, as in 1.0.0: '
+            "restore the object, or check that it is the right one"
+        )
     parsed = ParsedBlob(_read_header({"format": FORMAT, **header}), legacy=True)
     jobs: dict[str, Job] = {}
     twins = []
@@ -417,8 +420,8 @@ def _same_work(one: Job, other: Job) -> bool:
 def _read_header(content: Mapping[str, Any]) -> QueueState:
     if content.get("format") != FORMAT or isinstance(content.get("format"), bool):
         raise InvalidBlobError(
-            f"the queue's object has format {shown(content.get('format'))}, and this version of jqueue reads format "
-            f"{FORMAT} and that of 1.0.0: upgrade jqueue, or check that this is the right object"
+            f"the queue's object has format {shown(content.get('format'))}, and this version of jqueue reads only "
+            f"format {FORMAT} and that of jqueue 1.0.0: upgrade jqueue, or check that this is the right object"
         )
     tables = {name: content[name] for name in _TABLES if name in content}
     if isinstance(schedules := tables.get("schedules"), dict):

@@ -160,6 +160,15 @@ class Blob:
     def _warn(self, before: Container[bytes]) -> None:
         found = [aside for aside in self.draft.set_aside if aside.line not in before]
         for aside in found[:WARNINGS]:
-            logger.warning("job %s cannot be read and was set aside: %s", shown(aside.key), aside.reason)
+            logger.warning(
+                "job %s cannot be read and is set aside: %s. Mend or remove its line in the queue's object",
+                shown(aside.key),
+                aside.reason,
+            )
         if len(found) > WARNINGS:
-            logger.warning("and %s cannot be read: set aside", counted(len(found) - WARNINGS, "more line"))
+            more = counted(
+                len(found) - WARNINGS,
+                "more line cannot be read as a job and is set aside",
+                "more lines cannot be read as jobs and are set aside",
+            )
+            logger.warning("%s", more)

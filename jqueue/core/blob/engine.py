@@ -142,7 +142,9 @@ class CommitEngine(Engine):
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
         """Take over the content that was read. Return True if it was not the known version."""
         if etag is None and data:
-            raise StorageFatalError("the storage adapter returned content without an etag")
+            raise StorageFatalError(
+                "the storage adapter returned content without an etag: its read must return both, or b'' and None"
+            )
         if etag is None:
             if self.existed:
                 raise self._gone()
@@ -177,14 +179,16 @@ class CommitEngine(Engine):
         if queue_id not in ("", parsed.header.queue):
             found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"another queue ({found}) is where queue {shown(queue_id)} was: "
-                "make a new queue object if that is intended"
+                f"the queue's object now holds another queue ({found}), not queue {shown(queue_id)}: if that is "
+                "intended, restart the program or make a new BrokerQueue or DirectQueue"
             )
         return parsed
 
     def _gone(self) -> BlobMissingError:
-        what_to_do = "restore it, or make a new queue object to start with an empty queue"
-        return BlobMissingError(f"the queue's object was there, and is gone: {what_to_do}")
+        what_to_do = (
+            "restore it, or restart the program (make a new BrokerQueue or DirectQueue) to start an empty queue"
+        )
+        return BlobMissingError(f"the queue's object has disappeared: {what_to_do}")
 
     async def _write(self, outcomes: list[tuple[Request, Outcome]]) -> None:
         """Write the draft, and settle its requests if the answer is a clean success.
@@ -211,7 +215,9 @@ class CommitEngine(Engine):
         try:
             etag = await self._call(lambda: self.storage.write(content, if_match=self.etag))
             if not etag:
-                raise StorageError("the storage adapter returned no etag for a write")
+                raise StorageError(
+                    "the storage adapter returned no etag for a write: its write must return the new etag"
+                )
             self.check_generation(generation)
             self.pacing.cycle.write(self.clock.monotonic() - started)
             self.blob.settle(header, len(content))

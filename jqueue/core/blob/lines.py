@@ -234,7 +234,9 @@ def load_json(data: bytes) -> Any:
 
     content = json.loads(data, object_pairs_hook=members)
     if repeated:
-        raise InvalidBlobError(f"the queue's object has {shown(repeated[0])} twice in one place: remove or rename one")
+        raise InvalidBlobError(
+            f"the queue's object has the name {shown(repeated[0])} twice in one place: remove or rename one"
+        )
     return content
 
 
@@ -245,7 +247,7 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
     headers = fields.get("headers")
     names = 1 + len(fields) + (len(headers) if isinstance(headers, dict) else 0)
     if len(_MEMBER.findall(line)) != names and _repeats(line):
-        return SetAside(key, line, "a name stands twice in one place")
+        return SetAside(key, line, "a name occurs twice in one JSON object")
     try:
         fields["id"] = key
         job: Job = _validate(fields)

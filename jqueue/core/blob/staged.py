@@ -169,7 +169,10 @@ def read_staged(content: bytes) -> StagedJobs:
     try:
         told = from_json(head)
         if told["staged"] != FORMAT:
-            raise InvalidBlobError("the staged jobs were written by another version of jqueue: use the same everywhere")
+            raise InvalidBlobError(
+                "the staged jobs were written by another version of jqueue: use one version everywhere and write them "
+                "again"
+            )
         if told["crc"] != zlib.crc32(rest):
             raise InvalidBlobError(damaged)
         said, _, body = rest.partition(b"\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from jqueue.core.calls.deadlines import Alarms
 from jqueue.core.engine.requests import Request
+from jqueue.domain.counting import counted
 from jqueue.domain.errors import DeadlineExceededError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.operations import Operation
 
@@ -59,7 +60,8 @@ class Backlog:
                     await self._turn()
             except TimeoutError:
                 raise QueueFullError(
-                    f"{self._limit} calls are waiting for the store already, and none was done in time"
+                    f"{counted(self._limit, 'call is', 'calls are')} waiting for the store already, and no place "
+                    "became free before the deadline: make fewer calls at a time, or set a larger max_pending"
                 ) from None
         self.check_open()
         return max(0.0, until - loop.time())
@@ -114,11 +116,13 @@ class Backlog:
         for request in requests:
             if request.awaited:
                 if request.in_flight or request.open_writes:
-                    request.fail(request.unknown("the queue's writer ended before the store's answer", error))
+                    request.fail(request.unknown("the queue's writer ended before the store answered", error))
                 elif error is not None:
                     request.fail(StorageError("the queue's writer failed, and nothing was done", error))
                 else:
-                    request.fail(DeadlineExceededError("the queue was closed, and nothing was done"))
+                    request.fail(
+                        DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
+                    )
         self._let_in(len(self._line))
 
     async def _turn(self) -> None:

@@ -90,10 +90,10 @@ class ClaimRegistry:
             kinds = [type(field) for field in reference]
             if not issubclass(kinds[0], str) or kinds[1] is not int:
                 said = ", ".join(kind.__name__ for kind in kinds)
-                raise InvalidJobError(f"a claim is a job's id and the number of its attempt, got Claim({said})")
+                raise InvalidJobError(f"a Claim takes a job id (str) and an attempt (int), got Claim({said})")
             return reference
         if not isinstance(reference, str):
-            raise InvalidJobError(f"a Job, its claim or its id is needed, got {type(reference).__name__}")
+            raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
         attempts = self._held.get(reference, {})
         return Claim(reference, next(iter(attempts)) if len(attempts) == 1 else 0)
 

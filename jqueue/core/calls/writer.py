@@ -171,8 +171,10 @@ class Writer:
                     self.note([operation], [result])
             return [[] if operation.claims_jobs else result for operation, result in pairs]
         if request.verdict is Verdict.NOT_DONE:
-            raise DeadlineExceededError("it was certainly not done, and never will be")
-        raise request.unknown("it still cannot be said whether it was done", request.last_error)
+            raise DeadlineExceededError(
+                "the operation was certainly not done, and never will be: repeat it if it is still needed"
+            )
+        raise request.unknown("it is still unknown whether the operation was done", request.last_error)
 
     # Entering
 
@@ -185,7 +187,9 @@ class Writer:
         if self._loop is loop and self._forks == forks():
             return loop
         if self._forks == forks() and self._loop is not None and self._loop.is_running():
-            raise JQueueError("one queue object was used from two running event loops: make one for each")
+            raise JQueueError(
+                "one queue object was used from two running event loops: make a queue object for each loop"
+            )
         moved = self._loop is not None or self._forks != forks()
         self._forks, self._loop = forks(), loop
         if moved:

@@ -206,7 +206,7 @@ class Engine(ABC):
                     except Exception as error:
                         raise as_storage_error(error) from error
         except TimeoutError as error:
-            raise DeadlineExceededError("the queue could not be read in time", last or error) from None
+            raise DeadlineExceededError("the queue could not be read before the deadline", last or error) from None
         return await self._lazy_state(found)
 
     @abstractmethod
@@ -291,5 +291,5 @@ class Engine(ABC):
     def _fail(self, pending: Sequence[Request], error: Exception) -> None:
         for request in pending:
             request.in_flight = False
-            unsure = "it was sent, and it cannot be said whether it was done"
+            unsure = "the operation was sent, and it is unknown whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_writes else error)

@@ -145,11 +145,15 @@ class Request:
     def expire(self) -> None:
         """End the request, as its deadline has passed."""
         if self.in_flight or self.open_writes:
-            self.fail(self.unknown("the deadline passed before the store's answer was certain", self.last_error))
+            self.fail(
+                self.unknown(
+                    "the deadline passed before it was certain whether the operation was done", self.last_error
+                )
+            )
         elif isinstance(self.last_error, QueueFullError):
             self.fail(self.last_error)
         else:
-            why = f" (last: {self.last_error})" if self.last_error is not None else ""
+            why = f" (last error: {self.last_error})" if self.last_error is not None else ""
             self.fail(DeadlineExceededError(f"the deadline passed, and nothing was done{why}"))
 
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
@@ -175,7 +179,10 @@ class Request:
         if verdict is Verdict.UNKNOWABLE and self.verdict is None:
             self.verdict = verdict
             self.fail(
-                self.unknown("the record of the write is gone; it may or may not have been done", self.last_error)
+                self.unknown(
+                    "the queue no longer has the record of the write, which may or may not have been done",
+                    self.last_error,
+                )
             )
         elif not self.awaited and not self.open_writes and self.verdict is None:
             self.verdict = verdict

@@ -39,11 +39,11 @@ BATCH_JOBS = 500
 BATCH_BYTES = 4 << 20
 """Maximum bytes of payloads in one batch; a larger job is a batch of its own."""
 
-TAKEN = "they were taken by others while they were moved"
+TAKEN = "other programs took them during the move"
 FULL = "DEST has no room for them"
 KEY_TAKEN = "their unique key is taken at DEST"
-ID_TAKEN = "DEST has, or had, another job with their id"
-IN_BOTH = "they were revoked while they were moved, and are in both queues: cancel them in one"
+ID_TAKEN = "DEST has, or had, another job with the same id"
+IN_BOTH = "their claims were revoked during the move, and they are in both queues: cancel them in one"
 
 Progress = Callable[[int, int], None]
 """Called with the number of jobs that have been moved, and the number of all jobs to move."""
@@ -116,7 +116,7 @@ async def migrate(
         StorageError: a store failed. The next move finishes the interrupted one.
     """
     if is_same_place(source, dest):
-        raise InvalidJobError("the two queues are one: there is nothing to move")
+        raise InvalidJobError("both queues are the same queue: there is nothing to move")
     return await Mover(source, dest, lossy=lossy, on_progress=on_progress, stop=stop).run(dry_run=dry_run)
 
 

@@ -37,8 +37,8 @@ RULES = "rules"
 LOSS_TEXTS = {
     **{capability: " and ".join(fields) for capability, fields in _NEEDS.items()},
     "priority": "the priority",
-    "delay": "the time before which they are not to run",
-    "expiry": "the time at which they expire",
+    "delay": "the delay",
+    "expiry": "the time of expiry",
     "headers": "the headers",
     "unique_keys": "the unique key",
     "limits": "the concurrency key",
@@ -50,8 +50,8 @@ LOSS_TEXTS = {
 UNIMPORTANT = frozenset({"errors"})
 """Missing capabilities that do not keep a job from moving."""
 
-DEAD = "they are dead, and DEST has no place for dead jobs"
-ANOTHER_MOVE = "a move to another queue was cut short while it had them: finish that one first"
+DEAD = "they are dead, and DEST cannot keep dead jobs"
+ANOTHER_MOVE = "an interrupted move to another queue has claimed them: finish that move first"
 
 
 @dataclass

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.sets.members import ClaimOwners, Member, Names, in_order
+from jqueue.core.sets.same_place import name_of
 from jqueue.domain.counting import counted
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
@@ -59,7 +60,7 @@ class DequeueCall:
         if isinstance(error, InvalidJobError | QueueClosedError) or not isinstance(error, Exception):
             raise error
         if not isinstance(error, JQueueError):
-            logger.warning("a queue of a set raised %s", type(error).__name__, exc_info=error)
+            logger.warning("the queue at %s raised %s", name_of(member.queue), type(error).__name__, exc_info=error)
         self.trouble = error
 
 
@@ -225,4 +226,7 @@ class Claiming:
                 try:
                     await member.queue.nack_many(jobs, charge=charge)
                 except JQueueError as error:
-                    logger.warning("%s that nobody took could not be given back: %s", counted(len(jobs), "job"), error)
+                    what = counted(
+                        len(jobs), "job could not be handed back and is", "jobs could not be handed back and are"
+                    )
+                    logger.warning("%s claimed until the claim times out, as the caller has left: %s", what, error)

@@ -139,7 +139,10 @@ class QueueSet(SetVerbs):
             StorageError: the store of a queue failed, and no other queue had jobs.
         """
         if options.keys() - {"batch_size", "claim_timeout"}:  # no option that selects jobs is ignored silently
-            raise InvalidJobError("a set of queues chooses jobs by entrypoint alone: ask one of its queues")
+            raise InvalidJobError(
+                "on a set of queues, dequeue takes only entrypoint, batch_size, claim_timeout, wait and deadline: for "
+                "other options, call one of its queues"
+            )
         batch_size, claim_timeout = options.get("batch_size", 1), options.get("claim_timeout")
         self._check(entrypoint, batch_size, claim_timeout)
         seconds = self._seconds(deadline)

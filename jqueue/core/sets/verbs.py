@@ -168,7 +168,9 @@ class SetVerbs(JobQueue):
         if not owners:
             raise _said_to_one("an apply that names no job")
         if len(owners) > 1:
-            raise InvalidJobError("these jobs are of several queues, and no commit is for more than one")
+            raise InvalidJobError(
+                "these jobs are in several queues, and a commit is for one queue: call apply once for each queue"
+            )
         results = await owners[0].queue.apply(*operations, deadline=deadline)
         for operation in operations:
             self._note(owners[0], operation)
@@ -247,7 +249,7 @@ class SetVerbs(JobQueue):
             return there[0][0]
         if isinstance(reference, str):
             raise JobNotFoundError(job_id)
-        raise ClaimLostError(*_claim(reference), "no queue of the set has it so")
+        raise ClaimLostError(*_claim(reference), "no queue of the set has this claim")
 
     # Operators
 
@@ -330,8 +332,7 @@ class SetVerbs(JobQueue):
 
 def _said_to_one(what: str) -> InvalidJobError:
     return InvalidJobError(
-        "a set of queues has no jobs, limits, retention, schedules or size_limit of its own: "
-        f"{what} concerns one queue as a whole, so call it on that queue"
+        f"{what} concerns one queue as a whole, and not a set of queues: call it on one queue of the set"
     )
 
 
