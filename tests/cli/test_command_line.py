@@ -142,7 +142,7 @@ def test_an_unreachable_store_cannot_be_used():
     result = invoke("doctor", url)
     assert 2 == result.exit_code
     assert "s3://bucket/queue.json.doctor-" in result.stderr
-    assert "no answer came" in result.stderr
+    assert "the store did not answer" in result.stderr
     assert "hunter2" not in result.output
 
 

@@ -31,9 +31,9 @@ FORBIDDEN = {
     "gcs_server": ReplaceAnswer(403, ask=False),
 }
 REFUSED = {  # where Azurite says that the caller is not allowed to do this, Azure says that the key is wrong
-    "seaweedfs": "the secret key does not fit the access key: check the credentials",
-    "azurite": "to read, the role Storage Blob Data Contributor",
-    "gcs_server": "to read, storage.objects.get",
+    "seaweedfs": "the secret key does not match the access key: check the credentials",
+    "azurite": "to read, the credentials need the role Storage Blob Data Contributor",
+    "gcs_server": "to read, the credentials need storage.objects.get",
 }
 WRONG_SECRET = "d3JvbmcgYnV0IHNlY3JldCwgYW5kIGxvbmcgZW5vdWdoIGZvciBhIGtleQ=="
 

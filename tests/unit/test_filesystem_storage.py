@@ -238,7 +238,7 @@ async def test_an_edit_during_a_read_has_it_read_again(storage, path, monkeypatc
 async def test_a_file_that_keeps_changing_while_it_is_read_is_an_error(storage, path, monkeypatch):
     await storage.write(b"before")
     monkeypatch.setattr(filesystem, "read_all", lambda *_: edit_in_place(path, b"edited"))
-    with pytest.raises(StorageError, match="changes while it is read"):
+    with pytest.raises(StorageError, match="keeps changing while it is read"):
         await storage.read()
 
 

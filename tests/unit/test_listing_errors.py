@@ -87,7 +87,10 @@ async def test_names_outside_the_prefix_and_repeated_names_are_left_out():
     ("storage", "needed"),
     [
         (S3Storage("the-bucket", "key", S3(from_s3(403, "AccessDenied"))), "the credentials need s3:ListBucket"),
-        (GCSStorage("the-bucket", "key", Google(google_errors.Forbidden("no"))), "storage.objects.list are needed"),
+        (
+            GCSStorage("the-bucket", "key", Google(google_errors.Forbidden("no"))),
+            "the credentials need storage.objects.list",
+        ),
     ],
     ids=["s3", "gcs"],
 )

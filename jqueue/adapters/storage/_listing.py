@@ -11,4 +11,6 @@ Told = tuple[str, datetime, int]
 def check_prefix(prefix: str) -> None:
     """Refuse an empty prefix, which fits every object, including this one."""
     if not prefix:
-        raise ValueError("list_beside needs a prefix, such as '.staged.': the empty one fits the object itself")
+        raise ValueError(
+            "list_beside needs a prefix, such as '.staged.': an empty prefix also matches the object itself"
+        )

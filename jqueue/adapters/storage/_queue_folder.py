@@ -46,7 +46,9 @@ class QueueFolder:
     def check_suffix(self, suffix: str) -> None:
         """Raise ValueError for a suffix that would put the name into another folder."""
         if os.path.basename(suffix) != suffix:
-            raise ValueError(f"a file beside {self.name!r} cannot have a name that ends in {suffix!r}")
+            raise ValueError(
+                f"the suffix of a file beside {self.name!r} must not lead to another folder, got {suffix!r}"
+            )
 
     def listed(self, prefix: str) -> list[Listed]:
         """Return the files whose name is the queue file's plus a suffix that begins with `prefix`.

@@ -40,12 +40,12 @@ ABSENT: Found = (b"", None)
 class Meaning(Enum):
     """The meaning of an unsuccessful answer to the queue."""
 
-    CONFLICT = "somebody else has written the object, or it is not there"
-    MISSING = "there is no such object"
-    UNCHANGED = "the object is still the one that was read before"
+    CONFLICT = "another writer has changed the object, or it does not exist"
+    MISSING = "the object does not exist"
+    UNCHANGED = "the object has not changed"
     THROTTLED = "the store asks for fewer requests"
     TRANSIENT = "the store failed"
-    FATAL = "the store refused"
+    FATAL = "the store refused the request"
 
 
 ERRORS: dict[Meaning, type[JQueueError]] = {
@@ -170,7 +170,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
             if following is None:
                 return sorted(found.values())
             if following == page:
-                raise StorageError(f"{self.url}: the store tells the same part of its list again and again")
+                raise StorageError(f"{self.url}: the store returns the same page of its list again and again")
             page = following
 
     # Methods of an adapter

@@ -54,9 +54,11 @@ STATUSES: dict[int, Meaning] = {
 HINTS: dict[str, str] = {
     "ContainerNotFound": "the container {container!r} does not exist: create it, or check the name and the account",
     "AuthenticationFailed": "the credentials were refused: check the account's key, token or connection string",
-    "AuthorizationFailure": "access to the container {container!r} was refused: to {doing}, {permissions} is needed",
-    "LeaseIdMissing": "somebody holds a lease on the blob: a queue cannot be written under one; break it",
-    "InvalidBlobType": "the object is no block blob: a queue needs one of its own",
+    "AuthorizationFailure": (
+        "access to the container {container!r} was refused: to {doing}, the credentials need {permissions}"
+    ),
+    "LeaseIdMissing": "the blob has a lease, and a queue cannot write to it until you break the lease",
+    "InvalidBlobType": "the object is not a block blob: choose another blob name for the queue",
 }
 
 PERMISSIONS = {
@@ -248,4 +250,4 @@ class AzureBlobStorage(RemoteStorage[Any]):
             )
         if isinstance(error, azure_errors.ClientAuthenticationError):
             return Meaning.FATAL, f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)"
-        return Meaning.TRANSIENT, f"no answer came ({name})"
+        return Meaning.TRANSIENT, f"the store did not answer ({name})"

@@ -90,7 +90,7 @@ class LocalFileSystemStorage(NoQueue):
         self._file = str(self._path.absolute())
         self._folder = QueueFolder(self._file)
         if mode & ~0o666 or mode & PRIVATE != PRIVATE:
-            raise ValueError(f"mode must be between 0o600 and 0o666, of bits to read and write only, got {mode:#o}")
+            raise ValueError(f"mode must be from 0o600 to 0o666, with bits to read and write only, got {mode:#o}")
         self._mode = mode
         self._entropy = SystemEntropy() if entropy is None else entropy
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
@@ -196,7 +196,10 @@ class LocalFileSystemStorage(NoQueue):
         except OSError as error:
             raise as_storage_error(error, "read the queue file", self._file) from error
         if found is None:
-            raise StorageError(f"{self._file!r} changes while it is read, by something that does not take its lock")
+            raise StorageError(
+                f"{self._file!r} keeps changing while it is read: another program writes it without taking its lock. "
+                "Stop that program"
+            )
         return found
 
     def _read_once(self) -> tuple[bytes, str | None] | None:
@@ -330,10 +333,10 @@ class LocalFileSystemStorage(NoQueue):
     def _check_nobody_interfered(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
         """Refuse to overwrite an edit by hand, or a write made under another lock file than ours."""
         if not lock.is_in_place():
-            raise CASConflictError(f"The lock file of {self._file!r} was removed during a write; nothing was written")
+            raise CASConflictError(f"The lock file of {self._file!r} was removed during a write: nothing was written")
         status = file_status(self._file)
         if status is not replaced and (status is None or replaced is None or not _same(status, replaced)):
-            raise CASConflictError(f"{self._file!r} was changed without its lock during a write; nothing was written")
+            raise CASConflictError(f"{self._file!r} was changed without its lock during a write: nothing was written")
 
     def _flush_rename(self, folder: int) -> None:
         try:
@@ -347,8 +350,8 @@ class LocalFileSystemStorage(NoQueue):
 
     def _describe_conflict(self, expected: str | None) -> str:
         if expected is None:
-            return f"{self._file!r} exists already, and a write without an etag only creates"
-        return f"{self._file!r} is not the one with etag {expected!r} any more: somebody changed it; read it again"
+            return f"{self._file!r} exists already, and a write without an etag can only create it: read it first"
+        return f"{self._file!r} no longer has the etag {expected!r}: another program changed it; read it again"
 
 
 class _Attempt:

@@ -52,7 +52,7 @@ UNUSABLE = (requests_errors.InvalidURL, requests_errors.MissingSchema, requests_
 """Errors that requests raises before it sends anything."""
 
 PERMISSIONS = {
-    "read": "storage.objects.get, and storage.objects.list to be told that an object is not there",
+    "read": "storage.objects.get, and storage.objects.list to learn that an object does not exist",
     "write": "storage.objects.create, storage.objects.delete (to overwrite) and storage.objects.get",
     "delete": "storage.objects.delete",
     "list": "storage.objects.list",
@@ -148,7 +148,7 @@ class GCSStorage(RemoteStorage[Any]):
                 return ABSENT
             raise
         if blob.generation is None or blob.crc32c is None:
-            raise StorageError(f"{self.url}: the answer to the read was cut")
+            raise StorageError(f"{self.url}: the answer to the read was cut off")
         return content, str(blob.generation)
 
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
@@ -193,7 +193,7 @@ class GCSStorage(RemoteStorage[Any]):
                 raise self._no_bucket(error, said) from error
             raise
         if told.raw_page.get("kind") != "storage#objects":
-            raise StorageError(f"{self.url}: the answer to the list is not Google's")
+            raise StorageError(f"{self.url}: the answer to the list is not one of Google Cloud Storage")
         return [(blob.name, blob.time_created, blob.size) for blob in told], blobs.next_page_token
 
     async def _is_absent(self, client: Any, error: google_errors.NotFound) -> bool:
@@ -237,7 +237,9 @@ class GCSStorage(RemoteStorage[Any]):
                 what = "the credentials were refused: check GOOGLE_APPLICATION_CREDENTIALS"
             if status == 403:
                 needed = PERMISSIONS[doing]
-                what = f"access to the bucket {self.bucket_name!r} was refused: to {doing}, {needed} are needed"
+                what = (
+                    f"access to the bucket {self.bucket_name!r} was refused: to {doing}, the credentials need {needed}"
+                )
             return meaning, describe(status, "", what)
         if isinstance(error, auth_errors.DefaultCredentialsError):
             return Meaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
@@ -245,10 +247,13 @@ class GCSStorage(RemoteStorage[Any]):
         if isinstance(error, auth_errors.RefreshError) and not error.retryable and not cut_off:
             return Meaning.FATAL, f"the credentials were refused ({name}): renew them"
         if isinstance(error, auth_errors.InvalidOperation):
-            return Meaning.FATAL, "the store wants credentials, and there are none: set GOOGLE_APPLICATION_CREDENTIALS"
+            return (
+                Meaning.FATAL,
+                "the store requires credentials, and there are none: set GOOGLE_APPLICATION_CREDENTIALS",
+            )
         if isinstance(error, UNUSABLE):
             return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
-        return Meaning.TRANSIENT, f"no answer came ({name})"
+        return Meaning.TRANSIENT, f"the store did not answer ({name})"
 
 
 def _without_side_requests(client: Any) -> Any:

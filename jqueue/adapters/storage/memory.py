@@ -118,7 +118,7 @@ class InMemoryStorage(NoQueue):
 
 def _describe_conflict(expected: str | None, current: str | None) -> str:
     if expected is None:
-        return f"The object in memory exists already (etag {current!r}), and a write without an etag only creates"
+        return f"The object in memory exists already (etag {current!r}), and a write without an etag can only create it"
     if current is None:
-        return f"There is no object in memory, so none with etag {expected!r}; create it with if_match=None"
-    return f"The object in memory has etag {current!r} and not {expected!r}: somebody wrote it; read it again"
+        return f"There is no object in memory, and so none with etag {expected!r}: create it with if_match=None"
+    return f"The object in memory has etag {current!r} and not {expected!r}: another writer changed it; read it again"

@@ -69,7 +69,7 @@ STATUSES: dict[int, Meaning] = {
 }
 
 PERMISSIONS = {
-    "read": "s3:GetObject, and s3:ListBucket to be told that an object is not there",
+    "read": "s3:GetObject, and s3:ListBucket to learn that an object does not exist",
     "write": "s3:PutObject and s3:GetObject",
     "delete": "s3:DeleteObject",
     "list": "s3:ListBucket",
@@ -79,13 +79,13 @@ HINTS: dict[str, str] = {
     "NoSuchBucket": "the bucket {bucket!r} does not exist: create it, or check the name and the endpoint",
     "AccessDenied": "access to the bucket {bucket!r} was refused: to {doing}, the credentials need {permissions}",
     "InvalidAccessKeyId": "the access key is not known to this store: check the credentials and the endpoint",
-    "SignatureDoesNotMatch": "the secret key does not fit the access key: check the credentials",
+    "SignatureDoesNotMatch": "the secret key does not match the access key: check the credentials",
     "ExpiredToken": "the credentials have expired: renew them",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
     "PermanentRedirect": "the bucket {bucket!r} is in another region: give region_name",
     "AuthorizationHeaderMalformed": "the bucket {bucket!r} is in another region: give region_name",
-    "NotImplemented": "this store has no conditional writes, and a queue cannot be safe without them",
-    "EntityTooLarge": "the object has become too large for this store",
+    "NotImplemented": "this store has no conditional writes, and a queue is not safe without them: use another store",
+    "EntityTooLarge": "the object is too large for this store: lower the limit with configure(blob_bytes=...)",
 }
 
 TRANSPORT = (
@@ -363,7 +363,7 @@ class S3Storage(RemoteStorage[Any]):
         self._hear(answer)
         following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not following):
-            raise StorageError(f"{self.url}: the answer to the list was cut, or is not S3's")
+            raise StorageError(f"{self.url}: the answer to the list was cut off, or is not one of S3")
         return [(each["Key"], each["LastModified"], each["Size"]) for each in answer.get("Contents", ())], following
 
     def _hear(self, answer: dict[str, Any]) -> None:
@@ -387,7 +387,7 @@ class S3Storage(RemoteStorage[Any]):
         if isinstance(error, botocore_errors.BotoCoreError) and not isinstance(error, TRANSPORT):
             said = str(error).partition("\n")[0]
             return Meaning.FATAL, f"the client cannot be used as it is configured: {said}"
-        return Meaning.TRANSIENT, f"no answer came ({name})"
+        return Meaning.TRANSIENT, f"the store did not answer ({name})"
 
 
 def _in_style(etag: str, style: str) -> str:
