@@ -70,8 +70,8 @@ def connect(
     if isinstance(found, JobStorePort):
         if kind is not None and kind is not StoreQueue:
             raise InvalidURLError(
-                "this URL names a queue in a format of its own, which is not for the class that was given: leave that "
-                "out, or take connect_queue(url, kind)"
+                "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
+                "or call connect_queue(url, kind)"
             )
         return StoreQueue(found, **settings)
     if kind is not None:
@@ -128,8 +128,8 @@ def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> Obj
     found = _found(url, create)
     if isinstance(found, JobStorePort):
         raise InvalidURLError(
-            "this URL names a queue in a format of its own, and this is only for queues that are one object of a "
-            f"store: it should look like {EXAMPLES['s3']}, or be a path"
+            "this URL names a queue of an older program, but only a queue in one object of a store can be used here: "
+            f"it should look like {EXAMPLES['s3']}, or be a path"
         )
     return found
 
@@ -145,8 +145,8 @@ def _found(url: str | os.PathLike[str], create: bool) -> ObjectStoragePort | Job
     if build is None:
         known = ", ".join(EXAMPLES.values())
         raise InvalidURLError(
-            f"no store has the scheme of this URL: there are {known}, or a path, as ./a:b with colons"
+            f"the scheme of this URL is unknown: it should look like one of {known}, or be a path (./a:b with a colon)"
         )
     if match[2] is None:
-        raise url_error(scheme, "has no // behind its scheme")
+        raise url_error(scheme, "has no // after its scheme")
     return build(replace(parse_url(scheme, match.string, match.end()), create=create))

@@ -34,7 +34,7 @@ def _path(url: ParsedURL) -> str:
     if url.host not in ("", "localhost"):
         raise url_error(url.scheme, "has two slashes where three belong: its path begins with the third")
     if not url.name.strip("/") or "\0" in url.name:
-        raise url_error(url.scheme, "names nothing that there can be in a file system")
+        raise url_error(url.scheme, "names no path that a file system can have")
     return f"/{url.name}"
 
 
@@ -105,15 +105,15 @@ def _dirq(url: ParsedURL) -> JobStorePort:
     kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")
     others = _DIRQ_OF_SIMPLE if kind == "queue" else _DIRQ_OF_QUEUE
     if misplaced := sorted(options.keys() & others.keys()):
-        raise url_error("dirq", f"has {', '.join(misplaced)}, which queues of kind={kind} do not have")
+        raise url_error("dirq", f"has {', '.join(misplaced)}, which kind={kind} does not take")
     if kind == "simple":
         return DirqSimple(path, **options)
     text, payload = options.pop("schema", "body:binary,header:table?"), options.pop("payload", "body")
     headers = options.pop("headers", None)
     schema = or_none(lambda given: Schema.parse(given, payload, headers), text)
     if schema is None:
-        words = "a binary or string for the payload, a table for headers, and else nothing without ?"
-        raise url_error("dirq", f"has a schema that jobs do not fit into: it takes name:kind,name:kind with {words}")
+        words = "a binary or string for the payload, a table for headers, and a ? after each other kind"
+        raise url_error("dirq", f"has a schema that cannot hold jobs: write name:kind,name:kind with {words}")
     return DirqElements(path, schema=schema, **options)
 
 
@@ -127,7 +127,7 @@ def _textq(url: ParsedURL) -> JobStorePort:
         settle=DURATION,
     )
     if path.endswith("/"):
-        raise url_error(url.scheme, "names a folder, where a file belongs")
+        raise url_error(url.scheme, "names a folder instead of a file")
     from jqueue.formats.textqueue.store import TextQueueFile
 
     return TextQueueFile(path, single_lines=options.pop("lines", "many") == "single", **options)

@@ -73,10 +73,8 @@ class ParsedURL:
         taken = {}
         for option, text in self.options.items():
             if option not in known:
-                known_ones = ", ".join(known) or "no options"
-                raise url_error(
-                    self.scheme, f"has an unknown option (there are {known_ones}; & in a value is written %26)"
-                )
+                known_ones = ", ".join(known) or "none"
+                raise url_error(self.scheme, f"has an unknown option (known: {known_ones}; write & in a value as %26)")
             taken[option] = or_none(known[option].convert, text)
             if taken[option] is None:
                 raise url_error(self.scheme, f"has a wrong value for {option}, which takes {known[option].description}")
@@ -100,13 +98,13 @@ def parse_url(scheme: str, url: str, begin: int) -> ParsedURL:
     `urlsplit` will not do: its errors quote the URL, it deletes line breaks, and it looks for hosts and ports.
     """
     if not url.isprintable() or url != url.strip():
-        raise url_error(scheme, "has a line break, or something else that has to be escaped with %")
+        raise url_error(scheme, "has a line break or another character that must be escaped with %")
     path, _, query = url[begin:].partition("?")
     authority, _, name = path.partition("/")
     login, at, host = authority.rpartition("@")
     user, colon, secret = (_unescape(scheme, part) for part in login.partition(":"))
     if at and (not user or (colon and not secret)):
-        raise url_error(scheme, "leaves out something before its @")
+        raise url_error(scheme, "lacks a name or a secret before its @")
     return ParsedURL(
         scheme,
         host,
@@ -123,7 +121,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
         option, _, text = field.partition("=")
         if not text:
             raise url_error(
-                scheme, "has an option without a value (they are name=value&name=value; a ? in a key is %3F)"
+                scheme, "has an option without a value (write name=value&name=value, and ? in a key as %3F)"
             )
         if option in options:
             raise url_error(scheme, "has an option twice")
@@ -144,8 +142,8 @@ def check_object(url: ParsedURL, what: str) -> None:
     if not url.host:
         raise url_error(url.scheme, f"names no {what}")
     if ":" in url.host:
-        right = "an endpoint goes into an option, and / ? # in a key are written %2F %3F %23"
-        raise url_error(url.scheme, f"has a colon where only the {what} belongs ({right})")
+        right = "give an endpoint as an option, and write / ? # in a key as %2F %3F %23"
+        raise url_error(url.scheme, f"has a colon in the name of its {what} ({right})")
     if not _NAME.fullmatch(url.host):
         raise url_error(url.scheme, f"has a name that no {what} can have")
     if not url.name or url.name.endswith("/"):

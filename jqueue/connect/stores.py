@@ -40,7 +40,7 @@ def bare_path(path: str | os.PathLike[str], *, create: bool) -> ObjectStoragePor
     if isinstance(path, str) and not path.strip():
         raise InvalidURLError(f"the URL of a queue is empty: it should look like {EXAMPLES['s3']}, or be a path")
     if isinstance(path, str) and "://" in path:
-        raise InvalidURLError(f"there is something before the scheme of the URL: it should look like {EXAMPLES['s3']}")
+        raise InvalidURLError(f"the URL does not begin with its scheme: it should look like {EXAMPLES['s3']}")
     storage = _in_a_file(path)
     if storage is None:
         raise InvalidURLError(f"the path names no file: it should look like queue.json, or like {EXAMPLES['s3']}")
@@ -70,7 +70,7 @@ def _s3(url: ParsedURL) -> ObjectStoragePort:
     )
     profile = options.get("profile_name")
     if (url.user is None) != (url.secret is None):
-        raise url_error("s3", "has half of a key before its @, where s3://key_id:secret@bucket has both")
+        raise url_error("s3", "has only half of a key before its @ (s3://key_id:secret@bucket has both)")
     if profile and url.user:
         raise url_error("s3", "has both a key and a profile_name")
     from jqueue.adapters.storage.s3 import BotoCoreError, S3Storage
@@ -111,7 +111,7 @@ def _az(url: ParsedURL) -> ObjectStoragePort:
         if len(credentials) > 1:
             raise url_error("az", "has more than one key or token")
         if "account_url" not in options:
-            raise url_error("az", "has a key or token, but names no account for it")
+            raise url_error("az", "has a key or token, but names no account")
         options["credential"] = credentials[0]
     from jqueue.adapters.storage.azure import AzureBlobStorage
 

@@ -93,4 +93,4 @@ def test_a_command_unsupported_by_a_format_gives_a_one_line_error(url, command):
 def test_a_command_that_needs_an_object_store_refuses_a_format(url, arguments):
     result = run(*arguments, url)
     assert 2 == result.exit_code
-    assert "a queue in a format of its own" in result.stdout + result.stderr
+    assert "a queue of an older program" in result.stdout + result.stderr

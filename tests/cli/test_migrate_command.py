@@ -152,7 +152,7 @@ def test_one_queue_is_not_moved_to_itself(source, tmp_path, spelling):
         (("memory://here", "{0}/dest.json"), "an in-memory queue is visible only to its own process"),
         (("{0}/source.json", "memory://"), "an in-memory queue is visible only to its own process"),
         (("s3://key:hunter2@", "{0}/dest.json"), "s3:// URL"),
-        (("{0}/source.json", "redis://user:hunter2@host/0"), "no store has the scheme of this URL"),
+        (("{0}/source.json", "redis://user:hunter2@host/0"), "the scheme of this URL is unknown"),
     ],
 )
 def test_an_impossible_move_gives_a_one_line_error(tmp_path, source, arguments, said):

@@ -116,7 +116,7 @@ def test_wildcards_without_a_match_are_an_error(folder, path):
         ("file://queues/*.json", "three belong"),
         ("s3://bucket/*.json", "two characters"),
         ("s3://bucket/q*.json", "two characters"),
-        ("s4://bucket/queues/*.json", "no store has the scheme"),
+        ("s4://bucket/queues/*.json", "the scheme of this URL is unknown"),
         ("memory://name/queues/*", "no queue matches"),
     ],
 )

@@ -101,7 +101,7 @@ def test_columns_can_be_selected_by_a_schema(spark, tmp_path):
             "none.json",
             "there is no option 'statsu': the options are entrypoint, numPartitions, status",
         ),
-        ({}, "s3:/bucket/queue.json", "the s3:// URL has no // behind its scheme: it should look like s3://bucket"),
+        ({}, "s3:/bucket/queue.json", "the s3:// URL has no // after its scheme: it should look like s3://bucket"),
     ],
 )
 def test_a_mistake_of_the_user_is_named_in_the_last_line_of_the_error(read, tmp_path, options, path, words):
