@@ -216,7 +216,11 @@ class StoreEngine(Engine):
         again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
         if again:
             failures = [error for error in again if not isinstance(error, Lost)]
-            raise failures[0] if failures else CASConflictError("another program was quicker")
+            raise (
+                failures[0]
+                if failures
+                else CASConflictError(f"another program changed the same jobs of {self.store.name!r} first")
+            )
 
     def _take_over(self, now_there: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
         """Update the draft to the changes that were made. Returns the errors of the others, by job id.
@@ -381,8 +385,8 @@ class StoreEngine(Engine):
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         if _users.get(id(self.store)) is not self:
             raise StorageFatalError(
-                f"another queue was made on this store of {self.store.name!r}, which knows what one of them has seen: "
-                "make a store for each queue"
+                f"another queue object was made on this store object of {self.store.name!r}: make a store object for "
+                "each queue object"
             )
         return await in_a_thread(self._alone, self._one_at_a_time, work, *arguments)
 

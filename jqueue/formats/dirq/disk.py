@@ -95,6 +95,12 @@ class Disk:
 
     # Folders and files
 
+    def disappeared(self) -> StorageError:
+        """Return the error that the queue's folder was there before and is gone."""
+        return StorageError(
+            f"the folder {self.root!r} has disappeared: restore it, or create it to start an empty queue"
+        )
+
     def make_folder(self, name: str) -> None:
         """Make a folder in the queue if it is missing. Make the queue's own folder, too, if it was never there.
 
@@ -107,7 +113,7 @@ class Disk:
             pass
         except FileNotFoundError:
             if self.known:
-                raise StorageError(f"the folder {self.root!r} was there, and is gone") from None
+                raise self.disappeared() from None
             missing = [Path(self.root), *Path(self.root).parents]
             for folder in reversed([folder for folder in missing if not folder.exists()]):
                 with suppress(FileExistsError):

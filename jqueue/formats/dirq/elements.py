@@ -82,7 +82,7 @@ class DirqElements(DirqStore):
 
     def _check_kind(self, names: frozenset[str]) -> None:
         if any(map(FOLDER.fullmatch, names)) and not names & {TEMPORARY, OBSOLETE}:
-            raise StorageFatalError(f"{self._root!r} is a queue of dirq's simple kind: kind=simple reads it")
+            raise StorageFatalError(f"{self._root!r} is a dirq queue of the simple kind: open it with kind=simple")
 
     # Reading
 

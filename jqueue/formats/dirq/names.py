@@ -124,7 +124,7 @@ def _in_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidJobError("a header has a surrogate in it, which dirq cannot store: its texts are UTF-8") from None
+        raise InvalidJobError("a header holds a lone surrogate, which dirq cannot store as UTF-8") from None
 
 
 def _escaped(text: str) -> str:
@@ -172,18 +172,20 @@ class Schema:
         for text in schema.split(","):
             found = _FIELD.fullmatch(text)
             if found is None or found[1] in fields or found[1] == "locked":
-                raise ValueError("a schema is a list of name:kind, where a kind is binary, string or table, or table?")
+                raise ValueError(
+                    "a schema is a list of name:kind; the kinds are binary, string and table, with a ? if optional"
+                )
             fields[found[1]] = found[2], "?" in found[3]
         if all(optional for _, optional in fields.values()):
-            raise ValueError("the schema has no mandatory piece of data: at least one must be without ?")
+            raise ValueError("the schema has no mandatory piece of data: leave the ? out of at least one")
         kind, may_be_missing = fields.pop(payload, ("none", False))
         if kind not in ("binary", "string"):
-            raise ValueError("the schema has no binary or string of the name that the payload is said to have")
+            raise ValueError(f"the schema has no binary or string named {payload!r} for the payload")
         table = fields.pop(headers or "header", None)
         if (table is None and headers is not None) or (table is not None and table[0] != "table"):
-            raise ValueError("the schema has no table of the name that the headers are said to have")
+            raise ValueError(f"the schema has no table named {headers or 'header'!r} for the headers")
         if not all(optional for _, optional in fields.values()):
-            raise ValueError("the schema asks for more than a payload and headers, which a job does not have")
+            raise ValueError("a job has only a payload and headers: put a ? after every other kind in the schema")
         strings = tuple(name for name, (kind, _) in fields.items() if kind == "string")
         name = None if table is None else headers or "header"
         optional = table is None or table[1]
@@ -204,7 +206,7 @@ class Schema:
             try:
                 job.payload.decode("utf-8")
             except UnicodeDecodeError:
-                raise InvalidJobError("this queue of dirq takes payloads that are UTF-8, and this one is not") from None
+                raise InvalidJobError("this dirq queue takes only payloads in UTF-8, and this payload is not") from None
         files = {self.payload: job.payload}
         headers = dict(job.headers)
         files |= {text: _in_utf8(headers.pop(text)) for text in self.strings if text in headers}

@@ -59,7 +59,7 @@ class DirqSimple(DirqStore):
     def _check_kind(self, names: frozenset[str]) -> None:
         if names & {"temporary", "obsolete"}:
             raise StorageFatalError(
-                f"{self._root!r} is a queue of dirq whose elements are folders: kind=queue reads it"
+                f"{self._root!r} is a dirq queue with a folder for each element: open it with kind=queue"
             )
 
     # Reading

@@ -194,9 +194,9 @@ class DirqStore(ABC):
             if not self._top.read(seconds):
                 return
         except NotADirectoryError:
-            raise StorageFatalError(f"{self._root!r} is no folder: a queue of dirq is a folder of folders") from None
+            raise StorageFatalError(f"{self._root!r} is not a folder: a dirq queue is a folder of folders") from None
         if self._top.missing and self._disk.known:
-            raise StorageError(f"the folder {self._root!r} was there, and is gone")
+            raise self._disk.disappeared()
         self._disk.known = not self._top.missing
         self._check_kind(frozenset(self._top.names))
         names = filter(FOLDER.fullmatch, self._top.names)
@@ -393,7 +393,7 @@ class DirqStore(ABC):
         raise self._too_many_tries("no element could be added to {}")
 
     def _too_many_tries(self, what: str) -> OSError:
-        return OSError(f"{what.format(repr(self._root))}: whatever is made there goes at once")
+        return OSError(f"{what.format(repr(self._root))}: another program removes new files there at once")
 
     def _done(self, change: Change, now: datetime) -> Outcome:
         outcome: Outcome = _attempt(getattr(self, f"_{change.step}"), change, now)

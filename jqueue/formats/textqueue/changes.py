@@ -155,7 +155,7 @@ class Batch:
         block = b"".join([before, *(part for _, *lines in messages for part in lines)])
         file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
         if view.open is None or not view.open.is_at(file.status):
-            raise StorageError("the queue file was replaced while it was about to be changed: nothing was appended")
+            raise StorageError("the queue file was replaced just before an append: nothing was appended")
         self._wrote = True
         write_all(file.number, block)
         if os.fstat(file.number).st_size == len(records.data) + len(block):
@@ -302,7 +302,7 @@ class Batch:
         assert view.open is not None
         if not view.open.is_at(file_status(view.path)):
             raise StorageError(
-                "the queue file was replaced while it was changed: it has to be done again, in the new one"
+                "the queue file was replaced during a change: the change must be repeated in the new file"
             )
 
     def _flush(self) -> None:

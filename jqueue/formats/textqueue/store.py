@@ -69,7 +69,9 @@ class TextQueueFile:
         settle: Duration = 0.2,
     ) -> None:
         if not has_file_locks():
-            raise StorageFatalError("a TextQueue needs POSIX file locks, which this system (Windows?) does not have")
+            raise StorageFatalError(
+                "a TextQueue needs POSIX file locks, which this system (Windows?) does not have: use WSL"
+            )
         self.path = Path(path)
         self.entrypoint = entrypoint or self.path.stem
         self._file = str(self.path.absolute())

@@ -117,8 +117,8 @@ class TextView:
         if status is None:
             if self.existed:
                 raise BlobMissingError(
-                    f"{self.path!r} was there, and is gone: it is not taken for an empty queue. Put it back; or, if it "
-                    "was meant to go, make an empty file in its place"
+                    f"{self.path!r} has disappeared: restore it, or create an empty file in its place to start an "
+                    "empty queue"
                 )
             self.changing = False
             return False

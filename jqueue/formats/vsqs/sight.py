@@ -137,8 +137,8 @@ class Sight:
         """
         if self._was_there:
             raise BlobMissingError(
-                f"the folder {self._folder!r} was there, and is gone: restore it, or make a new queue object to start "
-                "with an empty queue"
+                f"the folder {self._folder!r} has disappeared: restore it, or restart the program (make a new queue "
+                "object) to start an empty queue"
             )
 
     def scan(self, now: datetime) -> list[Kept]:
@@ -269,7 +269,7 @@ class Sight:
             return set()
         except NotADirectoryError:
             raise StorageFatalError(
-                f"{self._folder!r} is no folder: a queue of vsqs is a folder with a file for each job"
+                f"{self._folder!r} is not a folder: a vsqs queue is a folder with a file for each job"
             ) from None
         if not prefix:
             self.found()

@@ -329,7 +329,7 @@ def test_a_queue_of_the_other_kind_is_refused(kind, make, tmp_path):
 @of_both_kinds
 def test_a_file_in_the_place_of_the_folder_is_refused(kind, make, tmp_path):
     (tmp_path / "queue").write_bytes(b"mine")
-    with pytest.raises(StorageFatalError, match="no folder"):
+    with pytest.raises(StorageFatalError, match="not a folder"):
         make(kind).store.scan(START)
 
 

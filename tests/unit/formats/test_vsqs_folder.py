@@ -263,7 +263,7 @@ async def test_a_folder_that_vanished_is_not_an_empty_queue(tmp_path):
     [job] = await queue.dequeue()
     shutil.rmtree(folder)
     for call in (queue.dequeue, queue.read_state, lambda: queue.enqueue("work", b"")):
-        with pytest.raises(BlobMissingError, match="was there, and is gone"):
+        with pytest.raises(BlobMissingError, match="has disappeared"):
             await call()
     assert not folder.exists(), "an enqueue must not begin a new one in its place"
     folder.mkdir()
