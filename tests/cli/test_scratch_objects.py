@@ -87,7 +87,7 @@ async def test_a_link_is_neither_followed_nor_removed(path, where):
 async def test_a_sidecar_with_foreign_content_is_left(path):
     storage = LocalFileSystemStorage(path)
     Path(f"{path}.lock").write_bytes(b"notes")
-    with pytest.raises(StorageFatalError, match="somebody else's file"):
+    with pytest.raises(StorageFatalError, match="belongs to another program"):
         await storage.remove()
     assert b"notes" == Path(f"{path}.lock").read_bytes()
 
