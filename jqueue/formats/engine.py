@@ -216,11 +216,8 @@ class StoreEngine(Engine):
         again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
         if again:
             failures = [error for error in again if not isinstance(error, Lost)]
-            raise (
-                failures[0]
-                if failures
-                else CASConflictError(f"another program changed the same jobs of {self.store.name!r} first")
-            )
+            conflict = CASConflictError(f"another program changed the same jobs of {self.store.name!r} first")
+            raise failures[0] if failures else conflict
 
     def _take_over(self, now_there: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
         """Update the draft to the changes that were made. Returns the errors of the others, by job id.

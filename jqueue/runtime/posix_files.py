@@ -57,7 +57,7 @@ _ADVICE = {
     errno.EDQUOT: "the disk quota is used up; free some space or have it raised",
     errno.EFBIG: "it would be larger than the system allows; raise the limit (ulimit -f) or remove jobs",
     errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
-    errno.ENFILE: "the system has too many open files",
+    errno.ENFILE: "the system has too many open files; close some programs",
 }
 
 

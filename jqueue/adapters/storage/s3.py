@@ -85,7 +85,7 @@ HINTS: dict[str, str] = {
     "PermanentRedirect": "the bucket {bucket!r} is in another region: give region_name",
     "AuthorizationHeaderMalformed": "the bucket {bucket!r} is in another region: give region_name",
     "NotImplemented": "this store has no conditional writes, and a queue is not safe without them: use another store",
-    "EntityTooLarge": "the object is too large for this store: lower the limit with configure(blob_bytes=...)",
+    "EntityTooLarge": "the object is too large for this store: let workers catch up, or purge jobs",
 }
 
 TRANSPORT = (

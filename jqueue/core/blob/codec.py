@@ -433,7 +433,7 @@ def _read_header(content: Mapping[str, Any]) -> QueueState:
     except ValidationError as error:
         raise InvalidBlobError(f"the queue's object has a field that cannot be read: {first_of(error)}") from None
     if state.version > LARGEST:
-        raise InvalidBlobError("the queue's object has a version that is out of range")
+        raise InvalidBlobError(f"the queue's object has version {state.version}; the largest is {LARGEST}: restore it")
     if extra or any(record.more for record in state.commits.values()):
         try:
             dump_ascii(content)

@@ -262,7 +262,7 @@ def _read_job(key: str, fields: object, line: bytes) -> Job | SetAside:
     if job.status is JobStatus.COMPLETED and (job.keep_result is None or job.finished_at is None):
         return SetAside(key, line, "status: a completed job is not kept without keep_result and finished_at")
     if job.attempt > LARGEST or job.failures > LARGEST:
-        return SetAside(key, line, "attempt: out of range")
+        return SetAside(key, line, "attempt or failures: out of range")
     if job.status is JobStatus.IN_PROGRESS and job.attempt == 0:
         job = job.evolve(attempt=1, failures=max(1, job.failures))
     return job

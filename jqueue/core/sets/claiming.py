@@ -226,7 +226,8 @@ class Claiming:
                 try:
                     await member.queue.nack_many(jobs, charge=charge)
                 except JQueueError as error:
-                    what = counted(
-                        len(jobs), "job could not be handed back and is", "jobs could not be handed back and are"
+                    logger.warning(
+                        "%s claimed for a caller that has left could not be handed back before the claim times out: %s",
+                        counted(len(jobs), "job"),
+                        error,
                     )
-                    logger.warning("%s claimed until the claim times out, as the caller has left: %s", what, error)

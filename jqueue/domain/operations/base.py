@@ -176,7 +176,7 @@ def perform(operation: Operation, draft: Draft, now: datetime) -> Any:
         draft.rollback(savepoint)
         refusal = JQueueError(
             f"{type(operation).__name__} failed because of a bug in jqueue ({type(error).__name__}), and changed "
-            "nothing: please report it with this traceback"
+            "nothing: please report it with its traceback"
         )
         refusal.__cause__ = error
         return refusal

@@ -175,7 +175,7 @@ class NewJob(Operation):
         if job_id in draft.aside_keys:
             raise InvalidJobError(unreadable(job_id))
         if self.id_given and draft.header.attempt_floor >= LARGEST:
-            raise InvalidJobError("the queue's attempt_floor cannot grow: enqueue without a job_id")
+            raise InvalidJobError("the queue's attempt_floor has its largest value: enqueue without a job_id")
         if unique_key is not None:
             holder = draft.key_holder(unique_key, now)
             if holder is not None and self._on_conflict != "replace":
