@@ -90,8 +90,8 @@ class Capabilities:
         lacking = [name for name in names if not getattr(self, name)]
         if lacking:
             raise InvalidJobError(
-                f"the format of this queue does not support {', '.join(lacking)}: nothing was done. A queue in "
-                "jqueue's own format supports everything"
+                f"the format of this queue has no {', no '.join(lacking)}, so nothing was done: use a queue in "
+                "jqueue's own format"
             )
 
 

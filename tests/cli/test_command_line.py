@@ -99,7 +99,7 @@ def test_help_lists_the_commands_and_describes_the_doctor():
     ("url", "said"),
     [
         ("s3://bucket", "jqueue doctor: the s3:// URL names a bucket, but no object in it"),
-        ("nosuch://bucket/key", "jqueue doctor: no store "),
+        ("nosuch://bucket/key", "jqueue doctor: the scheme "),
         ("", "jqueue doctor: the URL of a queue is empty"),
         ("..", "names no file"),
         ("s3://key:hunter2@bucket", "jqueue doctor: the s3:// URL names a bucket"),

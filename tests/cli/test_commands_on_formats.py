@@ -85,7 +85,7 @@ def test_a_command_unsupported_by_a_format_gives_a_one_line_error(url, command):
     prepare(url)
     result = run(command, url, "mail")
     assert 2 == result.exit_code
-    assert "the format of this queue does not support limits: nothing was done" in result.stderr
+    assert "the format of this queue has no limits, so nothing was done" in result.stderr
     assert 1 == len(result.stderr.splitlines())
 
 

@@ -242,9 +242,11 @@ async def test_a_removed_object_is_never_taken_for_an_empty_queue(request, serve
             waiting = asyncio.create_task(queue.dequeue("something else", wait=50))
             await queue.heartbeat(job)
             await witness.remove()
-            with pytest.raises(BlobMissingError, match="is gone"):
+            with pytest.raises(BlobMissingError, match="has disappeared"):
                 await waiting
-            with pytest.raises(UnknownOutcomeError, match="is gone") as caught:  # it was sent, and may have been done
+            with pytest.raises(
+                UnknownOutcomeError, match="has disappeared"
+            ) as caught:  # it was sent, and may have been done
                 await queue.enqueue("work", b"")
             assert BlobMissingError is type(caught.value.cause)
             for call in (
@@ -257,7 +259,7 @@ async def test_a_removed_object_is_never_taken_for_an_empty_queue(request, serve
                 queue.read_state,
                 queue.stats,
             ):
-                with pytest.raises(BlobMissingError, match="is gone"):
+                with pytest.raises(BlobMissingError, match="has disappeared"):
                     await call()
             assert (b"", None) == await witness.read()
             await witness.write(content)

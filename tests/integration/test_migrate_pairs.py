@@ -329,6 +329,6 @@ async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):
     await folder.enqueue("work", b"")
     others = [f"{tmp_path}/../{tmp_path.name}/one.json", f"file://{tmp_path}/one.json", f"vsqs://{tmp_path}/./one"]
     for queue, other in [(file, others[0]), (file, others[1]), (folder, others[2])]:
-        with pytest.raises(InvalidJobError, match="are one"):
+        with pytest.raises(InvalidJobError, match="are the same queue"):
             await migrate(queue, connect_queue(other))
     assert 1 == len(await jobs_of(file)) == len(await jobs_of(folder))

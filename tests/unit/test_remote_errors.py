@@ -139,15 +139,15 @@ ENDPOINT = {"endpoint_url": "https://the-bucket.example.org/key", "error": SERVE
             "the store did not answer (EndpointConnectionError)",
         ),
         (botocore_errors.ReadTimeoutError(**ENDPOINT), FAILED, "the store did not answer (ReadTimeoutError)"),
-        (botocore_errors.ConnectTimeoutError(**ENDPOINT), FAILED, "no answer"),
-        (botocore_errors.ConnectionClosedError(**ENDPOINT), FAILED, "no answer"),
+        (botocore_errors.ConnectTimeoutError(**ENDPOINT), FAILED, "did not answer"),
+        (botocore_errors.ConnectionClosedError(**ENDPOINT), FAILED, "did not answer"),
         (botocore_errors.SSLError(**ENDPOINT), FAILED, "SSLError"),
-        (botocore_errors.ResponseStreamingError(error=SERVER_TEXT), FAILED, "no answer"),
-        (botocore_errors.HTTPClientError(error=SERVER_TEXT), FAILED, "no answer"),
-        (botocore_errors.IncompleteReadError(actual_bytes=1, expected_bytes=2), FAILED, "no answer"),
+        (botocore_errors.ResponseStreamingError(error=SERVER_TEXT), FAILED, "did not answer"),
+        (botocore_errors.HTTPClientError(error=SERVER_TEXT), FAILED, "did not answer"),
+        (botocore_errors.IncompleteReadError(actual_bytes=1, expected_bytes=2), FAILED, "did not answer"),
         (botocore_errors.CredentialRetrievalError(provider="role", error_msg=SERVER_TEXT), FAILED, "Credential"),
         (aiohttp.ClientPayloadError(SERVER_TEXT), FAILED, "the store did not answer (ClientPayloadError)"),
-        (aiohttp.ServerDisconnectedError(SERVER_TEXT), FAILED, "no answer"),
+        (aiohttp.ServerDisconnectedError(SERVER_TEXT), FAILED, "did not answer"),
         (OSError(SERVER_TEXT), FAILED, "the store did not answer (OSError)"),
         (TimeoutError(), FAILED, "no answer within 15 s"),
         (botocore_errors.NoCredentialsError(), FATAL, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
@@ -321,8 +321,8 @@ async def test_errors_of_the_google_client_map_to_errors(error, read, write, hin
 
 async def test_a_refusal_of_google_names_the_permissions_for_the_call():
     _, read, write = await outcomes(GCSStorage("the-bucket", "key", Google(from_google(403))))
-    assert "to read, storage.objects.get, and storage.objects.list" in read
-    assert "to write, storage.objects.create, storage.objects.delete" in write
+    assert "to read, the credentials need storage.objects.get, and storage.objects.list" in read
+    assert "to write, the credentials need storage.objects.create, storage.objects.delete" in write
     await GCSStorage("the-bucket", "key", Google(from_google(404, "No such object: the-bucket/key"))).remove()
 
 

@@ -181,7 +181,7 @@ class VsqsFolder:
         If there is not enough space for all, the first ones are added.
         """
         full = (Full if self._waits_for_room else QueueFullError)(
-            f"the queue {self.name!r} is full: let workers catch up, or raise its capacity"
+            f"the queue {self.name!r} has no room for more jobs: let workers catch up, or raise its capacity"
         )
         outcomes: list[Outcome] = [full] * len(jobs)
         try:

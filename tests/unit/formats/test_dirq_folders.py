@@ -309,9 +309,9 @@ def test_a_missing_folder_is_an_error_and_not_an_empty_queue(kind, make, tmp_pat
     steps.add()
     steps.only()
     (tmp_path / "queue").rename(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="gone"):
+    with pytest.raises(StorageError, match="has disappeared"):
         steps.store.scan(after(10))
-    with pytest.raises(StorageError, match="gone"):
+    with pytest.raises(StorageError, match="has disappeared"):
         steps.add(moment=after(10))
     assert not (tmp_path / "queue").exists()
 
