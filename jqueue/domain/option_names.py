@@ -26,7 +26,8 @@ def closest(name: str, known: Collection[str]) -> str:
 
 def unknown(verb: str, name: str, known: Collection[str], more: str = "", advice: Advice = closest) -> TypeError:
     """Return the error about an unknown option; the arguments are as in `check_names`."""
-    return TypeError(f"{verb}: there is no option {name!r}{advice(name, known)} (options: {', '.join(known)}){more}")
+    options = f"(the options are {', '.join(known)})"
+    return TypeError(f"{verb}: there is no option {name!r}{advice(name, known)} {options}{more}")
 
 
 def check_names(

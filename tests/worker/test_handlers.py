@@ -119,13 +119,16 @@ def test_decorating_without_a_name_raises_an_error_with_the_right_form():
     ("options", "advice"),
     [
         ({"retries": 3}, "'retries': it is 'max_attempts' here, which counts the first try as well"),
-        ({"max_tries": 3}, r"'max_tries': it is 'max_attempts' here \(options: max_attempts, backoff, timeout, "),
+        (
+            {"max_tries": 3},
+            r"'max_tries': it is 'max_attempts' here \(the options are max_attempts, backoff, timeout, ",
+        ),
         ({"job_timeout": 3}, "'job_timeout': it is 'timeout' here"),
         ({"queue": "mails"}, "'queue': make one queue object per queue"),
         ({"delay": 3}, "give 'delay' with each job"),
         ({"countdown": 3}, "give 'delay' with each job"),
         ({"max_runing": 3}, "did you mean 'max_running'"),
-        ({"xyz": 3}, r"no option 'xyz' \(options:"),
+        ({"xyz": 3}, r"no option 'xyz' \(the options are"),
     ],
 )
 def test_an_unknown_handler_option_is_named_with_its_replacement(options, advice):
@@ -139,7 +142,7 @@ def test_an_unknown_handler_option_is_named_with_its_replacement(options, advice
     ("options", "advice"),
     [
         ({"dely": 3}, "enqueue of the handler 'send_email': there is no option 'dely': did you mean 'delay'"),
-        ({"countdown": 3}, r"'countdown': it is 'delay' here \(options: priority, job_id, .*, deadline\)$"),
+        ({"countdown": 3}, r"'countdown': it is 'delay' here \(the options are priority, job_id, .*, deadline\)$"),
         ({"eta": 3}, "'eta': it is 'run_at' here"),
         ({"_defer_by": 3}, "'_defer_by': it is 'delay' here"),
         ({"timeout": 3}, "give 'timeout' to the handler"),
