@@ -31,5 +31,5 @@ async def ids_in(storage):
     state = await DirectQueue(storage, clock=VirtualClock()).read_state()
     assert not state.set_aside
     places = [job.sequence for job in state.jobs]
-    assert len(places) == len(set(places)), "two jobs have one place"
+    assert len(places) == len(set(places)), "two jobs have the same sequence number"
     return [job.id for job in sorted(state.jobs, key=lambda job: job.sequence)]

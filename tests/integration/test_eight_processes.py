@@ -137,7 +137,7 @@ def test_eight_processes_do_each_of_many_jobs_once(tmp_path, jobs):
     for process in processes:
         process.join()
     seconds = time.monotonic() - started
-    assert [0] * PROCESSES == [process.exitcode for process in processes], "an error reached a caller: see its trace"
+    assert [0] * PROCESSES == [process.exitcode for process in processes], "a caller got an error: see its traceback"
 
     records = [json.loads(file.read_text()) for file in files]
     state = asyncio.run(_read_state(path))

@@ -116,7 +116,7 @@ async def test_a_store_that_takes_no_quotes_gets_unquoted_etags(request, patched
             etag = await storage.write(b"more %d" % number, etag)
         assert ([True] + [False] * 4, 1) == (heard.quoted, heard.methods["HEAD"]), "it is asked only once"
         assert (b"more 2", etag) == await storage.read()
-        assert etag.startswith('"'), "an etag is what the store says that it is"
+        assert etag.startswith('"'), "the etag is returned as the store gave it"
         assert await storage.read_if_changed(etag) is None
         assert (b"more 2", etag) == await storage.read_if_changed(STALE)
 
@@ -155,7 +155,7 @@ async def test_only_one_of_two_first_writes_with_the_same_etag_succeeds(request,
             assert [CASConflictError] == [type(each) for each in outcomes if not isinstance(each, str)]
             assert (b"1" if outcomes[0] == new else b"2", new) == await storage.read()
             loser = other if outcomes[0] == new else storage
-            assert loser.etag_style is None, "it was a race after all"
+            assert loser.etag_style is None, "a lost race does not settle the style"
             await loser.write(b"3", new)
             assert "unquoted" == loser.etag_style
 

@@ -110,7 +110,7 @@ def test_a_killed_writer_loses_no_acknowledged_write(tmp_path, most):
         kills += 1
         stored, etag = _read_checked(path)
         assert acknowledged <= stored <= acknowledged + 1, f"kill {kills}"
-        assert len(_leftovers(tmp_path)) <= 1, "the next writer removes what a killed one left"
+        assert len(_leftovers(tmp_path)) <= 1, "the next writer removes the leftovers of a killed one"
         left += len(_leftovers(tmp_path))
     print(f"{kills} kills up to number {stored}; {left} of them left a temporary file")
     asyncio.run(LocalFileSystemStorage(path).write(b"the end", etag))

@@ -152,7 +152,9 @@ async def test_a_move_is_a_few_commits_for_many_jobs():
     for storage in stores:
         storage.writes = 0
     await migrate(source, dest)
-    assert [2, 2] == [storage.writes for storage in stores], "taken and removed; added and let go"
+    assert [2, 2] == [storage.writes for storage in stores], (
+        "the source commits take and remove, the destination add and release"
+    )
     assert (await migrate(source, dest)).complete
     assert [2, 2] == [storage.writes for storage in stores], "an empty look writes nothing"
 

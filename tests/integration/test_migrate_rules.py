@@ -41,7 +41,7 @@ async def test_limits_are_copied_and_cron_entries_moved(tmp_path):
     for dry_run in (True, False):
         report = await migrate(source, dest, dry_run=dry_run)
         assert (taken, kept) == (report.rules_taken, report.rules_kept)
-    assert [] == await dest.dequeue("mail"), "what is paused is paused there, too"
+    assert [] == await dest.dequeue("mail"), "a paused entrypoint is paused there, too"
     assert {"night": night, "both": "0 5 * * *"} == {
         entry.name: entry if entry.name == "night" else entry.cron for entry in await dest.schedules()
     }
@@ -59,7 +59,7 @@ async def test_limits_that_a_format_cannot_have_are_reported(tmp_path):
     assert ("limits of mail", "cron entry night") == report.rules_kept
     assert 1 == len(await source.schedules())
     assert ["the pause or the limits of their entrypoint would be lost"] == list(report.refused)
-    assert [b"free"] == await drained(dest), "what is paused would run there"
+    assert [b"free"] == await drained(dest), "the paused job would run there"
     report = await migrate(source, dest, lossy=True)
     assert ["the pause or the limits of their entrypoint"] == list(report.lost)
     assert [b"paused"] == await drained(dest)

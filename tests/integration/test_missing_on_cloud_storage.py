@@ -103,4 +103,4 @@ async def test_a_client_of_the_user_requests_only_the_object(server):
             if "_fetch_background" in thread.name:
                 thread.join()
         assert {UPLOAD: 1, DOWNLOAD: 2, ("DELETE", "delete"): 1} == server.requests
-        assert cache is client._bucket_metadata_cache, "it is the user's, and stays as it was"
+        assert cache is client._bucket_metadata_cache, "the user's client stays unchanged"

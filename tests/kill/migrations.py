@@ -114,7 +114,7 @@ class TwoQueues:
         payloads = await drained(dest, "work")
         if self.pair[0].startswith("dirq"):
             payloads.sort()  # jobs that an orphaned lock held back come later
-        assert [b"%d" % number for number in range(JOBS)] == payloads, "the order is another"
+        assert [b"%d" % number for number in range(JOBS)] == payloads, "the jobs are in another order"
         [dead] = await jobs_of(dest)
         assert ("dead", "no") == (dead.status, dead.error)
 

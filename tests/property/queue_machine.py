@@ -276,12 +276,12 @@ class QueueMachine(RuleBasedStateMachine):
         for queue in self.queues:
             state = self.runner.run(queue.read_state())
             places = sorted(job.sequence for job in state.jobs)
-            assert sorted(set(places)) == places, "two jobs have one place"
+            assert sorted(set(places)) == places, "two jobs have the same sequence number"
             for job in state.jobs:
                 same(self.plain.find(job.id), job)
             by_place = [job["id"] for job in sorted(self.plain.jobs, key=lambda job: job["place"])]
             assert by_place == [job.id for job in sorted(state.jobs, key=lambda job: job.sequence)]
-            assert self.plain.version == state.version, "it wrote for nothing, or did not write"
+            assert self.plain.version == state.version, "the write was needless or is missing"
             assert self.plain.finished == state.finished
             holds = {key: (hold.job_id, hold.until) for key, hold in state.holds.items()}
             assert {key: (job_id, until.timestamp()) for key, (job_id, until) in self.plain.holds.items()} == holds

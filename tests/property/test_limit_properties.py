@@ -132,7 +132,7 @@ def test_a_full_queue_takes_no_job_and_can_be_worked_off(room, size, together):
         full = await queue.stats()
         assert full.depth == taken
         assert trial.job_bytes() <= full.size_limit == int(room * 0.9)
-        assert full.size_limit - trial.job_bytes() < size * 4 / 3 + 400, "there was room for another"
+        assert full.size_limit - trial.job_bytes() < size * 4 / 3 + 400, "another job would have fit"
         await trial.refuses(queue.enqueue("t", b"x" * size), QueueFullError)
         await trial.refuses(queue.enqueue_many([Enqueue("t", b"x" * size)] * taken), QueueFullError)
         jobs = await queue.dequeue(batch_size=taken)

@@ -292,7 +292,7 @@ class LimitsMachine(RuleBasedStateMachine):
             for job in running[:2]:
                 self.do(Ack(Claim(job.id, job.attempt)))
                 self.plain.jobs.remove(job)
-        assert not self.has("queued"), "jobs were left that nothing holds back"
+        assert not self.has("queued"), "jobs that no limit holds back were left"
 
 
 FAST = settings(

@@ -94,7 +94,7 @@ def test_staged_jobs_equal_those_of_an_enqueue(tasks):
     in_order = sorted(found.jobs.values(), key=lambda job: job.sequence)
     assert len(in_order) == len({job.sequence for job in in_order})
     ids = [job.id for job in in_order if job.unique_key is None]
-    assert sorted(ids) == ids, "they do not stand in the order in which they were staged"
+    assert sorted(ids) == ids, "the jobs are not in the order of staging"
 
 
 def as_told(jobs):

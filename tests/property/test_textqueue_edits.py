@@ -103,7 +103,7 @@ class Life:
         assert len(after) >= len(before), "bytes were removed"
         tail = after[len(before) :]
         assert verb == "enqueue" or not tail, f"{verb} has appended"
-        assert OURS.sub(b"", tail) == b"", "what was appended is no whole message of ours"
+        assert OURS.sub(b"", tail) == b"", "the appended bytes are not a whole message of ours"
         messages = {message.offset: message for message in read(before)}
         changed = [offset for offset in range(len(before)) if before[offset] != after[offset]]
         if self.hide:

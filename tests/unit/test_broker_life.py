@@ -345,5 +345,5 @@ async def test_callers_that_give_up_at_a_full_buffer_do_not_delay_the_next(stora
         began = now()
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError | QueueFullError) for result in results[2:5])
-        assert now() - began < 20, "the last one waited for room although there was plenty"
+        assert now() - began < 20, "the last call waited although the buffer had space"
     assert [b"0", b"1", b"5"] == await payloads(storage)

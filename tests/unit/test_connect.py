@@ -109,7 +109,7 @@ async def test_credentials_of_s3_come_from_the_url_or_a_profile():
         assert expected == (found.access_key, found.secret_key)
     plain = connect("s3://bucket/key")
     assert isinstance(plain, S3Storage)
-    assert plain.session is None, "where credentials come from is decided when they are used"
+    assert plain.session is None, "the source of credentials is decided at their use"
 
 
 def test_a_url_of_google_names_bucket_and_object():

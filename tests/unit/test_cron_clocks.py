@@ -141,7 +141,7 @@ def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
     for hour in range(1, 30):
         assert [THREE + hour * HOUR] == fire(draft, THREE + hour * HOUR)
     assert occurrences.SPANS_KEPT == len(draft.header.schedules["n"].fired)
-    assert [] == fire(draft, THREE + 5 * HOUR), "what lies between the earliest is given up"
+    assert [] == fire(draft, THREE + 5 * HOUR), "the gap between the earliest spans is merged"
     assert [THREE + 28 * HOUR + MINUTE] == fire(draft, THREE + 28 * HOUR + MINUTE)
     assert [THREE + 29 * HOUR + MINUTE] == fire(draft, THREE + 29 * HOUR + MINUTE)
 

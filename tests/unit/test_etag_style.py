@@ -165,7 +165,7 @@ async def test_a_queue_learns_the_style_of_a_store_that_takes_one_write_a_second
     queue = DirectQueue(s3(store), clock=VirtualClock(), entropy=SeededEntropy(random.Random(1), "us"), deadline=20)
     for number in range(3):
         await queue.enqueue("work", b"%d" % number)
-    assert now() < 5, "with the style known from the start, it takes about three"
+    assert now() < 5, "with a known style, it takes about three"
     assert 1 == store.asked
 
 

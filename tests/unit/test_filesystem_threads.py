@@ -175,7 +175,7 @@ async def test_a_handled_error_is_freed_without_garbage_collection(storage):
             error = weakref.ref(conflict)
         await asyncio.sleep(0.01)
         assert error is not None
-        assert error() is None, "it, and the content with it, would stay until the next collection of garbage"
+        assert error() is None, "the error and its content would stay until the next garbage collection"
     finally:
         gc.enable()
 

@@ -182,7 +182,7 @@ async def test_a_block_that_handles_its_cancellation_leaves_the_task_usable(worl
         except ClaimLostError:
             assert answer == "nothing"
         assert job.id == lost_job(manager)
-        assert 0 == cancellations(), "a cancellation that was dealt with is still counted"
+        assert 0 == cancellations(), "a handled cancellation is still counted"
 
 
 @in_virtual_time

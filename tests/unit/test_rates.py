@@ -53,7 +53,7 @@ def test_a_claim_counts_no_longer_than_its_window_and_a_span(tries, rate, per):
         now += part * per
         truly = [time for time in times if now - time < per * (1 + 1.001 / SPANS)]
         if len(truly) < rate:
-            assert claims_left(usage, now, rate, per) > 0, "a claim was refused that the rate allows"
+            assert claims_left(usage, now, rate, per) > 0, "a claim was refused although the rate allows it"
         if claims_left(usage, now, rate, per):
             usage = with_claim(usage, now, per)
             times.append(now)
@@ -99,7 +99,7 @@ def test_a_clock_that_was_ahead_holds_claims_back_for_no_longer_than_two_windows
     assert claims_left(ahead, START + 110.0, 1, 60.0) == 1
     far_ahead = with_claim((), START + 2 * 86400.0, 60.0)
     assert claims_left(far_ahead, START, 1, 60.0) == 1
-    assert with_claim(far_ahead, START, 60.0) == (Usage(START, START, 1),), "what does not count is forgotten"
+    assert with_claim(far_ahead, START, 60.0) == (Usage(START, START, 1),), "usage that does not count is dropped"
 
 
 def test_a_clock_that_goes_back_a_little_allows_no_more_claims():

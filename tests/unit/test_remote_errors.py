@@ -38,7 +38,7 @@ async def outcome(call):
         raised = error
     if raised is None:
         return (ABSENT if found == (b"", None) else found), ""
-    assert raised.__cause__ is not None, "where it comes from is lost"
+    assert raised.__cause__ is not None, "the error has no cause"
     assert [] == [secret for secret in [*SECRETS, "\n"] if secret in str(raised)]
     return type(raised), str(raised)
 
@@ -48,7 +48,7 @@ async def outcomes(storage):
     async with storage:
         read, read_text = await outcome(storage.read())
         write, write_text = await outcome(storage.write(CONTENT, '"1"'))
-        assert write is (await outcome(storage.write(CONTENT)))[0], "creating fails in another way than overwriting"
+        assert write is (await outcome(storage.write(CONTENT)))[0], "creating and overwriting fail differently"
     assert all(text.startswith(f"{storage.url}: ") for text in (read_text, write_text) if text)
     return (read, write), read_text, write_text
 

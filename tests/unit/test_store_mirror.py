@@ -64,4 +64,4 @@ async def test_only_the_last_acks_are_remembered(tmp_path, monkeypatch):
             assert await queue.ack_many(jobs) == []
         await queue.ack(jobs[-1])
         remembered = queue._writer.engine.draft.header.finished
-        assert len(remembered) < 1_200, "the last thousand of the folder, and a few of its own"
+        assert len(remembered) < 1_200, "the last thousand acks of the folder, and a few of its own"

@@ -139,7 +139,7 @@ async def test_an_ack_that_lost_its_race_does_not_affect_others_in_its_commit(sh
     answers = await asyncio.gather(*(queue.ack(job) for job in claimed), return_exceptions=True)
     assert [type(None), type(None), ClaimLostError, type(None), type(None)] == [type(answer) for answer in answers]
     assert {} == shelf.kept
-    assert 5 + 5 + 5 == len(shelf.steps), "what was done once was done again"
+    assert 5 + 5 + 5 == len(shelf.steps), "a step was carried out twice"
 
 
 async def test_each_operation_of_apply_each_has_its_own_answer(shelf, queue):

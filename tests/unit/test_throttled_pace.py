@@ -91,7 +91,7 @@ async def held_back(queue, storage):
     await asyncio.sleep(120)
     storage.every, began = 0.0, now()
     await refused
-    assert now() - began < LONGEST_INTERVAL / 2 + 1, "nor does it wait longer than that to try again"
+    assert now() - began < LONGEST_INTERVAL / 2 + 1, "it waits no longer than that before a retry"
     storage.forget()
     assert LONGEST_INTERVAL - 1 < queue._engine.pacing.pace.pause() <= LONGEST_INTERVAL
 
@@ -279,7 +279,7 @@ async def test_a_waiting_consumer_of_a_paced_queue_polls_as_usual_and_claims_at_
         assert 55 <= storage.reads <= 80
         assert 0 == storage.writes
         await queue.enqueue("other", b"payload")
-        assert queue._engine.pacing.pace.pause() > 2, "it is not our turn"
+        assert queue._engine.pacing.pace.pause() > 2, "it is not the turn of this queue"
         waiting = asyncio.create_task(queue.dequeue("work", wait=60))
         await asyncio.sleep(LONGEST_INTERVAL)
         await queue.enqueue("other", b"payload")

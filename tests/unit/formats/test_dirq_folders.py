@@ -88,7 +88,7 @@ def test_a_folder_of_elements_holds_at_most_maxelts(make):
         steps.add(moment=moment).place[:8] for moment in moments
     ]
     held = steps.claim(steps.store.scan(after(9))[0], after(9))
-    assert "00000002" == steps.to_the_back(held, after(10)).place[:8], "behind all others is in the last folder"
+    assert "00000002" == steps.to_the_back(held, after(10)).place[:8], "the back of the queue is in the last folder"
 
 
 @of_both_kinds

@@ -177,7 +177,7 @@ def test_a_simple_lock_that_another_program_took_meanwhile_is_not_held(tmp_path)
     kept = steps.add()
     with pytest.raises(Lost):
         steps.claim(kept)
-    assert (tmp_path / "queue" / f"{kept.place}.lck").exists(), "that lock is another's"
+    assert (tmp_path / "queue" / f"{kept.place}.lck").exists(), "that lock belongs to another program"
 
 
 def test_a_simple_element_that_is_removed_without_a_lock_leaves_none(tmp_path):

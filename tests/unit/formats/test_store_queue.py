@@ -38,7 +38,7 @@ async def waiting_dequeue(queue):
         while not queue._writer.calls.waiting:
             await asyncio.sleep(0.01)
     yield
-    assert 0 == queue.store.times, "it was robbed"
+    assert 0 == queue.store.times, "another program must have taken the job"
     assert not waiting.done()
     waiting.cancel()
 

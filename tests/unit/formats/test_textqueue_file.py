@@ -108,7 +108,7 @@ async def test_a_claimed_message_may_be_hidden_from_older_readers(path):
             await queue.ack(c)
             assert path.read_bytes() == b"-a\n!b\n=c\n"
             assert [b"a"] == [job.payload for job in await other.dequeue(batch_size=9)]
-            assert path.read_bytes() == b"-a\n!b\n=c\n", "the other one does not hide"
+            assert path.read_bytes() == b"-a\n!b\n=c\n", "the other queue object does not hide claims"
 
 
 async def test_a_message_that_an_older_reader_finished_is_finished(path):
@@ -165,7 +165,7 @@ async def test_a_message_edited_under_its_claim_is_another_job(path):
 async def test_a_missing_file_is_an_error_until_it_is_back(path):
     async with queue_on(path) as queue:
         assert await queue.dequeue() == []
-        assert not path.exists(), "looking makes nothing"
+        assert not path.exists(), "reading creates no file"
         assert not journal_of(path).exists()
         await queue.enqueue("work", b"a")
         path.unlink()

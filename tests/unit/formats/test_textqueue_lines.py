@@ -13,7 +13,7 @@ def test_a_file_has_the_messages_that_the_original_program_finds(tmp_path, conte
     path = tmp_path / "queue.tq"
     path.write_bytes(content)
     assert MESSAGES[content] == [payload for _, payload in messages(path)]
-    assert content == path.read_bytes(), "looking changes nothing"
+    assert content == path.read_bytes(), "reading changes nothing"
 
 
 @pytest.mark.parametrize("content", MESSAGES, ids=repr)
@@ -62,7 +62,7 @@ def test_a_message_keeps_its_id_when_lines_are_added_moved_or_get_other_endings(
     path.write_bytes(b"# new\r\n\r\n-c\r\n\\v\r\n=a\r\n-a\r\n\r\n-a\r\n b\r\n")
     after = {job.id: payload for job, payload in messages(path)}
     assert (4, 3) == (len(before), len(after))
-    assert before.items() > after.items(), "all but the one that is marked as processed"
+    assert before.items() > after.items(), "all messages except the one marked as processed"
 
 
 def test_equal_messages_are_told_apart_by_their_order_in_any_state(tmp_path):

@@ -155,7 +155,7 @@ async def test_only_unfinished_files_older_than_an_hour_are_removed(tmp_path):
     os.utime(tmp_path / "2.new", (NOW / 1e6 - 3500,) * 2)
     queue = queue_on(tmp_path, clock)
     assert [] == await queue.dequeue()
-    assert ["1.new", "2.new"] == names(tmp_path), "looking changes nothing"
+    assert ["1.new", "2.new"] == names(tmp_path), "reading changes nothing"
     await queue.enqueue("work", b"")
     assert [str(NOW), "2.new"] == names(tmp_path)
 
@@ -182,7 +182,7 @@ async def test_a_full_queue_refuses_jobs_and_counts_hidden_ones(tmp_path):
     await queue.enqueue("work", b"3")
     with pytest.raises(QueueFullError, match="no room"):
         await queue.enqueue("work", b"4")
-    assert 3 == len(names(tmp_path)), "what was reserved is given back"
+    assert 3 == len(names(tmp_path)), "the reserved space is given back"
     await queue.ack(job)
     await queue.enqueue("work", b"4")
 

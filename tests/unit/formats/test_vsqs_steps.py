@@ -43,7 +43,7 @@ async def test_a_job_is_flushed_before_its_rename_and_the_rename_before_the_answ
     for name in renamed:
         assert done.index(("fsync", name)) < done.index(("rename", name))
     assert ("fsync", "queue") == done[-1]
-    assert ("fsync", tmp_path.name) == done[0], "the name of the folder, too"
+    assert ("fsync", tmp_path.name) == done[0], "the folder of the queue's folder is flushed, too"
 
 
 async def test_nothing_is_flushed_without_fsync(tmp_path, done):
