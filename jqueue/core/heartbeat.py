@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, Claim, Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.log import logger_of
 
 logger = logger_of("jqueue")
@@ -38,7 +38,7 @@ class HasHeartbeat(Protocol):
         """Report that the work on a job goes on."""
 
 
-@names_its_options
+@checks_option_names
 class HeartbeatManager:
     """Sends heartbeats for one job or several, from entering the block to leaving it.
 

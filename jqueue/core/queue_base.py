@@ -15,10 +15,10 @@ from jqueue.core.queue_options import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.operations import Dequeue, JobReference, Operation, Preparation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, SupportsApply
 
-EVERYTHING = Capabilities()
+ALL_CAPABILITIES = Capabilities()
 """The capabilities of a queue on one object."""
 
 DEQUEUES_KEPT = 256
@@ -44,7 +44,7 @@ def errors_of(results: list[Any]) -> list[Exception]:
     return [result for result in results if isinstance(result, Exception)]
 
 
-@names_its_options
+@checks_option_names
 class QueueBase(SupportsApply):
     """Turns prepared operations into results, and remembers the claims in them.
 
@@ -82,7 +82,7 @@ class QueueBase(SupportsApply):
 
     @property
     def capabilities(self) -> Capabilities:
-        return EVERYTHING
+        return ALL_CAPABILITIES
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.limits import Limits, check_integer
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
-from jqueue.domain.option_names import plainly_refusing
+from jqueue.domain.option_names import with_plain_type_errors
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
@@ -66,7 +66,7 @@ def takes_queue_options(constructor: Constructor) -> Constructor:
     named = {each.name for each in own}
     options = [each for each in _parameters(QueueOptions) if each.name not in named]
     constructor.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    return plainly_refusing(constructor)
+    return with_plain_type_errors(constructor)
 
 
 def lists_queue_options(kind: type[Made]) -> type[Made]:

@@ -44,7 +44,7 @@ class IndexedJobs(JobTable):
             before: its value until now, if the caller knows it.
         """
         job_id = job.id
-        before = self._leave(job_id, before)
+        before = self._unindex(job_id, before)
         self[job_id] = job
         if job.sequence > self.last_sequence:
             self.last_sequence = job.sequence
@@ -57,7 +57,7 @@ class IndexedJobs(JobTable):
 
     def remove(self, job_id: str, before: Job | None = None) -> None:
         """Remove a job from the table and the indexes, if it is there."""
-        before = self._leave(job_id, before)
+        before = self._unindex(job_id, before)
         self.entries.pop(job_id, None)
         self.order.changed(before, None)
 
@@ -83,7 +83,7 @@ class IndexedJobs(JobTable):
         self.order.add_packed(job_id, entry, place)
         return True
 
-    def _leave(self, job_id: str, before: Job | None) -> Job | None:
+    def _unindex(self, job_id: str, before: Job | None) -> Job | None:
         """Remove a job from the indexes that name it, and return its value until now."""
         self.dirty[job_id] = None
         if before is None and job_id in self.entries:

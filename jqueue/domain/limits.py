@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders, KeyHold
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
@@ -56,7 +56,7 @@ _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The size limits of a queue. Each is a positive integer.
@@ -128,7 +128,7 @@ def check_payload(value: object, limits: Limits) -> bytes:
         InvalidJobError: it is not bytes-like, or larger than the limit. The error does not show the payload.
     """
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_how_to_encode(value)}")
+        raise InvalidJobError(f"payload must be bytes, got {type(value).__name__}: {_encoding_advice(value)}")
     payload = bytes(value)
     if len(payload) > limits.payload_bytes:
         raise InvalidJobError(
@@ -138,7 +138,7 @@ def check_payload(value: object, limits: Limits) -> bytes:
     return payload
 
 
-def _how_to_encode(value: object) -> str:
+def _encoding_advice(value: object) -> str:
     """Return advice on how to write a payload that is not bytes."""
     if value is None:
         return "leave the payload out if the job has none"

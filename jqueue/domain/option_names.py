@@ -50,11 +50,11 @@ def check_names(
             raise unknown(verb, name, known, more, advice)
 
 
-def names_its_options(kind: type[Made]) -> type[Made]:
+def checks_option_names(kind: type[Made]) -> type[Made]:
     """Decorate a class: its constructor and its public methods answer a misspelled option with the right name."""
     for name, member in list(vars(kind).items()):
         if inspect.isfunction(member) and (name == "__init__" or _is_verb(name, member)) and not _takes_any(member):
-            setattr(kind, name, plainly_refusing(member))
+            setattr(kind, name, with_plain_type_errors(member))
     return kind
 
 
@@ -79,7 +79,7 @@ def _options(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))[1:]
 
 
-def plainly_refusing(function: Function) -> Function:
+def with_plain_type_errors(function: Function) -> Function:
     """Wrap a method so that arguments that do not fit raise a plainly worded error. It stays a coroutine function.
 
     A method that ends in `**options` and lists them in its signature takes the listed ones only.

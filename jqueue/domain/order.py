@@ -55,7 +55,7 @@ class Order:
         self._expiring = LazyHeap(self._is_expiring)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
-        self._put_off: list[str] = []
+        self._postponed_keys: list[str] = []
         self._through: int | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
         self.ended = EndedJobs(self.jobs, self.settings)
@@ -91,16 +91,16 @@ class Order:
             if entry.__class__ is tuple and (place := place_of(entry)) is not None:
                 self.add_packed(job_id, entry, place)
             else:
-                self._enter(unpacked(job_id, entry))
+                self._add(unpacked(job_id, entry))
 
     def changed(self, before: Job | None, after: Job | None) -> None:
         """Take note of a job that has changed in the table. None stands for a job that was, or is, not there."""
         if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
             self._parked_ids.discard(before.id if before is not None else after.id if after is not None else "")
         if before is not None:
-            self._leave(before)
+            self._remove(before)
         if after is not None:
-            self._enter(after)
+            self._add(after)
 
     def add_packed(self, job_id: str, entry: Packed, place: tuple[int, int, str]) -> None:
         """Take note of a new packed job that waits only for its turn: like `changed`, much faster."""
@@ -114,7 +114,7 @@ class Order:
         else:
             self._push((self._aged(place[0], created_at_of(entry)), *place[1:], job_id))
 
-    def _leave(self, job: Job) -> None:
+    def _remove(self, job: Job) -> None:
         if job.status is JobStatus.QUEUED:
             _count(self._queued, job.entrypoint, -1)
             if job.entrypoint not in self._queued:  # the heap goes with its last job, or old names would pile up
@@ -127,9 +127,9 @@ class Order:
             self._keyed -= 1
             if job.status is JobStatus.IN_PROGRESS and not is_moving(job):
                 _count(self.running_keys, job.concurrency_key, -1)
-            self._bring_back(job.concurrency_key)
+            self._unpark(job.concurrency_key)
 
-    def _enter(self, job: Job) -> None:
+    def _add(self, job: Job) -> None:
         status = job.status
         if status is JobStatus.QUEUED:
             _count(self._queued, job.entrypoint, 1)
@@ -210,7 +210,7 @@ class Order:
                 now = self._now.timestamp()
                 opening = opens_at(self.recent.get(name, ()), now, rules.rate, rules.per)
                 if opening is not None:
-                    others.append(_moment_after(opening))
+                    others.append(_time_after(opening))
         return min(others, default=due) if due is None else min([due, *others])
 
     def due_schedules(self, now: datetime) -> list[Schedule]:
@@ -231,11 +231,11 @@ class Order:
 
     def _pop(self, heap: LazyHeap) -> Job | None:
         """Take from a heap the first job whose concurrency key allows a claim. The jobs before it are parked."""
-        while (entry := heap.pop()) is not None or self._bring_back_for_those_put_off():
+        while (entry := heap.pop()) is not None or self._unpark_postponed():
             if entry is None:
                 continue
             if self._through is not None and entry[1] > self._through:
-                self._pass_over(heap, entry)
+                self._skip(heap, entry)
                 continue
             job = self.jobs[entry[-1]]
             if self._is_free(job):
@@ -245,12 +245,12 @@ class Order:
 
     def _top(self, heap: LazyHeap) -> Entry | None:
         """Return the entry of the job that `_pop` would take."""
-        while (entry := heap.top()) is not None or self._bring_back_for_those_put_off():
+        while (entry := heap.top()) is not None or self._unpark_postponed():
             if entry is None:
                 continue
             if self._through is not None and entry[1] > self._through:
                 heap.pop()
-                self._pass_over(heap, entry)
+                self._skip(heap, entry)
                 continue
             if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
                 return entry
@@ -258,7 +258,7 @@ class Order:
             self._park(job, entry)
         return None
 
-    def _pass_over(self, heap: LazyHeap, entry: Entry) -> None:
+    def _skip(self, heap: LazyHeap, entry: Entry) -> None:
         """Set aside an entry with too large a sequence number. A parked job of its kind gets a chance in its place."""
         self._later.append((heap, entry))
         if self._parked and (job := self.jobs[entry[-1]]).concurrency_key is not None:
@@ -281,7 +281,7 @@ class Order:
         self._parked_ids.add(job.id)
         kinds[kind].push(entry)
 
-    def _bring_back(self, key: str) -> None:
+    def _unpark(self, key: str) -> None:
         """Put the first parked job of each kind with this key back into the order."""
         kinds = self._parked.get(key)
         for kind, heap in list(kinds.items()) if kinds else ():
@@ -294,12 +294,12 @@ class Order:
         if kinds is not None and not kinds:
             del self._parked[key]
 
-    def _bring_back_for_those_put_off(self) -> bool:
+    def _unpark_postponed(self) -> bool:
         """Bring back parked jobs for jobs that came up before their time. Return True if there were such jobs."""
-        put_off, self._put_off = self._put_off, []
-        for key in put_off:
-            self._bring_back(key)
-        return bool(put_off)
+        postponed, self._postponed_keys = self._postponed_keys, []
+        for key in postponed:
+            self._unpark(key)
+        return bool(postponed)
 
     def _all_ready(self) -> LazyHeap:
         """Return the order of all ready jobs whose entrypoints have no rules. It is built at the first call."""
@@ -355,7 +355,7 @@ class Order:
             return True
         self._scheduled.push((job.run_at, job.id))  # it was handed back with a delay, or the clock was set back
         if job.concurrency_key is not None:
-            self._put_off.append(job.concurrency_key)
+            self._postponed_keys.append(job.concurrency_key)
         return False
 
     def _has_place(self, job: Job, entry: Entry) -> bool:
@@ -388,7 +388,7 @@ def _count(counts: dict[str, int], name: str, change: int) -> None:
         counts.pop(name, None)
 
 
-def _moment_after(timestamp: float) -> datetime:
+def _time_after(timestamp: float) -> datetime:
     try:
         return datetime.fromtimestamp(timestamp, UTC) + timedelta(microseconds=1)
     except (OverflowError, ValueError, OSError):  # a blob edited by hand

@@ -99,7 +99,7 @@ class FileLock:
             StorageFatalError: the sidecar is another program's file, or not a regular file.
             OSError: the system refused.
         """
-        held = self._patiently(lambda: self._try_to_acquire(mode))
+        held = self._retry_until_timeout(lambda: self._try_to_acquire(mode))
         if held is None:
             raise StorageError(
                 f"Could not lock {self._path!r} within {self._timeout:g} s: another process or thread holds it. "
@@ -119,7 +119,7 @@ class FileLock:
             StorageError: another process or thread held the lock until the timeout.
             OSError: the system refused.
         """
-        if self._patiently(lambda: _lock_folder(descriptor)) is None:
+        if self._retry_until_timeout(lambda: _lock_folder(descriptor)) is None:
             raise StorageError(
                 f"Could not lock the folder {os.path.dirname(self._path)!r} within {self._timeout:g} s: another "
                 "process or thread holds a lock on it. A writer holds it for less than a millisecond, so look for a "
@@ -130,7 +130,7 @@ class FileLock:
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-    def _patiently(self, try_once: Callable[[], Lock | None]) -> Lock | None:
+    def _retry_until_timeout(self, try_once: Callable[[], Lock | None]) -> Lock | None:
         """Call `try_once` until it returns something other than None, and return that; None after the timeout."""
         if (held := try_once()) is not None:
             return held

@@ -22,7 +22,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import JobReference
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.system import forks
@@ -79,7 +79,7 @@ def _claimed_among(results: list[Any]) -> list[Job]:
     return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
 
 
-@names_its_options
+@checks_option_names
 @lists_queue_options
 class SyncQueue:
     """A queue whose verbs block: for programs without an event loop.

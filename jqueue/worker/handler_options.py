@@ -11,7 +11,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20
@@ -27,7 +27,7 @@ MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most `count` claims within any span of `per`.

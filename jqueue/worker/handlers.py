@@ -10,7 +10,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Enqueue
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import (
     ENQUEUE_OPTION_NAMES,
@@ -47,7 +47,7 @@ Home = Literal["loop", "thread", "process"]
 """The place where a function runs."""
 
 
-@names_its_options
+@checks_option_names
 class Handler(Generic[P, R_co]):
     """A decorated function. Calling it calls the function.
 

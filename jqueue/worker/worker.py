@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast
 from jqueue.domain.cron import check_cron
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.calls import Middleware
 from jqueue.worker.declaring import Cron
@@ -55,7 +55,7 @@ def _checks_first_argument(name: str, hint: str) -> Callable[[MethodT], MethodT]
     return decorate
 
 
-@names_its_options
+@checks_option_names
 class Worker:
     """Handlers for jobs, and the loop that claims, runs, retries and finishes them.
 

@@ -123,7 +123,7 @@ def a_look_writes(patch):
 
 
 def what_a_key_held_back_never_comes_back(patch):
-    patch(Order, "_bring_back", lambda self, key: None)
+    patch(Order, "_unpark", lambda self, key: None)
 
 
 def a_key_has_one_place_more_than_it_should(patch):

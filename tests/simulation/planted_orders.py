@@ -106,7 +106,7 @@ def pause_ignored_by_all(patch):
 
 def parked_job_forgotten(patch):
     """A job held back by its concurrency key never becomes ready again"""
-    patch.setattr(Order, "_bring_back", lambda self, key: None)
+    patch.setattr(Order, "_unpark", lambda self, key: None)
 
 
 def aging_ignored(patch):

@@ -26,7 +26,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.storage import Listed
 
 Answer = TypeVar("Answer")
@@ -70,7 +70,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     listed_at_once = 1000
 
     def __init_subclass__(cls) -> None:
-        names_its_options(cls)
+        checks_option_names(cls)
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url

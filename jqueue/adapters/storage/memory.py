@@ -14,13 +14,13 @@ from datetime import datetime
 from jqueue.adapters.storage._listing import check_prefix
 from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.domain.errors import CASConflictError
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import Listed
 from jqueue.runtime.system import SystemClock
 
 
-@names_its_options
+@checks_option_names
 @dataclass(eq=False)
 class InMemoryStorage(NoQueue):
     """One object in memory. The etag is a counter of writes, as text.

@@ -36,7 +36,7 @@ from jqueue.core.blob.lines import (
     raw_line,
     read_entry,
     read_line,
-    set_twins_aside,
+    set_duplicates_aside,
     splitting_lines,
 )
 from jqueue.core.blob.pages import PAGES_PER_SLICE, SEPARATOR, Page
@@ -194,14 +194,14 @@ def encode_header(state: QueueState, finished: FinishedTexts | None = None) -> b
         "last_sequence": state.last_sequence,
         "commits": {writer: [*record[:4], *record.more] for writer, record in state.commits.items()},
         "holds": state.holds,
-        **_said(state),
+        **_header_fields(state),
         **state.extra,
     }
     texts = (finished or FinishedTexts()).encode(state.finished)
     return f'{dump_ascii(header)[:-1]}, "finished": {texts}, '.encode() + JOBS_OPEN
 
 
-def _said(state: QueueState) -> dict[str, Any]:
+def _header_fields(state: QueueState) -> dict[str, Any]:
     """Return the settings, rules and other tables of the queue that are not empty."""
     said: dict[str, Any] = {
         "settings": _row(state.settings),
@@ -286,7 +286,7 @@ def take_whole(parsed: ParsedBlob, found: Job | SetAside) -> bool:
     if b",\n," in data or JOBS_OPEN + b"\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
         return False
     try:
-        whole = _take_apart(load_json(data), data)
+        whole = _parse_content(load_json(data), data)
     except (ValueError, RecursionError):
         return False
     parsed.header, parsed.raw_lines, parsed.data, parsed.header_bytes = whole.header, whole.raw_lines, b"", 0
@@ -349,7 +349,7 @@ def reading_lines(
             yield
     if twins:
         every_id = {*read.ids, *chain.from_iterable(pages), *(job.id for job in parsed.jobs)}
-        read.set_aside += set_twins_aside(twins, every_id, read.set_aside)
+        read.set_aside += set_duplicates_aside(twins, every_id, read.set_aside)
     return read
 
 
@@ -363,7 +363,7 @@ def reading_state(parsed: ParsedBlob) -> Slices[QueueState]:
 def _parse_whole(data: bytes) -> ParsedBlob:
     """Read a blob of any layout: pretty-printed, edited by hand, or written by jqueue 1.0.0."""
     try:
-        return _take_apart(load_json(data), data)
+        return _parse_content(load_json(data), data)
     except RecursionError:
         raise InvalidBlobError(_unreadable(data, "it is nested too deep")) from None
     except ValueError as error:
@@ -371,7 +371,7 @@ def _parse_whole(data: bytes) -> ParsedBlob:
         raise InvalidBlobError(_unreadable(data, f"it is not JSON{where}")) from None
 
 
-def _take_apart(content: Any, data: bytes) -> ParsedBlob:
+def _parse_content(content: Any, data: bytes) -> ParsedBlob:
     """Split the JSON of a blob into its header and its lines."""
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), dict | list):
         raise InvalidBlobError(_unreadable(data, 'it is JSON, but has no "jobs"'))
@@ -408,7 +408,7 @@ def _parse_legacy(header: dict[str, Any], entries: list[Any]) -> ParsedBlob:
             jobs[key] = job
         elif not _same_work(twin, job):
             twins.append((key, line))
-    parsed.set_aside += set_twins_aside(twins, jobs, parsed.set_aside)
+    parsed.set_aside += set_duplicates_aside(twins, jobs, parsed.set_aside)
     parsed.jobs = number_unnumbered(list(jobs.values()))
     return parsed
 

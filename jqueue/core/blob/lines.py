@@ -181,7 +181,7 @@ def encode_asides(asides: Iterable[SetAside]) -> list[bytes]:
     return [b"," + aside.line if aside.reason in (NO_MEMBER, SEVERAL) else aside.line for aside in asides]
 
 
-def set_twins_aside(
+def set_duplicates_aside(
     twins: Iterable[tuple[str, bytes]], jobs: Iterable[str], set_aside: Iterable[SetAside]
 ) -> list[SetAside]:
     """Set aside the second lines of ids that occur twice, changed so that no reader takes them for jobs.

@@ -57,7 +57,7 @@ class Backlog:
         while len(self.pending) >= self._limit and self.closed is None:
             try:
                 async with asyncio.timeout_at(until):
-                    await self._turn()
+                    await self._wait_in_line()
             except TimeoutError:
                 raise QueueFullError(
                     f"{counted(self._limit, 'call is', 'calls are')} waiting for the store already, and no place "
@@ -82,7 +82,7 @@ class Backlog:
             request = self.pending.popleft()
             if not request.future.done():
                 batch.append(request)
-        self._let_in(self._limit - len(self.pending))
+        self._admit(self._limit - len(self.pending))
         return batch
 
     def drop_ended(self) -> None:
@@ -123,9 +123,9 @@ class Backlog:
                     request.fail(
                         DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
                     )
-        self._let_in(len(self._line))
+        self._admit(len(self._line))
 
-    async def _turn(self) -> None:
+    async def _wait_in_line(self) -> None:
         """Wait to be let in. Another caller may take the place meanwhile, so the caller must check again."""
         turn = asyncio.get_running_loop().create_future()
         self._line.append(turn)
@@ -134,10 +134,10 @@ class Backlog:
         except asyncio.CancelledError:
             if turn in self._line:
                 self._line.remove(turn)
-            self._let_in(self._limit - len(self.pending))  # this caller may have been let in already: pass its place on
+            self._admit(self._limit - len(self.pending))  # this caller may have been let in already: pass its place on
             raise
 
-    def _let_in(self, free: int) -> None:
+    def _admit(self, free: int) -> None:
         """Wake as many callers as there are free places."""
         while free > 0 and self._line:
             turn = self._line.popleft()

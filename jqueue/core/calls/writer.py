@@ -238,13 +238,13 @@ class Writer:
     async def _run(self) -> None:
         generation = self.engine.generation
         try:
-            await self._carry_all()
+            await self._commit_until_idle()
         finally:
             if generation is self.engine.generation:
                 self._running = False
                 self._files.end()
 
-    async def _carry_all(self) -> None:
+    async def _commit_until_idle(self) -> None:
         fenced = False
         while True:
             await self._keep_pace()
@@ -252,13 +252,13 @@ class Writer:
             self.calls.drop_ended()
             if batch:
                 # the call that has waited longest is served first
-                await self._carry([*self.calls.waiting, *batch], read_first=self.engine.pacing.begin())
+                await self._commit([*self.calls.waiting, *batch], read_first=self.engine.pacing.begin())
                 self._last_read, self._poll_interval = asyncio.get_running_loop().time(), SHORTEST_POLL
                 fenced = False
             elif self.calls.waiting:
                 await self._poll_for_jobs()
             elif self._may_owe_claims() and not fenced:
-                await self._carry([self._own_request(Fence(), self.deadline)])
+                await self._commit([self._own_request(Fence(), self.deadline)])
                 fenced = True
             else:
                 return
@@ -295,7 +295,7 @@ class Writer:
         limit = max(self._batch_limit, BATCH_WHILE_PACED) if self.engine.pacing.is_slow else self._batch_limit
         return self.calls.take(limit)
 
-    async def _carry(self, requests: list[Request], *, read_first: bool = False) -> None:
+    async def _commit(self, requests: list[Request], *, read_first: bool = False) -> None:
         calls, generation = self.calls, self.engine.generation
         calls.carried = requests
         await self.engine.commit(requests, read_first=read_first)
@@ -321,7 +321,7 @@ class Writer:
         ):
             return
         polling, self._files.noticed = polling or self._files.noticed, False
-        await self._carry(self.calls.waiting, read_first=polling)
+        await self._commit(self.calls.waiting, read_first=polling)
         if self.engine.draft.header.version != version:
             self._last_read, self._poll_interval = loop.time(), SHORTEST_POLL
         elif polling:

@@ -141,7 +141,7 @@ class Mover:
         self._held = dest.capabilities.holders
         self._report = MigrationReport()
         self._lost: list[tuple[str, str]] = []
-        self._stay: dict[str, str] = {}
+        self._reasons_to_stay: dict[str, str] = {}
 
     async def run(self, *, dry_run: bool = False) -> MigrationReport:
         """Move all jobs, also jobs that are enqueued meanwhile."""
@@ -153,7 +153,7 @@ class Mover:
         await self._move_rules(state, dry_run=dry_run)
         planned = self._plan(state)
         if dry_run:
-            await self._foresee(planned)
+            await self._predict(planned)
         while not dry_run and planned.moves:
             moved = self._report.moved
             total = moved + len(planned.moves)
@@ -171,7 +171,7 @@ class Mover:
 
     def _plan(self, state: QueueState) -> Plan:
         found = plan(state, self.dest.capabilities, self._now(), lossy=self._lossy, holder=self._to)
-        moves = [move for move in found.moves if move.job.id not in self._stay]
+        moves = [move for move in found.moves if move.job.id not in self._reasons_to_stay]
         return Plan(moves, found.refused, found.in_progress, found.results)
 
     def _now(self) -> datetime:
@@ -180,7 +180,7 @@ class Mover:
     def _completed_report(self, state: QueueState, planned: Plan) -> MigrationReport:
         report, ids = self._report, {job.id for job in state.jobs}
         ids -= planned.refused.keys()
-        stay = [(reason, job_id) for job_id, reason in self._stay.items() if job_id in ids]
+        stay = [(reason, job_id) for job_id, reason in self._reasons_to_stay.items() if job_id in ids]
         stay += [(reason, job_id) for job_id, reasons in planned.refused.items() for reason in reasons]
         if not report.dry_run and not self._stop.is_set():
             stay += [(TAKEN, move.job.id) for move in planned.moves]
@@ -220,19 +220,19 @@ class Mover:
 
     # Jobs
 
-    async def _foresee(self, planned: Plan) -> None:
+    async def _predict(self, planned: Plan) -> None:
         """Predict the result of a move, as far as that is possible without one."""
         limits = options_of(self.dest).limits
         there = {job.id: job for job in (await self.dest.read_state()).jobs}
         for move in planned.moves:
             found = there.get(move.job.id)
             if found is not None and not move.resumed and not is_moving(found) and not move.is_dead:
-                self._stay[move.job.id] = ID_TAKEN
+                self._reasons_to_stay[move.job.id] = ID_TAKEN
                 continue
             try:
                 Arrive(move.arriving).prepared(_preparation(limits))
             except InvalidJobError as error:
-                self._stay[move.job.id] = _error_text(error)
+                self._reasons_to_stay[move.job.id] = _error_text(error)
                 continue
             self._count(move)
 
@@ -281,7 +281,7 @@ class Mover:
         Refused ones are released at the source.
         """
         unwanted = [move for move in moves if move.reasons and await self._find(self.dest, move.job.id) is None]
-        self._stay.update((move.job.id, move.reasons[0]) for move in unwanted)
+        self._reasons_to_stay.update((move.job.id, move.reasons[0]) for move in unwanted)
         await self._release(self.source, [taken[move.job.id] for move in unwanted])
         moves = [move for move in moves if move not in unwanted]
         arrivals = [Arrive(move.arriving, resumed=move.resumed, held=self._held, holder=self._from) for move in moves]
@@ -291,7 +291,7 @@ class Mover:
             if isinstance(result, Job):
                 arrived[move.job.id] = result
             else:
-                self._stay[move.job.id] = _error_text(result)
+                self._reasons_to_stay[move.job.id] = _error_text(result)
         back = [taken[move.job.id] for move in moves if move.job.id not in arrived and not move.is_dead]
         await self._release(self.source, back)
         return arrived
@@ -328,7 +328,7 @@ class Mover:
             try:
                 await self.dest.cancel(move.job.id)
             except JQueueError:
-                self._stay[move.job.id] = IN_BOTH
+                self._reasons_to_stay[move.job.id] = IN_BOTH
         return False
 
     async def _release(self, queue: SupportsApply, claims: Sequence[Claim]) -> None:

@@ -20,11 +20,11 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Dequeue, DequeueOptions, Preparation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import JobQueue
 
 
-@names_its_options
+@checks_option_names
 @lists_queue_options
 class QueueSet(SetVerbs):
     """Takes jobs from several queues as from one: by priority, then by age, over all of them.

@@ -17,7 +17,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError, JQueueError
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
 from jqueue.domain.operations import Ack, Heartbeat, JobReference, Nack, Operation
-from jqueue.domain.option_names import check_names, names_its_options
+from jqueue.domain.option_names import check_names, checks_option_names
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import Capabilities, JobQueue, Operator, Producer
 
@@ -34,12 +34,12 @@ def of_one_queue(
     @functools.wraps(verb)
     async def refuse(self: SetVerbs, /, *given: Parameters.args, **options: Parameters.kwargs) -> Result:
         check_names(verb.__name__, options, known)
-        raise _said_to_one(verb.__name__)
+        raise _one_queue_error(verb.__name__)
 
     return refuse
 
 
-@names_its_options
+@checks_option_names
 class SetVerbs(JobQueue):
     """The verbs of a queue set, except `dequeue`.
 
@@ -161,12 +161,12 @@ class SetVerbs(JobQueue):
             InvalidJobError: the jobs are in several queues, or no job is named.
             JQueueError: an operation was refused; none of them was done.
         """
-        named = [reference for operation in operations for reference in _named(operation)]
+        named = [reference for operation in operations for reference in _references(operation)]
         owners = list(dict.fromkeys([await self._owner(reference, deadline) for reference in named]))
         if not operations:
             return []
         if not owners:
-            raise _said_to_one("an apply that names no job")
+            raise _one_queue_error("an apply that names no job")
         if len(owners) > 1:
             raise InvalidJobError(
                 "these jobs are in several queues, and a commit is for one queue: call apply once for each queue"
@@ -186,9 +186,9 @@ class SetVerbs(JobQueue):
         lots: dict[Member, list[int]] = {}
         for place, operation in enumerate(operations):
             try:
-                owners = dict.fromkeys([await self._owner(job, deadline) for job in _named(operation)])
+                owners = dict.fromkeys([await self._owner(job, deadline) for job in _references(operation)])
                 if len(owners) != 1:
-                    raise _said_to_one("an operation that names no job, or jobs of several queues,")
+                    raise _one_queue_error("an operation that names no job, or jobs of several queues,")
                 lots.setdefault(next(iter(owners)), []).append(place)
             except JQueueError as error:
                 results[place] = error
@@ -242,7 +242,7 @@ class SetVerbs(JobQueue):
         seconds = self._seconds(deadline)
         there = await self._find_in_all(job_id, seconds)
         if not isinstance(reference, str):
-            there = _holding(_claim(reference).attempt, there)
+            there = _with_claim(_claim(reference).attempt, there)
         if len(there) > 1:
             raise ambiguous(job_id)
         if there:
@@ -330,7 +330,7 @@ class SetVerbs(JobQueue):
         return merged_state(await self._of_all(lambda member: member.queue.read_state(deadline=deadline)))
 
 
-def _said_to_one(what: str) -> InvalidJobError:
+def _one_queue_error(what: str) -> InvalidJobError:
     return InvalidJobError(
         f"{what} concerns one queue as a whole, and not a set of queues: call it on one queue of the set"
     )
@@ -340,14 +340,14 @@ def _claim(reference: Job | Claim) -> Claim:
     return reference.claim if isinstance(reference, Job) else reference
 
 
-def _holding(attempt: int, there: Iterable[tuple[Member, Job]]) -> list[tuple[Member, Job]]:
+def _with_claim(attempt: int, there: Iterable[tuple[Member, Job]]) -> list[tuple[Member, Job]]:
     """Return the queues in which a claim is current; if there are none, the queues in which it finished the job."""
     same = [(member, job) for member, job in there if job.attempt == attempt]
     current = [(member, job) for member, job in same if job.status is JobStatus.IN_PROGRESS]
     return current or [(member, job) for member, job in same if job.status is JobStatus.COMPLETED]
 
 
-def _named(operation: object) -> Sequence[JobReference]:
+def _references(operation: object) -> Sequence[JobReference]:
     """Return the jobs that an operation names.
 
     Raises:

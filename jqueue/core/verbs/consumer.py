@@ -11,11 +11,11 @@ from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import Ack, DequeueOptions, Heartbeat, JobReference, Nack
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Consumer
 
 
-@names_its_options
+@checks_option_names
 class ConsumerVerbs(QueueBase, Consumer):
     """The verbs of `Consumer`."""
 

@@ -32,13 +32,13 @@ from jqueue.domain.operations import (
     Unchanged,
     Unschedule,
 )
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import Census, QueueStats
 from jqueue.ports.queue import Operator, SupportsPeek
 
 
-@names_its_options
+@checks_option_names
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 

@@ -13,14 +13,14 @@ from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError, Unkn
 from jqueue.domain.job_options import EnqueueOptions, takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations import AwaitResult, Enqueue, new_job
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.ports.queue import Producer
 
 A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
 
 
-@names_its_options
+@checks_option_names
 class ProducerVerbs(QueueBase, Producer):
     """The verbs of `Producer`."""
 

@@ -14,7 +14,7 @@ from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_er
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
 from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.size_limit import take_reserve
 from jqueue.domain.transitions import Verb
 
@@ -99,7 +99,7 @@ class _EndsClaim(Operation):
             claims.end(self.job)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Ack(_EndsClaim):
     """Finish a job: it leaves the queue, or stays while its result is kept.
@@ -170,7 +170,7 @@ class Ack(_EndsClaim):
         return job is None or (job.status is JobStatus.COMPLETED and job.attempt == claim.attempt)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Nack(_EndsClaim):
     """Give a job back. Its result is the number of bytes of the error that the queue had no room for; None if it had.
@@ -238,7 +238,7 @@ class Nack(_EndsClaim):
         return changes.get("error_dropped") or None
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Operation):
     """Keep claims alive, many in one operation.

@@ -17,7 +17,7 @@ from jqueue.domain.models import LARGEST, Claim, Job, JobStatus
 from jqueue.domain.operations.base import ClaimLog, Operation, Preparation
 from jqueue.domain.operations.jobs import drop_outlived
 from jqueue.domain.operations.schedules import fire_due
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rates import with_claim
 from jqueue.domain.transitions import Verb
 
@@ -46,7 +46,7 @@ class DequeueOptions(TypedDict, total=False):
     ]
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Dequeue(Operation):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.

@@ -22,7 +22,7 @@ from jqueue.domain.job_options import (
 from jqueue.domain.limits import Limits, check_name, check_payload, check_priority, written_bytes
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT, LARGEST, Job, JobStatus, trusted_job
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.size_limit import take_space
 from jqueue.domain.transitions import Verb
@@ -58,7 +58,7 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
         draft.move(job, Verb.EXPIRE, None, None)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 @with_options(EnqueueOptions)
 class Enqueue(Operation):

@@ -15,7 +15,7 @@ from jqueue.domain.models import Claim, Job, JobStatus
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import send_back
 from jqueue.domain.operations.jobs import drop_outlived
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.transitions import Verb
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
@@ -30,7 +30,7 @@ def revoke(draft: Draft, stale: Iterable[Job], now: datetime, *, in_place: bool 
     return len(jobs)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation):
     """Remove a queued job. Its result is the job.
@@ -91,7 +91,7 @@ def _jobs_with_status(
     return [job for job in draft.jobs.order.ended.with_status(status) if entrypoint in (None, job.entrypoint)]
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Redrive(Operation):
     """Queue dead jobs again. Failures and expiry are forgotten, attempts are kept. Its result is the number of jobs.
@@ -162,7 +162,7 @@ class Redrive(Operation):
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Purge(Operation):
     """Remove the jobs of a status for good. Its result is their number.
@@ -208,7 +208,7 @@ class Purge(Operation):
         return len(doomed)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class RequeueStale(Operation):
     """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""

@@ -13,7 +13,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.models import COUNT_MAX
 from jqueue.domain.operations.base import Operation, Preparation
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import EntrypointRules, QueueSettings
 from jqueue.domain.size_limit import check_rules_fit
 
@@ -35,7 +35,7 @@ def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
     return draft.header.entrypoints.get(entrypoint, EntrypointRules())
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Pause(Operation):
     """Pause an entrypoint: no job of it is claimed until it is resumed. Jobs in progress go on; enqueue takes more."""
@@ -59,7 +59,7 @@ class Pause(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": True}))
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Resume(Operation):
     """End a pause."""
@@ -78,7 +78,7 @@ class Resume(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update={"paused": False}))
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class SetLimits(Operation):
     """Set the limits of an entrypoint. They replace its former limits; a pause stays.
@@ -125,7 +125,7 @@ class SetLimits(Operation):
         draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).model_copy(update=limits))
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Operation):
     """Change settings of the queue as a whole. Its result is the new `QueueSettings`.

@@ -21,7 +21,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.occurrences import as_shown, is_behind, next_time, passed_by, with_clock, with_fired
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.jobs import PLAIN, NewJob, new_job
-from jqueue.domain.option_names import names_its_options
+from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.rules import Schedule, Span
 from jqueue.domain.size_limit import take_space
 
@@ -76,7 +76,7 @@ def _job_values(schedule: Schedule, occurrence: datetime) -> dict[str, Any]:
     }
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 @with_options(ScheduleOptions)
 class SetSchedule(Operation):
@@ -155,7 +155,7 @@ class SetSchedule(Operation):
         return as_shown(schedule, now)
 
 
-@names_its_options
+@checks_option_names
 @dataclass(frozen=True, slots=True)
 class Unschedule(Operation):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
