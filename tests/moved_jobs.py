@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from jqueue import DirectQueue, connect_queue
 from jqueue.core.sets.same_place import name_of
-from jqueue.domain.moving import MOVER, is_moving
+from jqueue.domain.in_transit import MOVER, is_moving
 from jqueue.domain.operations.moving import Take
 
 PLACES = {

@@ -3,7 +3,7 @@
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
-from jqueue.core.blob.staged import StagedWriter, read_staged
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from jqueue.domain.ended_jobs import EndedJobs
+from jqueue.domain.in_transit import is_moving
 from jqueue.domain.job_table import JobTable, Packed, created_at_of, place_of, unpacked, was_claimed
 from jqueue.domain.lazy_heap import Entry, LazyHeap
 from jqueue.domain.models import LARGEST, Job, JobStatus
-from jqueue.domain.moving import is_moving
 from jqueue.domain.occurrences import is_pending, time_shown
 from jqueue.domain.rates import claims_left, opens_at
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage

@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from jqueue.domain.in_transit import is_moving
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.moving import is_moving
 from jqueue.ports.queue import Capabilities
 
 

@@ -40,7 +40,7 @@ from jqueue.testing._queue_contract.refused_rules import RefusedRulesContract  #
 from jqueue.testing._queue_contract.results import ResultsContract  # noqa: E402
 from jqueue.testing._queue_contract.retries import RetriesContract  # noqa: E402
 from jqueue.testing._queue_contract.schedules import SchedulesContract  # noqa: E402
-from jqueue.testing._queue_contract.staged import StagedContract  # noqa: E402
+from jqueue.testing._queue_contract.staged_jobs import StagedContract  # noqa: E402
 from jqueue.testing._queue_contract.stopping import StoppingContract  # noqa: E402
 from jqueue.testing._queue_contract.timing import TimingContract  # noqa: E402
 from jqueue.testing._queue_contract.together import TogetherContract  # noqa: E402

@@ -5,7 +5,7 @@ import pytest
 from jqueue import InvalidJobError, JobStatus, Limits, connect_queue, migrate
 from jqueue.core.migration import mover
 from jqueue.core.migration.mover import ID_TAKEN, Mover
-from jqueue.domain.moving import HOLD, is_moving
+from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, is_moving
 from jqueue.domain.operations import HandBack
 from jqueue.domain.operations.moving import Arrive, Depart, Take
 from tests.moved_jobs import (
@@ -231,7 +231,7 @@ async def test_a_revoked_claim_of_a_move_puts_the_job_back_as_it_was(queues):
     before = await jobs_of(source)
     queued = [job for job in before if job.status is JobStatus.QUEUED]
     taken = [job for [job] in await source.apply_each(*map(Take, queued))]
-    assert {HOLD} == {job.claim_timeout for job in taken}
+    assert {MOVE_CLAIM_TIMEOUT} == {job.claim_timeout for job in taken}
     assert len(queued) == await source.requeue_stale(0)
     assert [kept_fields(job) for job in before] == [kept_fields(job) for job in await jobs_of(source)]
     jobs = [result[0] for result in await source.apply_each(*map(Take, await jobs_of(source))) if result]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jqueue.core.blob.codec import encode_header, join_blob, parse_blob
 from jqueue.core.blob.content import Blob
-from jqueue.core.blob.staged import FORMAT, StagedWriter, read_staged
+from jqueue.core.blob.staged_object import FORMAT, StagedWriter, read_staged
 from jqueue.core.calls.claim_registry import ClaimRegistry
 from jqueue.domain.commits import CommitId, next_header
 from jqueue.domain.draft import Draft

@@ -150,7 +150,7 @@ async def test_a_commit_searches_once_for_each_search_key():
 NAME_NO_OPERATION = [
     "jqueue.core.calls.claim_registry",
     "jqueue.core.engine.requests",
-    "jqueue.core.sets.claiming",
+    "jqueue.core.sets.set_claims",
     "jqueue.core.sets.members",
     "jqueue.formats.engine",
     "jqueue.formats.freshness",

@@ -26,9 +26,9 @@ from jqueue.domain.errors import (
     QueueFullError,
     UnknownOutcomeError,
 )
+from jqueue.domain.in_transit import MOVER, is_moving
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, Job, JobStatus, QueueState
-from jqueue.domain.moving import MOVER, is_moving
 from jqueue.domain.operations import Find, HandBack, Operation, Preparation
 from jqueue.domain.operations.moving import Arrive, ArriveRules, Depart, RulesReceipt, Take
 from jqueue.ports.queue import Operator, SupportsApply

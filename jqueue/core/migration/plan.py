@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from jqueue.domain.in_transit import is_moving
 from jqueue.domain.job_options import STORED
 from jqueue.domain.models import Job, JobStatus, QueueState
-from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.ports.queue import Capabilities
 

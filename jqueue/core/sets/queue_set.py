@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from jqueue.core.queue_options import lists_queue_options, takes_queue_options
-from jqueue.core.sets.claiming import Claiming, DequeueCall, Peeks, shares
 from jqueue.core.sets.members import Member, in_order
 from jqueue.core.sets.merged import as_served
 from jqueue.core.sets.same_place import is_same_place
+from jqueue.core.sets.set_claims import Claiming, DequeueCall, Peeks, shares
 from jqueue.core.sets.verbs import SetVerbs
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError

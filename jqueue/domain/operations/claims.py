@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError
+from jqueue.domain.in_transit import is_moving
 from jqueue.domain.limits import SHORT_ERROR_BYTES, Limits, check_result, cut_error, written_bytes
 from jqueue.domain.models import Claim, Job, JobStatus, KeyHold
-from jqueue.domain.moving import is_moving
 from jqueue.domain.operations.base import ClaimLog, JobReference, Operation, Preparation
 from jqueue.domain.option_names import checks_option_names
 from jqueue.domain.size_limit import take_reserve

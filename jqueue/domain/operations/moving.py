@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
+from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT, MOVER, is_moving
 from jqueue.domain.job_options import STORED
 from jqueue.domain.limits import Limits, check_headers, check_name, check_payload, schedule_bytes
 from jqueue.domain.models import LARGEST, Claim, Job, JobStatus, trusted_job
-from jqueue.domain.moving import HOLD, MOVER, is_moving
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.claims import NO_CLAIM
 from jqueue.domain.operations.jobs import PLAIN, NewJob, drop_outlived, unreadable
@@ -61,7 +61,7 @@ class Take(Operation):
             attempt=job.attempt + 1,
             attempts_before=job.attempts_before + 1,
             heartbeat_at=now,
-            claim_timeout=HOLD,
+            claim_timeout=MOVE_CLAIM_TIMEOUT,
             holder=self.holder,
         )
         draft.move(job, Verb.CLAIM, taken, JobStatus.IN_PROGRESS)
@@ -172,7 +172,7 @@ class Arrive(Operation):
         if job.concurrency_key is not None:
             draft.require(LIMITS)
         if self.held and job.status is JobStatus.QUEUED:
-            claim = {"heartbeat_at": now, "claim_timeout": HOLD, "holder": self.holder}
+            claim = {"heartbeat_at": now, "claim_timeout": MOVE_CLAIM_TIMEOUT, "holder": self.holder}
             counts = {"attempt": job.attempt + 1, "attempts_before": job.attempts_before + 1}
             job = job.evolve(status=JobStatus.IN_PROGRESS, **counts, **claim)
         draft.move(None, Verb.ARRIVE, job, job.status)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
+from jqueue.domain.in_transit import MOVE_CLAIM_TIMEOUT
 from jqueue.domain.models import Job, JobStatus
-from jqueue.domain.moving import HOLD as MOVE_SECONDS
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
@@ -271,7 +271,7 @@ class VsqsFolder:
         old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
-        moves = timeout == MOVE_SECONDS
+        moves = timeout == MOVE_CLAIM_TIMEOUT
         if moves:  # noted before the rename, so that the next run recognises a move that died right after it
             note = self._sight.note(change.place)
             until = max(until, note.get("until", 0) + 1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from jqueue.core.blob.staged import StagedWriter, read_staged
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError, QueueFullError, StorageError, UnknownOutcomeError

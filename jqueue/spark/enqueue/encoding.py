@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jqueue.core.blob.staged import StagedWriter
+from jqueue.core.blob.staged_object import StagedWriter
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.job_options import IN_BULK

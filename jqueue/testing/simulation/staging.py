@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jqueue.core.blob.staged import StagedWriter, read_staged
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
 from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations import Dequeue, EnqueueStaged, LastTransaction, StagedReceipt

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from jqueue import DirectQueue, InMemoryStorage
-from jqueue.core.blob.staged import read_staged
+from jqueue.core.blob.staged_object import read_staged
 from jqueue.domain.errors import InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import EnqueueStaged

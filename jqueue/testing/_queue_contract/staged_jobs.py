@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jqueue.core.blob.staged import StagedWriter, read_staged
+from jqueue.core.blob.staged_object import StagedWriter, read_staged
 from jqueue.domain.errors import DuplicateJobError, InvalidJobError, QueueFullError
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations import Ack, EnqueueStaged, LastTransaction, StagedJobs, StagedReceipt
