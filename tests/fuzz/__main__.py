@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what strangers' bytes reach: `python -m tests.fuzz --seconds 60`.
+"""Coverage-guided fuzzing of the code that foreign bytes reach: `python -m tests.fuzz --seconds 60`.
 
 `python -m tests.fuzz --replay FILE --target decode` shows again what was found, and needs no fuzzer.
 """

@@ -1,4 +1,4 @@
-"""Any bytes and any headers come back out of a folder of dirq as they went in, and the real dirq reads the same."""
+"""Any payload and any headers are read back unchanged from a folder of dirq, and the real dirq reads the same."""
 
 import asyncio
 import tempfile

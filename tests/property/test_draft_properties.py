@@ -1,4 +1,4 @@
-"""A draft behaves as a value: what is rolled back was never there, in any order of operations and faults."""
+"""A draft behaves as a value: a rollback leaves no trace, in any order of operations and faults."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -65,7 +65,7 @@ free_operations = st.one_of(
     st.builds(Reschedule, ids, delay=st.integers(0, 20)),
     st.builds(Reprioritise, ids, st.integers(-2, 2)),
 )
-"""Nothing holds jobs back."""
+"""Operations that set no limits, so that no job is held back."""
 
 keyed = st.builds(
     Enqueue,
@@ -116,7 +116,7 @@ def served(draft, now):
 
 
 def shape(result):
-    """A result without the places of its jobs, and without the identity of its errors."""
+    """Return a result without the places of its jobs and the identity of its errors."""
     if isinstance(result, list):
         return [shape(each) for each in result]
     if isinstance(result, Job):
@@ -125,7 +125,7 @@ def shape(result):
 
 
 def placed(state):
-    """The jobs by id, with their places counted from 1: a draft does not reuse the places of jobs that are gone."""
+    """Return the jobs by id, with places counted from 1: a draft does not reuse the places of removed jobs."""
     ranks = {sequence: rank for rank, sequence in enumerate(sorted(job.sequence for job in state.jobs), 1)}
     return {job.id: job.evolve(sequence=ranks[job.sequence]) for job in state.jobs}
 

@@ -101,7 +101,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(names=sought, count=st.integers(0, 4), passes=passing, place=places, again=st.integers(0, 3))
     def dequeue_through(self, names, count, passes, place, again):
-        """Only jobs up to some place are claimed; then whatever there is, in the order that it always had."""
+        """Claim only jobs up to some place, and then all others in their unchanged order."""
         self.plain.now += passes
         job = self.pick(place, "queued", "running", "dead")
         through = 0 if job is None else self.draft.jobs[job.id].sequence

@@ -1,4 +1,4 @@
-"""Packed jobs that only wait are taken over without a model of each: the draft is the same as if there had been one."""
+"""Packed jobs that only wait are loaded without a model of each, and give the same draft as whole jobs."""
 
 from datetime import UTC, datetime
 

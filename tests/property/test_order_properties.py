@@ -1,4 +1,4 @@
-"""Jobs are served by priority, and in it by the moment from which they waited: whichever verbs brought them there."""
+"""Jobs are served by priority and then by the moment from which they waited, for any verbs that queued them."""
 
 import asyncio
 from datetime import timedelta
@@ -21,7 +21,7 @@ consumers = st.sampled_from([None, ["x", "y"], ["y", "x", "z"]])
 
 
 async def enqueue(queue, path, name, **options):
-    """One job, by one of the ways in which jobs come in."""
+    """Add one job by one of the verbs that add jobs."""
     if path == "verb":
         return await queue.enqueue(name, b"", **options)
     operation = Enqueue(name, b"", **options)
@@ -30,7 +30,7 @@ async def enqueue(queue, path, name, **options):
 
 
 async def nack(queue, path, job, **options):
-    """Give a job back by one of the ways in which that is done."""
+    """Hand a job back by one of the verbs that do so."""
     if path == "verb":
         await queue.nack(job, **options)
     elif path == "many":
@@ -40,7 +40,7 @@ async def nack(queue, path, job, **options):
 
 
 async def serve(queue, path, names, size):
-    """Every ready job, in the order in which they are served."""
+    """Dequeue until no job is ready, and return the jobs in the order of service."""
     served: list[Job] = []
     while True:
         if path == "apply":
@@ -53,7 +53,7 @@ async def serve(queue, path, names, size):
 
 
 def in_line(line):
-    """The ids of (priority, id) in the order in which they came, in the order in which they are served."""
+    """Return the ids of (priority, id) pairs, given in the order of arrival, in the order of service."""
     return [job_id for _, job_id in sorted(line, key=lambda waiting: waiting[0])]
 
 

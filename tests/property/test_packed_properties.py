@@ -1,4 +1,4 @@
-"""A job that was packed is the job that it was: every field, every header, and what this version does not know."""
+"""A packed job is unpacked unchanged: every field, every header, and fields that this version does not know."""
 
 import pytest
 from hypothesis import given, settings

@@ -52,7 +52,7 @@ def edited(lines, chosen, number):
 
 
 def written(lines, number):
-    """A blob of these lines: as we write it, or laid out a little otherwise. Also: where its lines begin and end."""
+    """Return a blob of these lines, in our layout or a slightly different one, and the bounds of its lines."""
     between = [SEPARATOR, SEPARATOR, SEPARATOR, b",\r\n", b",\n\n", b" ,\n"][number % 6]
     data = HEAD + between.join(lines.values())
     return data + b"\n" + JOBS_CLOSE, len(HEAD), len(data)

@@ -1,4 +1,4 @@
-"""Staged jobs: whatever they hold, they become the jobs that an enqueue would have made, or are refused as damaged."""
+"""Any staged jobs become the same jobs as those of an enqueue, or are refused as damaged."""
 
 import random
 import re
@@ -137,7 +137,7 @@ def read_or_refuse(content):
 
 
 def complain(error):
-    """One line, without what stands in the object."""
+    """Return one line without the content of its object."""
     assert re.fullmatch(r"(the )?staged jobs .*: (use one version everywhere and )?write them again", str(error))
     return False
 

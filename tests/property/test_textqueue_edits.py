@@ -1,4 +1,4 @@
-"""A TextQueue that people edit at rest: no byte of theirs ever changes, whatever is done with the queue."""
+"""A TextQueue that people edit at rest: no call on the queue ever changes a byte of theirs."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ programs = st.lists(st.one_of(actions, actions, edits(), st.just("restart")), ma
 
 
 class Life:
-    """A file, those who work on it, and what each step may have changed in it."""
+    """A file, the queues and programs on it, and the bytes that each step may change."""
 
     def __init__(self, path: Path, content: bytes, hide: bool) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class Life:
                 await queue.nack(job, dead=verb == "dead", error="broken")
 
     def check(self, before: bytes, after: bytes, verb: str) -> None:
-        """Only what this verb may change has changed."""
+        """Check that only the bytes have changed that this verb may change."""
         assert len(after) >= len(before), "bytes were removed"
         tail = after[len(before) :]
         assert verb == "enqueue" or not tail, f"{verb} has appended"

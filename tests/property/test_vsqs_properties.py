@@ -1,4 +1,4 @@
-"""Any bytes and texts come back out of a folder of vsqs, and are stored there as vsqs would store them."""
+"""Any payload and headers are read back from a folder of vsqs, which holds them as vsqs would store them."""
 
 import asyncio
 import os

@@ -53,13 +53,13 @@ def files(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def edits(draw: st.DrawFn) -> tuple[str, int, int, bytes]:
-    """One thing that a person does to a file: what, at which lines, with which text."""
+    """One edit of a file by a person: its kind, lines and text."""
     kind = draw(st.sampled_from(["insert", "delete", "move", "change", "mark", "ends", "cut"]))
     return kind, draw(st.integers(0, 40)), draw(st.integers(0, 40)), draw(lines)
 
 
 def edited(content: bytes, edit: tuple[str, int, int, bytes]) -> bytes:
-    """The file after it."""
+    """Return the file after the edit."""
     kind, first, second, text = edit
     parts = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", content)
     here, there = first % (len(parts) + 1), second % (len(parts) + 1)

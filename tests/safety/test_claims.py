@@ -1,6 +1,6 @@
-"""Safety rules 4 and 5 of docs/reference/protocol.md, each by the names of what would break it.
+"""Safety rules 4 and 5 of docs/reference/protocol.md: tests named after the ways to break them.
 
-A test of a rule fails when the code is taken out that docs/reference/protocol.md names beside it.
+A test of a rule fails if the code that docs/reference/protocol.md names beside it is removed.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Safety rules 1, 2, 3 and 7 of docs/reference/protocol.md, each by the names of what would break it.
+"""Safety rules 1, 2, 3 and 7 of docs/reference/protocol.md: tests named after the ways to break them.
 
-A test of a rule fails when the code is taken out that docs/reference/protocol.md names beside it.
+A test of a rule fails if the code that docs/reference/protocol.md names beside it is removed.
 """
 
 import asyncio
@@ -350,7 +350,7 @@ def test_rule_7_another_queue_in_its_place_is_an_error(kind):
 
 
 def test_a_clock_that_is_hours_ahead_does_not_make_others_forget_their_commits(kind):
-    """A caller that lost a race may try again, whatever the other writers' clocks say."""
+    """A caller that lost a race may try again, even if another writer's clock is hours ahead."""
 
     async def main():
         world = World()
