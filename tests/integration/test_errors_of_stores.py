@@ -67,14 +67,14 @@ def with_a_wrong_secret(store):
 
 
 def failures_of(storage):
-    """Return the list to which the errors of a storage are added from now on."""
-    failures, as_ours = [], storage._as_ours
+    """The errors that a storage raises from now on."""
+    failures, convert = [], storage._convert_error
 
     def note(error, doing):
-        failures.append(as_ours(error, doing))
+        failures.append(convert(error, doing))
         return failures[-1]
 
-    storage._as_ours = note
+    storage._convert_error = note
     return failures
 
 

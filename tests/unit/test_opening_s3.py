@@ -12,7 +12,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 
 from jqueue import S3Storage, StorageError
-from jqueue.adapters.storage.s3 import InterruptibleFiles
+from jqueue.adapters.storage.s3 import InterruptibleModelLoader
 
 ROOT = pathlib.Path(__file__).parents[2]
 KEYS: dict[str, Any] = {"access_key_id": "a", "secret_access_key": "b"}
@@ -78,8 +78,8 @@ async def test_a_client_is_opened_although_all_threads_of_the_loop_are_taken():
 def test_models_are_read_as_botocore_reads_them(tmp_path):
     (tmp_path / "plain.json").write_text('{"b": [{"ä": 1}], "a": null}', encoding="utf-8")
     for path in (tmp_path / "plain", tmp_path / "absent", tmp_path):
-        assert JSONFileLoader().load_file(str(path)) == InterruptibleFiles().load_file(str(path))
-    assert ["b", "a"] == list(InterruptibleFiles().load_file(str(tmp_path / "plain")))
+        assert JSONFileLoader().load_file(str(path)) == InterruptibleModelLoader().load_file(str(path))
+    assert ["b", "a"] == list(InterruptibleModelLoader().load_file(str(tmp_path / "plain")))
 
 
 async def test_a_write_is_one_round_trip():

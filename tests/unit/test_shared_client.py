@@ -13,7 +13,7 @@ import pytest
 
 from jqueue import S3Storage, StorageError
 from jqueue.adapters.storage._client import SharedClient
-from jqueue.adapters.storage._remote import Meaning, RemoteStorage
+from jqueue.adapters.storage._remote import ErrorMeaning, RemoteStorage
 
 
 class Client:
@@ -91,7 +91,7 @@ class Storage(RemoteStorage):
         raise NotImplementedError
 
     def _meaning(self, error, doing):
-        return Meaning.TRANSIENT, "failed"
+        return ErrorMeaning.TRANSIENT, "failed"
 
 
 @pytest.fixture

@@ -42,12 +42,12 @@ def as_in_http(moment):
 
 def test_the_store_has_no_time_before_the_first_answer(store):
     assert store.now() is None
-    store.heard(None)
+    store.note_date(None)
     assert store.now() is None
 
 
 def test_time_passes_by_the_monotonic_clock_of_this_process(store, clock):
-    store.heard(as_in_http(NOON))
+    store.note_date(as_in_http(NOON))
     assert NOON == store.now()
     clock.seconds += 90.25
     assert NOON + timedelta(seconds=90.25) == store.now()
@@ -64,18 +64,18 @@ def test_time_passes_by_the_monotonic_clock_of_this_process(store, clock):
     ],
 )
 def test_a_date_is_read_in_every_form_that_says_its_zone(store, date):
-    store.heard(date)
+    store.note_date(date)
     assert NOON == store.now()
     assert UTC == store.now().tzinfo
 
 
 def test_the_latest_of_the_recent_estimates_is_the_best(store, clock):
-    store.heard(as_in_http(NOON))  # cut to the second: it may be almost a second later
+    store.note_date(as_in_http(NOON))  # cut to the second: it may be almost a second later
     clock.seconds += 0.4
-    store.heard(as_in_http(NOON + timedelta(seconds=1)))  # this answer was sent just after the second began
+    store.note_date(as_in_http(NOON + timedelta(seconds=1)))  # this answer was sent just after the second began
     assert NOON + timedelta(seconds=1) == store.now()
     clock.seconds += 0.9
-    store.heard(as_in_http(NOON + timedelta(seconds=1)))  # and this one was long under way
+    store.note_date(as_in_http(NOON + timedelta(seconds=1)))  # and this one was long under way
     assert NOON + timedelta(seconds=1.9) == store.now()
 
 
@@ -85,27 +85,27 @@ def test_the_estimate_of_a_steady_store_is_at_most_a_second_early_and_never_late
         step = 0.137 + 0.01 * (number % 7)
         clock.seconds += step
         truth += timedelta(seconds=step)
-        store.heard(as_in_http(truth.replace(microsecond=0)))
+        store.note_date(as_in_http(truth.replace(microsecond=0)))
         assert timedelta(0) <= truth - store.now() < timedelta(seconds=1)
     assert truth - store.now() < timedelta(seconds=0.3), "many answers do not make the estimate better"
 
 
 def test_a_clock_that_was_set_back_is_believed_once_the_older_answers_are_forgotten(store, clock):
     for _ in range(3):
-        store.heard(NOON)
+        store.note_date(NOON)
     back = NOON - timedelta(hours=1)
     for _ in range(ANSWERS_KEPT - 1):
         clock.seconds += 1
         back += timedelta(seconds=1)
-        store.heard(back)
+        store.note_date(back)
         assert store.now() > NOON
-    store.heard(back)
+    store.note_date(back)
     assert back == store.now()
 
 
 def test_a_clock_that_was_set_forward_is_believed_at_once(store):
-    store.heard(NOON)
-    store.heard(NOON + timedelta(hours=1))
+    store.note_date(NOON)
+    store.note_date(NOON + timedelta(hours=1))
     assert NOON + timedelta(hours=1) == store.now()
 
 
@@ -120,10 +120,10 @@ def test_a_clock_that_was_set_forward_is_believed_at_once(store):
     ],
 )  # fmt: skip
 def test_an_invalid_date_is_ignored(store, clock, nonsense):
-    store.heard(nonsense)
+    store.note_date(nonsense)
     assert store.now() is None
-    store.heard(NOON)
-    store.heard(nonsense)
+    store.note_date(NOON)
+    store.note_date(nonsense)
     clock.seconds += 1e9
     assert NOON + timedelta(seconds=1e9) == store.now()
 
@@ -140,7 +140,7 @@ def test_any_date_of_a_store_gives_a_time_or_none(dates):
     clock = FakeClock(3e6)
     store = StoreClock(clock)
     for date in dates:
-        store.heard(date)
+        store.note_date(date)
         clock.seconds += 1e6
         now = store.now()
         assert now is None or now.tzinfo is UTC
@@ -149,7 +149,7 @@ def test_any_date_of_a_store_gives_a_time_or_none(dates):
 def test_answers_may_be_heard_in_several_threads(store):
     def hear():
         for number in range(500):
-            store.heard(NOON + timedelta(seconds=number))
+            store.note_date(NOON + timedelta(seconds=number))
             assert store.now() >= NOON
 
     failed = []
@@ -172,7 +172,7 @@ def outcome_of(work):
 
 def test_the_real_clock_is_the_default():
     store = StoreClock()
-    store.heard(NOON)
+    store.note_date(NOON)
     now = store.now()
     assert now is not None
     assert NOON <= now < NOON + timedelta(minutes=1)

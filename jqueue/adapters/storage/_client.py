@@ -155,10 +155,10 @@ def _keep_for_ever(kept: object) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-def _leave_all_to_parent() -> None:
+def _leave_clients_to_parent() -> None:
     for shared in list(_everyone):
         shared.leave_to_parent()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all_to_parent)
+    os.register_at_fork(after_in_child=_leave_clients_to_parent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-Told = tuple[str, datetime, int]
+RawListed = tuple[str, datetime, int]
 """One object in a store's list: its full name, the time of its last write, and its size in bytes."""
 
 

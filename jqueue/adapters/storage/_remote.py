@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from jqueue.adapters.storage._client import Client, SharedClient
-from jqueue.adapters.storage._listing import Told, check_prefix
+from jqueue.adapters.storage._listing import RawListed, check_prefix
 from jqueue.adapters.storage._no_queue import NoQueue
 from jqueue.adapters.storage._store_clock import StoreClock
 from jqueue.domain.durations import Duration, to_seconds
@@ -37,7 +37,7 @@ Found = tuple[bytes, str | None]
 ABSENT: Found = (b"", None)
 
 
-class Meaning(Enum):
+class ErrorMeaning(Enum):
     """The meaning of an unsuccessful answer to the queue."""
 
     CONFLICT = "another writer has changed the object, or it does not exist"
@@ -48,10 +48,10 @@ class Meaning(Enum):
     FATAL = "the store refused the request"
 
 
-ERRORS: dict[Meaning, type[JQueueError]] = {
-    Meaning.CONFLICT: CASConflictError,
-    Meaning.THROTTLED: StorageThrottledError,
-    Meaning.FATAL: StorageFatalError,
+ERRORS: dict[ErrorMeaning, type[JQueueError]] = {
+    ErrorMeaning.CONFLICT: CASConflictError,
+    ErrorMeaning.THROTTLED: StorageThrottledError,
+    ErrorMeaning.FATAL: StorageFatalError,
 }
 """The error class for a meaning. The other meanings become `StorageError`, unless a call handles them itself."""
 
@@ -201,14 +201,14 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         """Delete the object."""
 
     @abstractmethod
-    async def _list(self, client: Client, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+    async def _list(self, client: Client, *, begins: str, page: str | None) -> tuple[list[RawListed], str | None]:
         """Return a page of the objects whose names begin with `begins`, and the next page.
 
         None is the first page as an argument, and means in the result that there are no more pages.
         """
 
     @abstractmethod
-    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+    def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         """Return the meaning of a client's error for a call (read, write, delete or list), and a text with a hint."""
 
     async def _call(self, doing: str, work: Callable[[Client], Awaitable[Answer]]) -> Answer:
@@ -220,9 +220,9 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         except TimeoutError as error:
             raise StorageError(f"{self.url}: no answer within {self.timeout:g} s to the {doing}") from error
         except Exception as error:
-            raise self._as_ours(error, doing) from error
+            raise self._convert_error(error, doing) from error
 
-    def _as_ours(self, error: Exception, doing: str) -> JQueueError:
+    def _convert_error(self, error: Exception, doing: str) -> JQueueError:
         meaning, what = self._meaning(error, doing)
         failure = ERRORS.get(meaning, StorageError)(f"{self.url}: {what}")
         if isinstance(failure, StorageError):

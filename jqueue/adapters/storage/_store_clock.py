@@ -10,7 +10,7 @@ from jqueue.runtime.system import SystemClock
 
 ANSWERS_KEPT = 16
 
-ROUGHLY = timedelta(seconds=2)
+MIN_STEP_BACK = timedelta(seconds=2)
 """Bound on the difference between two estimates."""
 
 _EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -18,11 +18,11 @@ _EARLIEST, _LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzin
 
 
 class StoreClock:
-    """Estimates the store's current time. Answers may be heard in any thread.
+    """Estimates the store's current time. Dates may be noted in any thread.
 
     The date of an answer is cut to a whole second, and the answer took some time to arrive. So each estimate is a
     little too early, and the latest of several is the best. Only the last `ANSWERS_KEPT` are used, so that a clock that
-    was set back is believed after a while. The time returned never goes back by less than `ROUGHLY`.
+    was set back is believed after a while. The time returned never goes back by less than `MIN_STEP_BACK`.
 
     Args:
         clock: measures the time that has passed since an answer.
@@ -31,9 +31,9 @@ class StoreClock:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._epochs: tuple[datetime, ...] = ()
-        self._told: datetime | None = None
+        self._last_returned: datetime | None = None
 
-    def heard(self, date: str | datetime | None) -> None:
+    def note_date(self, date: str | datetime | None) -> None:
         """Take note of an answer's date: as in HTTP, or a time with its zone. None and invalid dates are ignored."""
         try:
             moment = parsedate_to_datetime(date) if isinstance(date, str) else date
@@ -50,7 +50,7 @@ class StoreClock:
         if not epochs:
             return None
         now = max(epochs) + timedelta(seconds=self._clock.monotonic())
-        if self._told is not None and timedelta() < self._told - now < ROUGHLY:
-            return self._told
-        self._told = now
+        if self._last_returned is not None and timedelta() < self._last_returned - now < MIN_STEP_BACK:
+            return self._last_returned
+        self._last_returned = now
         return now

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from jqueue.adapters.storage._listing import Told
-from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.adapters.storage._listing import RawListed
+from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
 
@@ -27,28 +27,28 @@ except ImportError as error:
 LARGEST_PUT = 256 * 1024 * 1024
 """Bytes up to which a blob is written or read in one request. A condition holds for one request, not for several."""
 
-MEANINGS: dict[str, Meaning] = {
-    "BlobAlreadyExists": Meaning.CONFLICT,
-    "ConditionNotMet": Meaning.CONFLICT,
-    "TargetConditionNotMet": Meaning.CONFLICT,
-    "BlobNotFound": Meaning.MISSING,
-    "ContainerNotFound": Meaning.FATAL,
-    "LeaseIdMissing": Meaning.FATAL,
-    "ResourceNotFound": Meaning.FATAL,
-    "ContainerBeingDeleted": Meaning.TRANSIENT,
-    "ServerBusy": Meaning.THROTTLED,
-    "OperationTimedOut": Meaning.TRANSIENT,
-    "InternalError": Meaning.TRANSIENT,
+MEANINGS: dict[str, ErrorMeaning] = {
+    "BlobAlreadyExists": ErrorMeaning.CONFLICT,
+    "ConditionNotMet": ErrorMeaning.CONFLICT,
+    "TargetConditionNotMet": ErrorMeaning.CONFLICT,
+    "BlobNotFound": ErrorMeaning.MISSING,
+    "ContainerNotFound": ErrorMeaning.FATAL,
+    "LeaseIdMissing": ErrorMeaning.FATAL,
+    "ResourceNotFound": ErrorMeaning.FATAL,
+    "ContainerBeingDeleted": ErrorMeaning.TRANSIENT,
+    "ServerBusy": ErrorMeaning.THROTTLED,
+    "OperationTimedOut": ErrorMeaning.TRANSIENT,
+    "InternalError": ErrorMeaning.TRANSIENT,
 }
 """Meanings of Azure's error codes. For other codes, the HTTP status decides."""
 
-STATUSES: dict[int, Meaning] = {
-    304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # without BlobNotFound, the answer is not Azure's
-    408: Meaning.TRANSIENT,
-    412: Meaning.CONFLICT,
-    429: Meaning.THROTTLED,
-    503: Meaning.THROTTLED,
+STATUSES: dict[int, ErrorMeaning] = {
+    304: ErrorMeaning.UNCHANGED,
+    404: ErrorMeaning.TRANSIENT,  # without BlobNotFound, the answer is not Azure's
+    408: ErrorMeaning.TRANSIENT,
+    412: ErrorMeaning.CONFLICT,
+    429: ErrorMeaning.THROTTLED,
+    503: ErrorMeaning.THROTTLED,
 }
 
 HINTS: dict[str, str] = {
@@ -176,15 +176,15 @@ class AzureBlobStorage(RemoteStorage[Any]):
             condition = {"etag": unless, "match_condition": MatchConditions.IfModified}
         try:
             stream = await client.get_blob_client(self.blob_name).download_blob(
-                raw_response_hook=self._hear, max_concurrency=1, **condition
+                raw_response_hook=self._note_date, max_concurrency=1, **condition
             )
             content = await stream.readall()
         except azure_errors.HttpResponseError as error:
-            self._hear(error)
+            self._note_date(error)
             meaning, _ = self._meaning(error, "read")
-            if meaning is Meaning.UNCHANGED:
+            if meaning is ErrorMeaning.UNCHANGED:
                 return None
-            if meaning is Meaning.MISSING:
+            if meaning is ErrorMeaning.MISSING:
                 return ABSENT
             raise
         return content, stream.properties.etag
@@ -201,47 +201,49 @@ class AzureBlobStorage(RemoteStorage[Any]):
             answer: Mapping[str, Any] = await client.get_blob_client(self.blob_name).upload_blob(
                 content,
                 overwrite=if_match is not None,
-                raw_response_hook=self._hear,
+                raw_response_hook=self._note_date,
                 max_concurrency=1,
                 validate_content=False,
                 **options,
             )
         except azure_errors.HttpResponseError as error:
-            self._hear(error)
+            self._note_date(error)
             raise
         etag: str = answer["etag"]
         return etag
 
     async def _delete(self, client: ContainerClient) -> None:
         try:
-            await client.get_blob_client(self.blob_name).delete_blob(raw_response_hook=self._hear)
+            await client.get_blob_client(self.blob_name).delete_blob(raw_response_hook=self._note_date)
         except azure_errors.HttpResponseError as error:
-            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+            if self._meaning(error, "delete")[0] is not ErrorMeaning.MISSING:
                 raise
 
-    async def _list(self, client: ContainerClient, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+    async def _list(
+        self, client: ContainerClient, *, begins: str, page: str | None
+    ) -> tuple[list[RawListed], str | None]:
         blobs = client.list_blobs(
-            name_starts_with=begins, results_per_page=self.listed_at_once, raw_response_hook=self._hear
+            name_starts_with=begins, results_per_page=self.listed_at_once, raw_response_hook=self._note_date
         )
         pages: Any = blobs.by_page(page)
         told = [(blob.name, blob.last_modified, blob.size) async for blob in await anext(pages)]
         return told, pages.continuation_token
 
-    def _hear(self, answer: Any) -> None:
+    def _note_date(self, answer: Any) -> None:
         """Take the date from an answer, or from the error made from it."""
         response = getattr(answer, "http_response", None) or getattr(answer, "response", None)
         if response is not None:
-            self._clock.heard(response.headers.get("Date"))
+            self._clock.note_date(response.headers.get("Date"))
 
-    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+    def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
         if isinstance(error, azure_errors.HttpResponseError) and error.status_code is not None:
             said = getattr(error, "error_code", None)  # an enum, mostly
             status, code = error.status_code, str(getattr(said, "value", said) or "")
-            by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
-            meaning = Meaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
-            if meaning is Meaning.MISSING and doing == "write":
-                meaning = Meaning.CONFLICT
+            by_status = ErrorMeaning.FATAL if 300 <= status < 500 else ErrorMeaning.TRANSIENT
+            meaning = ErrorMeaning.UNCHANGED if status == 304 else MEANINGS.get(code) or STATUSES.get(status, by_status)
+            if meaning is ErrorMeaning.MISSING and doing == "write":
+                meaning = ErrorMeaning.CONFLICT
             hints_by_status = {401: "AuthenticationFailed", 403: "AuthorizationFailure"}
             key = code if code in HINTS else hints_by_status.get(status, "")
             hint = HINTS.get(key, meaning.value)
@@ -249,5 +251,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
                 status, code, hint.format(container=self.container, doing=doing, permissions=PERMISSIONS[doing])
             )
         if isinstance(error, azure_errors.ClientAuthenticationError):
-            return Meaning.FATAL, f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)"
-        return Meaning.TRANSIENT, f"the store did not answer ({name})"
+            return (
+                ErrorMeaning.FATAL,
+                f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)",
+            )
+        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"

@@ -136,7 +136,7 @@ class LocalFileSystemStorage(NoQueue):
             StorageError: the disk is full, the lock was not free in time, or the system failed. `nothing_written` of
                 the error is True unless the failure came with the rename or after it.
         """
-        attempt = _Attempt()
+        attempt = _WriteAttempt()
         return await in_a_thread(self._write, bytes(content), if_match, attempt, close_last=attempt.replaced)
 
     def store_time(self) -> datetime:
@@ -232,7 +232,7 @@ class LocalFileSystemStorage(NoQueue):
             raise as_storage_error(error, "look at the queue file", self._file) from error
         return self._read()
 
-    def _write(self, content: bytes, if_match: str | None, attempt: _Attempt) -> str:
+    def _write(self, content: bytes, if_match: str | None, attempt: _WriteAttempt) -> str:
         try:
             return self._write_on_condition(content, if_match, attempt)
         except OSError as error:
@@ -243,7 +243,7 @@ class LocalFileSystemStorage(NoQueue):
             error.nothing_written = not attempt.may_be_in_place
             raise
 
-    def _write_on_condition(self, content: bytes, if_match: str | None, attempt: _Attempt) -> str:
+    def _write_on_condition(self, content: bytes, if_match: str | None, attempt: _WriteAttempt) -> str:
         # Before the lock, which would create a sidecar although there is no file, or a folder or link in its place.
         found = file_status(self._file)
         if (found is None) != (if_match is None):
@@ -305,7 +305,7 @@ class LocalFileSystemStorage(NoQueue):
             raise as_storage_error(error, "remove the queue file", self._file) from error
 
     def _replace(
-        self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int, attempt: _Attempt
+        self, content: bytes, replaced: os.stat_result | None, lock: HeldLock, folder: int, attempt: _WriteAttempt
     ) -> str:
         """Replace the file that has the status `replaced` by one with the content, and return the new etag."""
         token = self._entropy.new_id()
@@ -320,7 +320,7 @@ class LocalFileSystemStorage(NoQueue):
             flush(descriptor)
             lock.set_token(token)
             with self._lock.folder(folder):  # a rename checks nothing, so the checks and it must be one step
-                self._check_nobody_interfered(replaced, lock)
+                self._check_unchanged(replaced, lock)
                 attempt.rename(temporary, self._file)
             return _etag(token, os.fstat(descriptor))  # only now: a rename changes the time of the last change
         except BaseException:
@@ -330,7 +330,7 @@ class LocalFileSystemStorage(NoQueue):
         finally:
             os.close(descriptor)
 
-    def _check_nobody_interfered(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
+    def _check_unchanged(self, replaced: os.stat_result | None, lock: HeldLock) -> None:
         """Refuse to overwrite an edit by hand, or a write made under another lock file than ours."""
         if not lock.is_in_place():
             raise CASConflictError(f"The lock file of {self._file!r} was removed during a write: nothing was written")
@@ -354,7 +354,7 @@ class LocalFileSystemStorage(NoQueue):
         return f"{self._file!r} no longer has the etag {expected!r}: another program changed it; read it again"
 
 
-class _Attempt:
+class _WriteAttempt:
     """One write on its way.
 
     Attributes:

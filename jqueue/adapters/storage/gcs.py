@@ -23,8 +23,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from jqueue.adapters.storage._listing import Told
-from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.adapters.storage._listing import RawListed
+from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, shown
 
@@ -37,14 +37,14 @@ try:
 except ImportError as error:
     raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
 
-STATUSES: dict[int, Meaning] = {
-    304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # if Google says what is missing, it means something else: see `_is_absent`
-    408: Meaning.TRANSIENT,
-    409: Meaning.CONFLICT,
-    412: Meaning.CONFLICT,
-    429: Meaning.THROTTLED,
-    503: Meaning.THROTTLED,
+STATUSES: dict[int, ErrorMeaning] = {
+    304: ErrorMeaning.UNCHANGED,
+    404: ErrorMeaning.TRANSIENT,  # if Google says what is missing, it means something else: see `_is_absent`
+    408: ErrorMeaning.TRANSIENT,
+    409: ErrorMeaning.CONFLICT,
+    412: ErrorMeaning.CONFLICT,
+    429: ErrorMeaning.THROTTLED,
+    503: ErrorMeaning.THROTTLED,
 }
 """Meanings of HTTP statuses. Of the others, 300 to 499 are fatal, and the rest are transient."""
 
@@ -106,12 +106,12 @@ class GCSStorage(RemoteStorage[Any]):
         session = getattr(client, "_http", None)
         hooks = getattr(session, "hooks", {}).get("response")
         if isinstance(hooks, list):
-            hooks.append(self._hear)
+            hooks.append(self._note_date)
         try:
             yield _without_side_requests(client)
         finally:
             if isinstance(hooks, list):
-                hooks.remove(self._hear)
+                hooks.remove(self._note_date)
             if client is not self.client:
                 client.close()
 
@@ -166,7 +166,7 @@ class GCSStorage(RemoteStorage[Any]):
             )
         except google_errors.NotFound as error:
             if await self._is_absent(client, error):
-                raise CASConflictError(f"{self.url}: {Meaning.CONFLICT.value}") from error
+                raise CASConflictError(f"{self.url}: {ErrorMeaning.CONFLICT.value}") from error
             raise
         return str(blob.generation)
 
@@ -177,7 +177,7 @@ class GCSStorage(RemoteStorage[Any]):
             if not await self._is_absent(client, error):
                 raise
 
-    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[RawListed], str | None]:
         blobs = client.list_blobs(
             self.bucket_name,
             prefix=begins,
@@ -223,14 +223,14 @@ class GCSStorage(RemoteStorage[Any]):
     def _timeouts(self) -> tuple[float, float]:
         return self.timeout, self.timeout
 
-    def _hear(self, answer: Any, *_: Any, **__: Any) -> None:
-        self._clock.heard(answer.headers.get("Date"))
+    def _note_date(self, answer: Any, *_: Any, **__: Any) -> None:
+        self._clock.note_date(answer.headers.get("Date"))
 
-    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+    def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         name = type(error).__name__
         if isinstance(error, google_errors.GoogleAPICallError) and error.code is not None:
             status = int(error.code)
-            by_status = Meaning.FATAL if 300 <= status < 500 else Meaning.TRANSIENT
+            by_status = ErrorMeaning.FATAL if 300 <= status < 500 else ErrorMeaning.TRANSIENT
             meaning = STATUSES.get(status, by_status)
             what = meaning.value
             if status == 401:
@@ -242,18 +242,18 @@ class GCSStorage(RemoteStorage[Any]):
                 )
             return meaning, describe(status, "", what)
         if isinstance(error, auth_errors.DefaultCredentialsError):
-            return Meaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
+            return ErrorMeaning.FATAL, "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS"
         cut_off = isinstance(error.__cause__, auth_errors.TransportError)
         if isinstance(error, auth_errors.RefreshError) and not error.retryable and not cut_off:
-            return Meaning.FATAL, f"the credentials were refused ({name}): renew them"
+            return ErrorMeaning.FATAL, f"the credentials were refused ({name}): renew them"
         if isinstance(error, auth_errors.InvalidOperation):
             return (
-                Meaning.FATAL,
+                ErrorMeaning.FATAL,
                 "the store requires credentials, and there are none: set GOOGLE_APPLICATION_CREDENTIALS",
             )
         if isinstance(error, UNUSABLE):
-            return Meaning.FATAL, f"the client cannot be used as it is configured ({name})"
-        return Meaning.TRANSIENT, f"the store did not answer ({name})"
+            return ErrorMeaning.FATAL, f"the client cannot be used as it is configured ({name})"
+        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"
 
 
 def _without_side_requests(client: Any) -> Any:

@@ -22,8 +22,8 @@ from functools import cache
 from os.path import isfile
 from typing import Any
 
-from jqueue.adapters.storage._listing import Told
-from jqueue.adapters.storage._remote import ABSENT, Found, Meaning, RemoteStorage, describe
+from jqueue.adapters.storage._listing import RawListed
+from jqueue.adapters.storage._remote import ABSENT, ErrorMeaning, Found, RemoteStorage, describe
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.runtime.threads import in_a_thread
@@ -39,33 +39,33 @@ try:
 except ImportError as error:
     raise ImportError('S3Storage needs aioboto3: pip install "jqueue[s3]"') from error
 
-MEANINGS: dict[str, Meaning] = {
-    "PreconditionFailed": Meaning.CONFLICT,
-    "ConditionalRequestConflict": Meaning.CONFLICT,
-    "NoSuchKey": Meaning.MISSING,
-    "NoSuchBucket": Meaning.FATAL,
-    "SlowDown": Meaning.THROTTLED,
-    "ServiceUnavailable": Meaning.THROTTLED,
-    "RequestLimitExceeded": Meaning.THROTTLED,
-    "Throttling": Meaning.THROTTLED,
-    "TooManyRequests": Meaning.THROTTLED,
-    "RequestTimeout": Meaning.TRANSIENT,
-    "OperationAborted": Meaning.TRANSIENT,
-    "IncompleteBody": Meaning.TRANSIENT,
-    "BadDigest": Meaning.TRANSIENT,
-    "NotImplemented": Meaning.FATAL,
+MEANINGS: dict[str, ErrorMeaning] = {
+    "PreconditionFailed": ErrorMeaning.CONFLICT,
+    "ConditionalRequestConflict": ErrorMeaning.CONFLICT,
+    "NoSuchKey": ErrorMeaning.MISSING,
+    "NoSuchBucket": ErrorMeaning.FATAL,
+    "SlowDown": ErrorMeaning.THROTTLED,
+    "ServiceUnavailable": ErrorMeaning.THROTTLED,
+    "RequestLimitExceeded": ErrorMeaning.THROTTLED,
+    "Throttling": ErrorMeaning.THROTTLED,
+    "TooManyRequests": ErrorMeaning.THROTTLED,
+    "RequestTimeout": ErrorMeaning.TRANSIENT,
+    "OperationAborted": ErrorMeaning.TRANSIENT,
+    "IncompleteBody": ErrorMeaning.TRANSIENT,
+    "BadDigest": ErrorMeaning.TRANSIENT,
+    "NotImplemented": ErrorMeaning.FATAL,
 }
 """Meanings of S3's error codes. For other codes, the HTTP status decides."""
 
-STATUSES: dict[int, Meaning] = {
-    304: Meaning.UNCHANGED,
-    404: Meaning.TRANSIENT,  # without NoSuchKey, the answer is not S3's, and a queue must not be taken for empty
-    408: Meaning.TRANSIENT,
-    409: Meaning.CONFLICT,
-    412: Meaning.CONFLICT,
-    429: Meaning.THROTTLED,
-    501: Meaning.FATAL,
-    503: Meaning.THROTTLED,
+STATUSES: dict[int, ErrorMeaning] = {
+    304: ErrorMeaning.UNCHANGED,
+    404: ErrorMeaning.TRANSIENT,  # without NoSuchKey, the answer is not S3's, and a queue must not be taken for empty
+    408: ErrorMeaning.TRANSIENT,
+    409: ErrorMeaning.CONFLICT,
+    412: ErrorMeaning.CONFLICT,
+    429: ErrorMeaning.THROTTLED,
+    501: ErrorMeaning.FATAL,
+    503: ErrorMeaning.THROTTLED,
 }
 
 PERMISSIONS = {
@@ -129,7 +129,7 @@ MODELS = ("endpoints", "partitions", "sdk-default-configuration", "_retry")
 MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 
 
-class InterruptibleFiles(JSONFileLoader):  # type: ignore[misc]
+class InterruptibleModelLoader(JSONFileLoader):  # type: ignore[misc]
     """Reads the models of botocore into plain dicts, object by object, so that other threads can run in between."""
 
     def load_file(self, file_path: str) -> Any:
@@ -146,7 +146,7 @@ class InterruptibleFiles(JSONFileLoader):  # type: ignore[misc]
 def _models(data_path: str | None) -> Loader:
     """Return the models of botocore that a client of S3 needs. All sessions made here share them."""
     models = create_loader(data_path)
-    models.file_loader = InterruptibleFiles()
+    models.file_loader = InterruptibleModelLoader()
     with suppress(Exception):  # the client will raise the error
         models.list_available_services("service-2")
         for name in MODELS:
@@ -156,7 +156,7 @@ def _models(data_path: str | None) -> Loader:
     return models
 
 
-def _do_not_ask(request: Any, **_: Any) -> None:
+def _remove_expect_header(request: Any, **_: Any) -> None:
     del request.headers["Expect"]
 
 
@@ -262,7 +262,7 @@ class S3Storage(RemoteStorage[Any]):
                     "s3", region_name=self.region_name, endpoint_url=self.endpoint_url, config=config
                 )
                 client = await closing.enter_async_context(manager)
-                client.meta.events.register("request-created.s3.PutObject", _do_not_ask)
+                client.meta.events.register("request-created.s3.PutObject", _remove_expect_header)
             except ValueError:  # its text may hold a secret
                 raise StorageFatalError(f"{self.url}: the client cannot be used as it is configured") from None
             yield client
@@ -281,14 +281,14 @@ class S3Storage(RemoteStorage[Any]):
             async with answer["Body"] as body:
                 content: bytes = await body.read()
         except botocore_errors.ClientError as error:
-            self._hear(error.response)
+            self._note_date(error.response)
             meaning, _ = self._meaning(error, "read")
-            if meaning is Meaning.UNCHANGED:
+            if meaning is ErrorMeaning.UNCHANGED:
                 return None
-            if meaning is Meaning.MISSING:
+            if meaning is ErrorMeaning.MISSING:
                 return ABSENT
             raise
-        self._hear(answer)
+        self._note_date(answer)
         return content, answer["ETag"]
 
     async def _put(self, client: Any, content: bytes, if_match: str | None) -> str:
@@ -296,7 +296,7 @@ class S3Storage(RemoteStorage[Any]):
         try:
             etag = await self._try_to_put(client, content, if_match, style)
         except botocore_errors.ClientError as error:
-            self._hear(error.response)
+            self._note_date(error.response)
             if if_match is None or not await self._refused_for_its_style(client, if_match, error):
                 raise
             style = OTHER_STYLE[style]
@@ -312,7 +312,7 @@ class S3Storage(RemoteStorage[Any]):
         try:
             return await self._try_to_put(client, content, if_match, style)
         except botocore_errors.ClientError as error:
-            self._hear(error.response)
+            self._note_date(error.response)
             if _status(error) != 400:
                 raise
             self._style.suspect(OTHER_STYLE[style])
@@ -329,7 +329,7 @@ class S3Storage(RemoteStorage[Any]):
         answer = await client.put_object(
             Bucket=self.bucket, Key=self.key, Body=content, ContentType="application/json", **condition, **chosen
         )
-        self._hear(answer)
+        self._note_date(answer)
         etag: str = answer["ETag"]
         return etag
 
@@ -344,50 +344,53 @@ class S3Storage(RemoteStorage[Any]):
         try:
             answer = await client.head_object(Bucket=self.bucket, Key=self.key)
         except botocore_errors.ClientError as failure:
-            self._hear(failure.response)
-            if self._meaning(failure, "read")[0] is Meaning.THROTTLED:
+            self._note_date(failure.response)
+            if self._meaning(failure, "read")[0] is ErrorMeaning.THROTTLED:
                 raise
             return False
         return bool(answer["ETag"] == etag)
 
     async def _delete(self, client: Any) -> None:
         try:
-            self._hear(await client.delete_object(Bucket=self.bucket, Key=self.key))
+            self._note_date(await client.delete_object(Bucket=self.bucket, Key=self.key))
         except botocore_errors.ClientError as error:
-            if self._meaning(error, "delete")[0] is not Meaning.MISSING:
+            if self._meaning(error, "delete")[0] is not ErrorMeaning.MISSING:
                 raise
 
-    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[Told], str | None]:
+    async def _list(self, client: Any, *, begins: str, page: str | None) -> tuple[list[RawListed], str | None]:
         start = {} if page is None else {"ContinuationToken": page}
         answer = await client.list_objects_v2(Bucket=self.bucket, Prefix=begins, MaxKeys=self.listed_at_once, **start)
-        self._hear(answer)
+        self._note_date(answer)
         following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         if "IsTruncated" not in answer or (answer["IsTruncated"] and not following):
             raise StorageError(f"{self.url}: the answer to the list was cut off, or is not one of S3")
         return [(each["Key"], each["LastModified"], each["Size"]) for each in answer.get("Contents", ())], following
 
-    def _hear(self, answer: dict[str, Any]) -> None:
-        self._clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+    def _note_date(self, answer: dict[str, Any]) -> None:
+        self._clock.note_date(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
-    def _meaning(self, error: Exception, doing: str) -> tuple[Meaning, str]:
+    def _meaning(self, error: Exception, doing: str) -> tuple[ErrorMeaning, str]:
         if isinstance(error, botocore_errors.ClientError):
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = _status(error)
-            by_status = Meaning.FATAL if status is not None and 300 <= status < 500 else Meaning.TRANSIENT
+            by_status = ErrorMeaning.FATAL if status is not None and 300 <= status < 500 else ErrorMeaning.TRANSIENT
             meaning = MEANINGS.get(code) or STATUSES.get(status or 0, by_status)
-            if meaning is Meaning.MISSING and doing == "write":
-                meaning = Meaning.CONFLICT  # S3 answers so to If-Match if there is no object
+            if meaning is ErrorMeaning.MISSING and doing == "write":
+                meaning = ErrorMeaning.CONFLICT  # S3 answers so to If-Match if there is no object
             key = code if code in HINTS else "AccessDenied" if status == 403 else ""
             hint = HINTS.get(key, meaning.value)
             what = hint.format(bucket=self.bucket, doing=doing, permissions=PERMISSIONS[doing])
             return meaning, describe(status, "" if code == str(status) else code, what)
         name = type(error).__name__
         if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
-            return Meaning.FATAL, f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            return (
+                ErrorMeaning.FATAL,
+                f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            )
         if isinstance(error, botocore_errors.BotoCoreError) and not isinstance(error, TRANSPORT):
             said = str(error).partition("\n")[0]
-            return Meaning.FATAL, f"the client cannot be used as it is configured: {said}"
-        return Meaning.TRANSIENT, f"the store did not answer ({name})"
+            return ErrorMeaning.FATAL, f"the client cannot be used as it is configured: {said}"
+        return ErrorMeaning.TRANSIENT, f"the store did not answer ({name})"
 
 
 def _in_style(etag: str, style: str) -> str:
