@@ -21,15 +21,23 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import CASConflictError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job, QueueState
 from jqueue.formats.freshness import Freshness
-from jqueue.formats.outcomes import arriving, as_it_stands, is_refusal, may_be_behind, seen, undone, without
+from jqueue.formats.outcomes import (
+    comparable,
+    failed_changes,
+    imported_ids,
+    is_refusal,
+    may_be_behind,
+    with_current_jobs,
+    without_failed,
+)
 from jqueue.formats.port import (
     Change,
-    Full,
+    JobChangedError,
     JobStorePort,
     KeepsFilesOpen,
-    Kept,
-    Lost,
     ServesInOrder,
+    StoredJob,
+    StoreFullError,
     SupportsWatching,
 )
 from jqueue.ports.clock import Clock, Entropy
@@ -58,14 +66,14 @@ class StoreEngine(Engine):
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = store
         self._store_time = store.store_time if isinstance(store, SupportsStoreTime) else None
-        self.sweeps_in_place = store.knows_expiry
+        self.sweeps_in_place = store.claims_expire_by_clock
         self._freshness = Freshness(clock, in_order=isinstance(store, ServesInOrder) and store.serves_in_order)
         self.watched = store.watched if isinstance(store, SupportsWatching) else None
         self._version = 0
-        self._looked_at: frozenset[Any] = frozenset()
+        self._last_seen: frozenset[Any] = frozenset()
         self._finished: Mapping[str, int] = {}
-        self._won: dict[Request, list[Job]] = {}
-        self._scans = self._heard = 0  # scans made, and the latest scan in the draft
+        self._batch_so_far: dict[Request, list[Job]] = {}
+        self._scans = self._loaded_scan = 0  # scans made, and the latest scan in the draft
         _users[id(store)] = self
         super().__init__(clock, entropy, claim_timeout=claim_timeout)
 
@@ -77,22 +85,22 @@ class StoreEngine(Engine):
     def _forget_content(self) -> None:
         self.draft = Draft()
         self.places: dict[str, str] = {}
-        self._adopted: dict[str, Job] = {}
+        self._stored_jobs: dict[str, Job] = {}
         self.loaded = False
         self.watch.missed_changes()
 
     def store_time(self) -> datetime | None:
         """Return the time by a clock that all users of the store share; None if no such time is needed.
 
-        Programs that share a folder are taken to agree on the time. If the store `knows_expiry`, it says itself when a
-        claim ends, and the age of a claim does not matter.
+        Programs that share a folder are taken to agree on the time. If the store `claims_expire_by_clock`, it says
+        itself when a claim ends, and the age of a claim does not matter.
         """
         if self._store_time is not None:
             return self._store_time()
-        return None if self.store.knows_expiry else self.clock.now()
+        return None if self.store.claims_expire_by_clock else self.clock.now()
 
     def _needs_read(self, requests: Sequence[Request]) -> bool:
-        return self._freshness.is_over() and any(request.claims_jobs for request in requests)
+        return self._freshness.must_read() and any(request.claims_jobs for request in requests)
 
     def _needs_more(self, outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
         """Return True if one of the outcomes could differ because the mirror is behind the store."""
@@ -112,15 +120,15 @@ class StoreEngine(Engine):
         self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = False
         if found is not None:
-            jobs, self._heard = found
-            moved = self._adopt(jobs)
+            jobs, self._loaded_scan = found
+            moved = self._load_jobs(jobs)
         self.loaded = True
-        self._freshness.read(started, len(self.draft.jobs))
+        self._freshness.note_read(started, len(self.draft.jobs))
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
     def _suspects(self, now: datetime) -> tuple[tuple[Claim, datetime | None], ...]:
-        if not self.store.knows_expiry:
+        if not self.store.claims_expire_by_clock:
             return super()._suspects(now)
         return tuple((job.claim, job.heartbeat_at) for job, end in self._ends() if end <= now)
 
@@ -133,48 +141,49 @@ class StoreEngine(Engine):
 
     def next_due(self) -> datetime | None:
         """Return the time when the next job is due or the next claim expires."""
-        ends = [end for _, end in self._ends()] if self.store.knows_expiry else []
+        ends = [end for _, end in self._ends()] if self.store.claims_expire_by_clock else []
         return min([end for end in (super().next_due(), *ends) if end is not None], default=None)
 
-    async def _read_all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
+    async def _read_all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
         return await self._call(self._all)
 
-    async def _lazy_state(self, found: tuple[Sequence[Kept], Sequence[Job]]) -> tuple[LazyState, int, int]:
+    async def _lazy_state(self, found: tuple[Sequence[StoredJob], Sequence[Job]]) -> tuple[LazyState, int, int]:
         kept, jobs = found
-        looked_at = frozenset((place, *seen(job)) for job, place in kept)
-        if looked_at != self._looked_at:
-            self._version, self._looked_at = self._version + 1, looked_at
+        now_seen = frozenset((place, *comparable(job)) for job, place in kept)
+        if now_seen != self._last_seen:
+            self._version, self._last_seen = self._version + 1, now_seen
         size = sum(len(job.payload) for job in jobs)
         return LazyState(QueueState(version=self._version), (), {job.id: job for job in jobs}), size, size
 
-    def _scan(self, anyway: bool) -> tuple[list[Kept], int] | None:
+    def _scan(self, anyway: bool) -> tuple[list[StoredJob], int] | None:
         """Return the jobs and the number of this scan, or None if nothing has moved and the scan is not forced.
 
         A cancelled caller never gets the result. The draft is then behind `_scans`, and the next refresh scans again.
         """
-        if not anyway and self._heard == self._scans and not self.store.has_moved():
+        if not anyway and self._loaded_scan == self._scans and not self.store.may_have_changed():
             return None
         self._scans += 1
         jobs = list(self.store.scan(self.now()))
         self._finished = self.store.finished()  # after the scan: a job missing from it is then known as finished
         return jobs, self._scans
 
-    def _all(self) -> tuple[Sequence[Kept], Sequence[Job]]:
+    def _all(self) -> tuple[Sequence[StoredJob], Sequence[Job]]:
         self._scans += 1
         kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
         return kept, self.store.payloads(kept)
 
-    def _adopt(self, kept: list[Kept]) -> bool:
+    def _load_jobs(self, kept: list[StoredJob]) -> bool:
         """Load the jobs of the store into the draft. Returns True if the draft changed."""
         known, places = self.draft.jobs, {job.id: place for job, place in kept}
         gone = [job_id for job_id in known if job_id not in places]
-        same = self._adopted
+        same = self._stored_jobs
         changed = [
             job
             for job, place in kept
-            if self.places.get(job.id) != place or (same.get(job.id) is not job and seen(known[job.id]) != seen(job))
+            if self.places.get(job.id) != place
+            or (same.get(job.id) is not job and comparable(known[job.id]) != comparable(job))
         ]
-        self.places, self._adopted = places, {job.id: job for job, _ in kept}
+        self.places, self._stored_jobs = places, {job.id: job for job, _ in kept}
         self.draft.load(changed, gone)
         self.draft.header.finished.update(self._finished)
         self.draft.jobs.dirty.clear()
@@ -190,61 +199,61 @@ class StoreEngine(Engine):
             StorageError: the store failed.
         """
         stages = self.draft.moved_jobs()
-        self._freshness.written(outcomes)
+        self._freshness.note_claims(outcomes)
         generation = self.generation
         try:
-            now_there, done = await self._call(self._carry_out, stages, arriving(outcomes), self.now())
+            results, done = await self._call(self._carry_out, stages, imported_ids(outcomes), self.now())
         except BaseException:  # the changes may be made, or half made, or an abandoned thread may still make them
             if generation is self.generation:
                 self._forget_content()
             raise
         self.check_generation(generation)
         self._forget_old_acks()
-        failed = self._take_over(now_there, {job_id: states[-1] for job_id, states in stages.items()})
+        failed = self._update_draft(results, {job_id: states[-1] for job_id, states in stages.items()})
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         if not failed:
             answer(
                 [
-                    (request, as_it_stands(outcome, now_there) if outcome.__class__ is list else outcome)
+                    (request, with_current_jobs(outcome, results) if outcome.__class__ is list else outcome)
                     for request, outcome in outcomes
                 ]
             )
             return
         self._forget_content()
-        for (request, outcome), lost in zip(outcomes, undone(outcomes, failed, done), strict=True):
-            self._settle_or_leave(request, outcome, now_there, lost)
-        again = [error for error in failed.values() if not isinstance(error, Full) and not is_refusal(error)]
+        for (request, outcome), lost in zip(outcomes, failed_changes(outcomes, failed, done), strict=True):
+            self._settle_or_leave(request, outcome, results, lost)
+        again = [error for error in failed.values() if not isinstance(error, StoreFullError) and not is_refusal(error)]
         if again:
-            failures = [error for error in again if not isinstance(error, Lost)]
+            failures = [error for error in again if not isinstance(error, JobChangedError)]
             conflict = CASConflictError(f"another program changed the same jobs of {self.store.name!r} first")
             raise failures[0] if failures else conflict
 
-    def _take_over(self, now_there: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
+    def _update_draft(self, results: Mapping[str, Any], expected: Mapping[str, Job | None]) -> dict[str, Exception]:
         """Update the draft to the changes that were made. Returns the errors of the others, by job id.
 
         Args:
-            now_there: result of the change of each job, by job id.
+            results: result of the change of each job, by job id.
             expected: each job as the draft has it; None if removed.
         """
-        adopted, places, known = self._adopted, self.places, self.draft.jobs.entries
+        stored_jobs, places, known = self._stored_jobs, self.places, self.draft.jobs.entries
         placed: dict[str, str] = {}
         failed: dict[str, Exception] = {}
         others: list[Job] = []
         called: list[str] = []
-        for job_id, came_to in now_there.items():
-            adopted.pop(job_id, None)
+        for job_id, result in results.items():
+            stored_jobs.pop(job_id, None)
             places.pop(job_id, None)
-            if came_to.__class__ is not Kept:
-                if isinstance(came_to, Exception):
-                    failed[job_id] = came_to
+            if result.__class__ is not StoredJob:
+                if isinstance(result, Exception):
+                    failed[job_id] = result
                 continue
-            job, place = came_to
+            job, place = result
             if not place:
                 continue
             if job is not expected[job_id]:
                 others.append(job)
                 if job.id != job_id:
-                    adopted.pop(job.id, None)
+                    stored_jobs.pop(job.id, None)
                     if job_id in known:
                         called.append(job_id)
             placed[job.id] = place
@@ -263,32 +272,33 @@ class StoreEngine(Engine):
                 del finished[job_id]
 
     def _carry_out(
-        self, stages: Mapping[str, list[Job | None]], arriving: Set[str], now: datetime
+        self, stages: Mapping[str, list[Job | None]], imported_ids: Set[str], now: datetime
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """Take each job from state to state, until it is in its last one or a step fails.
 
         Returns the last result of each job, and for each job that failed the number of steps made before.
         """
-        came_to: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         done: dict[str, int] = {}
         places, step = self.places, 0
         moving = [(job_id, states, places.get(job_id, "")) for job_id, states in stages.items()]
         while moving:
             changes = [
-                Change(states[step], states[step + 1], place, job_id in arriving) for job_id, states, place in moving
+                Change(states[step], states[step + 1], place, job_id in imported_ids)
+                for job_id, states, place in moving
             ]
             further = []
             for (job_id, states, place), outcome in zip(moving, self.store.carry_out(changes, now), strict=True):
-                came_to[job_id] = outcome
+                results[job_id] = outcome
                 if isinstance(outcome, Exception):
                     done[job_id] = step
                 elif step + 2 < len(states):
                     further.append((job_id, states, place if outcome is None else outcome.place))
             moving, step = further, step + 1
-        return came_to, done
+        return results, done
 
     def _settle_or_leave(
-        self, request: Request, outcome: Outcome, now_there: Mapping[str, Any], lost: list[dict[str, Exception]]
+        self, request: Request, outcome: Outcome, results: Mapping[str, Any], lost: list[dict[str, Exception]]
     ) -> None:
         """Settle a request with failed changes. Without a refusal, it stays pending if each operation lost a job.
 
@@ -297,7 +307,7 @@ class StoreEngine(Engine):
         Args:
             request: the request.
             outcome: its outcome if all changes had been made.
-            now_there: result of the change of each job, by job id.
+            results: result of the change of each job, by job id.
             lost: for each operation, the errors of the jobs that it could not change.
         """
         request.in_flight = False
@@ -305,7 +315,7 @@ class StoreEngine(Engine):
             answer([(request, outcome)])
             return
         errors = [error for of_it in lost for error in of_it.values()]
-        full = [error for error in errors if isinstance(error, Full)]
+        full = [error for error in errors if isinstance(error, StoreFullError)]
         refusals = [error for error in errors if is_refusal(error)]
         if full and all(lost):
             request.last_error = QueueFullError(str(full[0]))
@@ -313,17 +323,21 @@ class StoreEngine(Engine):
         if refusals and request.atomic:
             answer([(request, refusals[0])])
             return
-        if len(lost) == 1 and lost[0] and self._win(request, as_it_stands(outcome, now_there)[0], lost[0]):
+        if (
+            len(lost) == 1
+            and lost[0]
+            and self._continue_batch(request, with_current_jobs(outcome, results)[0], lost[0])
+        ):
             return
         if all(lost) and not refusals:
             return
-        told = [
-            without(operation, result, of_it) if of_it else result
+        answers = [
+            without_failed(operation, result, of_it) if of_it else result
             for operation, result, of_it in zip(request.operations, outcome, lost, strict=True)
         ]
-        answer([(request, as_it_stands(told, now_there))])
+        answer([(request, with_current_jobs(answers, results))])
 
-    def _win(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
+    def _continue_batch(self, request: Request, result: Any, lost: Mapping[str, Exception]) -> bool:
         """Keep the claimed jobs of a batch for its call, which goes on to claim the rest of the batch.
 
         Args:
@@ -337,21 +351,21 @@ class StoreEngine(Engine):
         [operation] = request.operations
         if not operation.claims_jobs:
             return False
-        won = [job for job in result if job.id not in lost]
-        rest = operation.rest(len(won) - len(self._won.get(request, ())))
+        claimed = [job for job in result if job.id not in lost]
+        rest = operation.rest(len(claimed) - len(self._batch_so_far.get(request, ())))
         if rest is None:
             return False
-        request.operations, self._won[request] = (rest,), won
+        request.operations, self._batch_so_far[request] = (rest,), claimed
         request.seen_empty = False  # otherwise the end of its wait would return an empty batch
         return True
 
     async def _apply(self, pending: Sequence[Request]) -> list[tuple[Request, Outcome]]:
         outcomes = await super()._apply(pending)
-        if not self._won:
+        if not self._batch_so_far:
             return outcomes
         return [
-            (request, [[*self._won.get(request, ()), *outcome[0]]] if isinstance(outcome, list) else outcome)
-            if request in self._won
+            (request, [[*self._batch_so_far.get(request, ()), *outcome[0]]] if isinstance(outcome, list) else outcome)
+            if request in self._batch_so_far
             else (request, outcome)
             for request, outcome in outcomes
         ]
@@ -361,21 +375,21 @@ class StoreEngine(Engine):
         try:
             await super().commit(requests, read_first=read_first)
         finally:
-            for request, jobs in list(self._won.items()):
+            for request, jobs in list(self._batch_so_far.items()):
                 if request.future.done():
-                    del self._won[request]
+                    del self._batch_so_far[request]
                     if request.future.cancelled() or request.future.exception() is not None:
                         request.hand_back_claims([jobs])
 
     async def release(self) -> None:
         """Close the files of the store, unless an abandoned call is still using them."""
         if isinstance(self.store, KeepsFilesOpen) and _users.get(id(self.store)) is self:
-            await in_a_thread(self._let_go, self.store)
+            await in_a_thread(self._close_files, self.store)
 
-    def _let_go(self, store: KeepsFilesOpen) -> None:
+    def _close_files(self, store: KeepsFilesOpen) -> None:
         if self._one_at_a_time.acquire(blocking=False):
             try:
-                store.let_go()
+                store.close_files()
             finally:
                 self._one_at_a_time.release()
 
@@ -385,10 +399,10 @@ class StoreEngine(Engine):
                 f"another queue object was made on this store object of {self.store.name!r}: make a store object for "
                 "each queue object"
             )
-        return await in_a_thread(self._alone, self._one_at_a_time, work, *arguments)
+        return await in_a_thread(self._run_alone, self._one_at_a_time, work, *arguments)
 
     @staticmethod
-    def _alone(lock: threading.Lock, work: Callable[..., Answer], *arguments: Any) -> Answer:
+    def _run_alone(lock: threading.Lock, work: Callable[..., Answer], *arguments: Any) -> Answer:
         """Run one call at a time: `look` may run beside a commit, and an abandoned call may still be running."""
         with lock:
             return work(*arguments)

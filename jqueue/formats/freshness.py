@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from jqueue.core.engine.requests import Outcome, Request
 from jqueue.ports.clock import Clock
 
-SECONDS = 0.1
+MAX_AGE = 0.1
 """Age of the mirror, in seconds, from which a claim reads the store first."""
 
-CLAIMS = 100
+MAX_CLAIMS = 100
 """Number of claims after which the store is read, however little time has passed."""
 
-READS_APART = 10
+READ_INTERVAL_FACTOR = 10
 """Time between two reads, as a multiple of the duration of one read: reads take at most a tenth of the time."""
 
 
@@ -36,7 +36,7 @@ class Freshness:
         self._read_at = self._took = 0.0
         self._jobs = self._claims = 0
 
-    def read(self, started: float, jobs: int) -> None:
+    def note_read(self, started: float, jobs: int) -> None:
         """Take note of a read.
 
         Args:
@@ -46,17 +46,17 @@ class Freshness:
         self._read_at, self._took = started, self._clock.monotonic() - started
         self._jobs, self._claims = jobs, 0
 
-    def written(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
+    def note_claims(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
         """Take note of the jobs that a commit hands out."""
         for request, outcome in outcomes:
             if request.claims_jobs and isinstance(outcome, list):
                 self._claims += sum(len(result) for result in outcome if isinstance(result, list))
 
-    def is_over(self) -> bool:
+    def must_read(self) -> bool:
         """Return True if the store must be read before the next claim.
 
         A longer queue allows more claims between two reads, so that each claim pays for reading at most one job.
         """
-        if self._in_order or self._claims >= max(CLAIMS, self._jobs):
+        if self._in_order or self._claims >= max(MAX_CLAIMS, self._jobs):
             return True
-        return self._clock.monotonic() - self._read_at >= max(SECONDS, READS_APART * self._took)
+        return self._clock.monotonic() - self._read_at >= max(MAX_AGE, READ_INTERVAL_FACTOR * self._took)

@@ -11,10 +11,10 @@ from jqueue.core.engine.requests import Outcome, Request, as_storage_error
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError, QueueFullError, StorageFatalError
 from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
-from jqueue.formats.port import Full, Kept, Lost
+from jqueue.formats.port import JobChangedError, StoredJob, StoreFullError
 
 
-def arriving(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
+def imported_ids(outcomes: Sequence[tuple[Request, Outcome]]) -> frozenset[str]:
     """Return the ids of the jobs that come from another queue."""
     operations = (operation for request, _ in outcomes for operation in request.operations)
     return frozenset(job_id for operation in operations if operation.arrives for job_id in operation.job_ids())
@@ -27,7 +27,7 @@ def is_refusal(error: Exception) -> TypeGuard[JQueueError]:
     )
 
 
-def seen(job: Job) -> tuple[Any, ...]:
+def comparable(job: Job) -> tuple[Any, ...]:
     """Return the fields that show whether a job has changed. Payload and headers are left out: a claim reads both."""
     said = job.entrypoint, job.max_attempts, job.error
     return job.status, job.attempt, job.failures, job.heartbeat_at, job.sequence, job.run_at, *said
@@ -50,7 +50,7 @@ def _jobs_of(operation: Operation, result: Any) -> set[str]:
     return found
 
 
-def undone(
+def failed_changes(
     outcomes: Sequence[tuple[Request, Outcome]], failed: Mapping[str, Exception], done: Mapping[str, int]
 ) -> list[list[dict[str, Exception]]]:
     """Return, for each operation of each request, the jobs that it could not change, with their errors.
@@ -77,14 +77,14 @@ def undone(
     return found
 
 
-def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) -> Any:
+def without_failed(operation: Operation, result: Any, lost: Mapping[str, Exception]) -> Any:
     """Return the result of an operation that could not change some of its jobs.
 
     A claim returns the other jobs. Any other operation returns the error that says which job or claim was lost.
     """
-    others = [error for error in lost.values() if not isinstance(error, Lost)]
+    others = [error for error in lost.values() if not isinstance(error, JobChangedError)]
     if others and not operation.claims_jobs:
-        if isinstance(others[0], Full):
+        if isinstance(others[0], StoreFullError):
             return QueueFullError(str(others[0]))
         return others[0] if isinstance(others[0], JQueueError) else as_storage_error(others[0])
     if operation.claims_jobs:
@@ -95,7 +95,7 @@ def without(operation: Operation, result: Any, lost: Mapping[str, Exception]) ->
     return JobNotFoundError(min(lost))
 
 
-def as_it_stands(outcome: list[Any], now_there: Mapping[str, Any]) -> list[Any]:
+def with_current_jobs(outcome: list[Any], now_there: Mapping[str, Any]) -> list[Any]:
     """Return the results, with each job in them as the store now has it."""
     return [_current(result, now_there) for result in outcome]
 
@@ -103,5 +103,5 @@ def as_it_stands(outcome: list[Any], now_there: Mapping[str, Any]) -> list[Any]:
 def _current(result: Any, now_there: Mapping[str, Any]) -> Any:
     if result.__class__ is Job:
         found = now_there.get(result.id)
-        return found.job if found.__class__ is Kept else result
+        return found.job if found.__class__ is StoredJob else result
     return [_current(entry, now_there) for entry in result] if result.__class__ is list else result

@@ -44,7 +44,7 @@ _BETWEEN = {
 }
 
 
-class Kept(NamedTuple):
+class StoredJob(NamedTuple):
     """A job as the store last showed it, and its place.
 
     Attributes:
@@ -64,13 +64,14 @@ class Change:
         before: the job as it was last seen; None if it is new.
         after: the job as it must become; None if it is removed.
         place: the place where it was last seen; empty if it is new.
-        arrives: True if the job comes from another queue: it keeps its id and its history (attempts, failures, error).
+        is_import: True if the job comes from another queue: it keeps its id and its history (attempts, failures,
+            error).
     """
 
     before: Job | None
     after: Job | None
     place: str
-    arrives: bool = False
+    is_import: bool = False
 
     @property
     def step(self) -> Step:
@@ -105,19 +106,19 @@ class Change:
         return (self.before or self.new).id
 
 
-class Lost(Exception):
+class JobChangedError(Exception):
     """The job is no longer as it was last seen: read the store again."""
 
 
-class Full(Exception):
+class StoreFullError(Exception):
     """The queue is full: the enqueue waits for space until its deadline passes."""
 
 
-Outcome = Kept | None | Exception
+Outcome = StoredJob | None | Exception
 """Result of one change: the job as it now is (with an empty place if it was removed), or the error that prevented it.
 
-The error is `Lost`, `Full`, an OSError, or an error of jqueue's own for the caller: QueueFullError, or InvalidJobError
-for a job that the format cannot hold.
+The error is `JobChangedError`, `StoreFullError`, an OSError, or an error of jqueue's own for the caller:
+QueueFullError, or InvalidJobError for a job that the format cannot hold.
 """
 
 
@@ -128,8 +129,8 @@ class JobStorePort(Protocol):
     A store object remembers what its queue has read, so it belongs to one queue. A second queue on the same files needs
     a store object of its own.
 
-    If the store `knows_expiry`, the first program that sees an expired claim gives the job back, and the job keeps its
-    place in the order.
+    If the store `claims_expire_by_clock`, the first program that sees an expired claim gives the job back, and the job
+    keeps its place in the order.
     """
 
     @property
@@ -138,7 +139,7 @@ class JobStorePort(Protocol):
         ...
 
     @property
-    def knows_expiry(self) -> bool:
+    def claims_expire_by_clock(self) -> bool:
         """True if the store itself says when a claim expires, by the wall clock, for every program that uses it."""
         ...
 
@@ -151,11 +152,11 @@ class JobStorePort(Protocol):
         """Return True if the store exists. The first job creates it."""
         ...
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the store may have changed since the last `scan`. Quick; a False is always right."""
         ...
 
-    def scan(self, now: datetime) -> Sequence[Kept]:
+    def scan(self, now: datetime) -> Sequence[StoredJob]:
         """Return every job of the store.
 
         Payloads may be left empty, and attempts counted by other programs may be missing: a claim reads both.
@@ -165,7 +166,7 @@ class JobStorePort(Protocol):
         """
         ...
 
-    def payloads(self, jobs: Sequence[Kept]) -> Sequence[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> Sequence[Job]:
         """Return these jobs as they are now, with their payloads, without the jobs that no longer exist."""
         ...
 
@@ -207,6 +208,6 @@ class SupportsWatching(Protocol):
 class KeepsFilesOpen(Protocol):
     """A store that keeps files open while it is used."""
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         """Close the files. The next call opens them again."""
         ...

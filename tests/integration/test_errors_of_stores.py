@@ -67,7 +67,7 @@ def with_a_wrong_secret(store):
 
 
 def failures_of(storage):
-    """The errors that a storage raises from now on."""
+    """Return the list to which the errors of a storage are added from now on."""
     failures, convert = [], storage._convert_error
 
     def note(error, doing):

@@ -21,7 +21,7 @@ from jqueue.domain.models import JobStatus
 from jqueue.formats.dirq.disk import NOTES
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.port import Kept
+from jqueue.formats.port import StoredJob
 from tests.kill.children import at_most
 from tests.kill.ledger import ViolationError
 from tests.kill.tracing import START, Point, Trace, trace_child, why_not
@@ -36,19 +36,19 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 KINDS: dict[str, Callable[..., Any]] = {"simple": DirqSimple, "queue": DirqElements}
 
 
-def _claimed(steps: Steps) -> Kept:
+def _claimed(steps: Steps) -> StoredJob:
     return steps.claim(_added(steps), NOW)
 
 
-def _added(steps: Steps) -> Kept:
+def _added(steps: Steps) -> StoredJob:
     return steps.add(PAYLOAD, NOW, entrypoint="other", max_attempts=3)
 
 
-def _dead(steps: Steps) -> Kept:
+def _dead(steps: Steps) -> StoredJob:
     return steps.bury(_claimed(steps), NOW)
 
 
-Step = tuple[Callable[[Steps], Kept | None], Callable[[Steps, Any], object], JobStatus | None]
+Step = tuple[Callable[[Steps], StoredJob | None], Callable[[Steps, Any], object], JobStatus | None]
 
 STEPS: dict[str, Step] = {
     "add": (lambda steps: None, lambda steps, _: _added(steps), JobStatus.QUEUED),
@@ -81,7 +81,7 @@ class DirqKills:
         self._kind, self._name = kind, name
         self._attributes = attributes
         self._folder = folder / "queue"
-        self._kept: Kept | None = None
+        self._kept: StoredJob | None = None
 
     def run(self, both: bool) -> int:
         """Kill at every point, and return the number of points.
@@ -151,7 +151,7 @@ class DirqKills:
         if left:
             raise ViolationError(f"something is left over: {', '.join(sorted(left))}")
 
-    def _finish(self, steps: Steps, kept: Kept) -> None:
+    def _finish(self, steps: Steps, kept: StoredJob) -> None:
         """Finish a job as a later consumer does."""
         attempt = kept.job.attempt
         if kept.job.status is JobStatus.IN_PROGRESS:

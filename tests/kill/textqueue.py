@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.port import Change, Kept
+from jqueue.formats.port import Change, StoredJob
 from jqueue.formats.textqueue.store import TextQueueFile
 from tests.kill.children import at_most, warm_up
 from tests.kill.ledger import ViolationError
@@ -38,15 +38,15 @@ def job(name: str) -> Job:
     return Job(id=name, entrypoint="work", payload=name.encode(), created_at=NOW)
 
 
-def add(name: str) -> Callable[[Summary, dict[bytes, Kept]], list[Change]]:
+def add(name: str) -> Callable[[Summary, dict[bytes, StoredJob]], list[Change]]:
     """Return a function that makes the change that enqueues a job."""
     return lambda before, kept: [Change(None, job(name), "")]
 
 
-def change(text: bytes, **changes: object) -> Callable[[Summary, dict[bytes, Kept]], list[Change]]:
+def change(text: bytes, **changes: object) -> Callable[[Summary, dict[bytes, StoredJob]], list[Change]]:
     """Return a function that makes a change of the message with this text."""
 
-    def made(before: Summary, kept: dict[bytes, Kept]) -> list[Change]:
+    def made(before: Summary, kept: dict[bytes, StoredJob]) -> list[Change]:
         found, place = kept[text]
         return [Change(found, found.evolve(**changes) if changes else None, place)]
 
@@ -68,7 +68,7 @@ class Scenario:
         content: content of the file; None if there is no file.
     """
 
-    changes: Callable[[Summary, dict[bytes, Kept]], list[Change]]
+    changes: Callable[[Summary, dict[bytes, StoredJob]], list[Change]]
     after: dict[bytes, tuple[JobStatus, int] | None]
     claimed: bool = False
     content: bytes | None = CONTENT
@@ -157,7 +157,7 @@ class Kills:
         changes = self._scenario.changes({}, texts)
         signal.raise_signal(START)
         [outcome] = store.carry_out(changes, NOW)
-        if isinstance(outcome, Kept):
+        if isinstance(outcome, StoredJob):
             os.write(descriptor, b"!")
 
     def _check(self, acknowledged: bool) -> None:
@@ -167,7 +167,7 @@ class Kills:
         if acknowledged and found != self._after:
             raise ViolationError("it was acknowledged, and it is not there", 1)
         [outcome] = self._store(self._path).carry_out([Change(None, job("next"), "")], LATER)
-        if not isinstance(outcome, Kept):
+        if not isinstance(outcome, StoredJob):
             raise ViolationError(f"the next process could not go on: {outcome!r}")
         if _summary(self._path) != {**found, b"next": (QUEUED, 0)}:
             raise ViolationError("the next change did not do what it was to do")

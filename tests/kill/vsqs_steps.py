@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jqueue import Job, JobStatus
-from jqueue.formats.port import Change, Kept
+from jqueue.formats.port import Change, StoredJob
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.names import parse, parse_written
 from jqueue.formats.vsqs.store import VsqsFolder
@@ -35,7 +35,7 @@ HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 PAYLOAD = b"payload"
 OURS = {".jqueue-dead", ".jqueue-notes", ".jqueue-acked"}
 
-Make = Callable[[VsqsFolder, Kept | None], Change]
+Make = Callable[[VsqsFolder, StoredJob | None], Change]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def _add(**values: Any) -> Make:
 
 
 def _to(**values: Any) -> Make:
-    def make(store: VsqsFolder, kept: Kept | None) -> Change:
+    def make(store: VsqsFolder, kept: StoredJob | None) -> Change:
         assert kept is not None
         return Change(kept.job, kept.job.evolve(**values), kept.place)
 
     return make
 
 
-def _remove(store: VsqsFolder, kept: Kept | None) -> Change:
+def _remove(store: VsqsFolder, kept: StoredJob | None) -> Change:
     assert kept is not None
     return Change(kept.job, None, kept.place)
 

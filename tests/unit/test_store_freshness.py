@@ -6,7 +6,7 @@ import pytest
 
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.freshness import CLAIMS, READS_APART, SECONDS, Freshness
+from jqueue.formats.freshness import MAX_AGE, MAX_CLAIMS, READ_INTERVAL_FACTOR, Freshness
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.fake_clock import FakeClock
@@ -28,9 +28,9 @@ class Counting:
         self.scans += 1
         return super().scan(now)  # type: ignore[misc]
 
-    def has_moved(self: Any) -> Any:
+    def may_have_changed(self: Any) -> Any:
         self.questions += 1
-        return super().has_moved()  # type: ignore[misc]
+        return super().may_have_changed()  # type: ignore[misc]
 
 
 class CountingSimple(Counting, DirqSimple): ...
@@ -69,7 +69,7 @@ async def test_a_job_of_another_program_is_served_although_own_ones_are_always_r
         await queue.enqueue("work", b"ours")
         await turn(queue)
         await other.enqueue("work", b"theirs")
-        served = [await turn(queue) for _ in range(CLAIMS + 3)]
+        served = [await turn(queue) for _ in range(MAX_CLAIMS + 3)]
         assert b"theirs" in served
 
 
@@ -91,7 +91,7 @@ async def test_a_store_is_read_once_in_a_hundred_claims_while_no_time_passes(mak
             await queue.enqueue("work", b"payload")
         await turn(queue)
         store.scans = store.questions = 0
-        for _ in range(2 * CLAIMS + 10):
+        for _ in range(2 * MAX_CLAIMS + 10):
             await turn(queue)
         assert 2 == store.questions
         assert store.scans <= 2
@@ -100,11 +100,11 @@ async def test_a_store_is_read_once_in_a_hundred_claims_while_no_time_passes(mak
 def test_a_long_queue_allows_as_many_claims_as_jobs_between_two_reads():
     clock = StandingClock()
     freshness = Freshness(clock, in_order=False)
-    freshness.read(clock.monotonic(), jobs=5_000)
+    freshness.note_read(clock.monotonic(), jobs=5_000)
     freshness._claims = 4_999
-    assert not freshness.is_over()
+    assert not freshness.must_read()
     freshness._claims = 5_000
-    assert freshness.is_over()
+    assert freshness.must_read()
 
 
 def test_reads_take_a_tenth_of_the_time_at_the_most():
@@ -112,15 +112,15 @@ def test_reads_take_a_tenth_of_the_time_at_the_most():
     freshness = Freshness(clock, in_order=False)
     started = clock.monotonic()
     clock.advance(2)
-    freshness.read(started, jobs=1)
-    clock.advance(2 * READS_APART - 2.001)
-    assert not freshness.is_over()
+    freshness.note_read(started, jobs=1)
+    clock.advance(2 * READ_INTERVAL_FACTOR - 2.001)
+    assert not freshness.must_read()
     clock.advance(0.002)
-    assert freshness.is_over()
-    freshness.read(clock.monotonic(), jobs=1)
-    clock.advance(SECONDS)
-    assert freshness.is_over()
+    assert freshness.must_read()
+    freshness.note_read(clock.monotonic(), jobs=1)
+    clock.advance(MAX_AGE)
+    assert freshness.must_read()
 
 
 def test_a_store_that_serves_in_order_is_read_before_each_claim():
-    assert Freshness(StandingClock(), in_order=True).is_over()
+    assert Freshness(StandingClock(), in_order=True).must_read()

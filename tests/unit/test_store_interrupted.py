@@ -79,7 +79,7 @@ async def test_claims_won_for_a_batch_are_handed_out_when_the_wait_ends_early(sh
     shelf.before = lose_one
     shelf.kept = elsewhere.kept
     await asyncio.to_thread(entered.wait)
-    [request] = queue._writer.engine._won
+    [request] = queue._writer.engine._batch_so_far
     while request.waits_for_jobs:
         await asyncio.sleep(0.01)
     go_on.set()

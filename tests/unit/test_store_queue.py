@@ -8,7 +8,7 @@ import pytest
 
 from jqueue import ClaimLostError, DeadlineExceededError, JobNotFoundError, StorageError, UnknownOutcomeError
 from jqueue.domain.errors import StorageFatalError
-from jqueue.formats.port import JobStorePort, Kept, Lost, Step
+from jqueue.formats.port import JobChangedError, JobStorePort, Step, StoredJob
 from jqueue.formats.queue import StoreQueue
 from jqueue.operations import Ack, Cancel
 from jqueue.ports.queue import Capabilities
@@ -19,7 +19,7 @@ class Shelf:
     """A store of jobs in memory with hooks that can fail; it counts its scans and notes its steps."""
 
     capabilities = Capabilities(transactions=False)
-    knows_expiry = False
+    claims_expire_by_clock = False
     name = "a shelf"
 
     def __init__(self, same=None):
@@ -36,7 +36,7 @@ class Shelf:
     def exists(self):
         return True
 
-    def has_moved(self):
+    def may_have_changed(self):
         return self._seen != self._all_places()
 
     def scan(self, now):
@@ -60,21 +60,21 @@ class Shelf:
             self.steps.append(change.step)
             kept = self.kept.get(change.job_id)
             if change.place != ("" if kept is None else kept.place):
-                return Lost()
+                return JobChangedError()
             self.put(change.job_id, change.after)
             if change.acked:
                 self.acked[change.job_id] = change.before.attempt
             self.after(change)
         except Exception as error:
             return error
-        return self.kept.get(change.job_id, Kept(change.after or change.before, ""))
+        return self.kept.get(change.job_id, StoredJob(change.after or change.before, ""))
 
     def put(self, job_id, job):
         """Change a job as another program would."""
         if job is None:
             del self.kept[job_id]
         else:
-            self.kept[job_id] = Kept(job, str(next(self.place)))
+            self.kept[job_id] = StoredJob(job, str(next(self.place)))
 
     def _all_places(self):
         return sorted(kept.place for kept in self.kept.values())

@@ -38,7 +38,7 @@ from jqueue.formats.dirq.names import (
     number_of,
 )
 from jqueue.formats.dirq.store import ABANDONED, CAPABILITIES, TRIES, DirqStore
-from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.port import Change, JobChangedError, StoredJob
 from jqueue.formats.times import microseconds, moment
 
 MAXELTS = 16_000
@@ -72,7 +72,7 @@ class DirqElements(DirqStore):
         self._last: tuple[datetime, str, int] | None = None
         self.capabilities = replace(CAPABILITIES, headers=self._schema.headers is not None)
 
-    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -254,7 +254,7 @@ class DirqElements(DirqStore):
 
     # Claims
 
-    def _claim(self, change: Change, now: datetime) -> Kept:
+    def _claim(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, change.place
         self._lock(name)
         path, token = self._disk.path(name), self._disk.new_token(now)
@@ -271,13 +271,13 @@ class DirqElements(DirqStore):
             os.rmdir(f"{path}/{LOCKED}")
             raise self._set_aside(name) from None
         self._check(place)
-        return Kept(claimed, str(place))
+        return StoredJob(claimed, str(place))
 
     def _lock(self, name: str) -> None:
         try:
             self._disk.mkdir(self._lock_path(name))
         except FileExistsError:
-            raise Lost from None
+            raise JobChangedError from None
         except PermissionError:
             raise self._set_aside(name) from None
 
@@ -285,27 +285,27 @@ class DirqElements(DirqStore):
         os.rmdir(self._lock_path(name))
 
     def _check(self, place: Place, name: str | None = None) -> None:
-        """Raise Lost if the lock has changed since it was last seen.
+        """Raise JobChangedError if the lock has changed since it was last seen.
 
         Args:
             place: the element with its lock, as last seen.
             name: current name of the element, if it was renamed.
         """
         if os.stat(self._lock_path(name or place.name)).st_mtime_ns != place.token:
-            raise Lost
+            raise JobChangedError
 
-    def _prolong(self, change: Change, now: datetime) -> Kept:
+    def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
         if not place.ours:
-            raise Lost
+            raise JobChangedError
         self._check(place)
         beat = self._disk.new_token(now, after=place.beat)
         os.utime(self._disk.path(place.name), ns=(beat, beat))
-        return Kept(job.evolve(heartbeat_at=moment(beat // 1000)), str(place._replace(beat=beat)))
+        return StoredJob(job.evolve(heartbeat_at=moment(beat // 1000)), str(place._replace(beat=beat)))
 
     # Ends of claims
 
-    def _release(self, change: Change, now: datetime) -> Kept:
+    def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job, place = change.old, change.new, Place.parse(change.place)
         self._check_beat(place)
         name = place.name
@@ -315,9 +315,9 @@ class DirqElements(DirqStore):
             job = job.evolve(sequence=number_of(name[-14:]))
         self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
         os.rmdir(self._lock_path(name))
-        return Kept(job, name)
+        return StoredJob(job, name)
 
-    def _bury(self, change: Change, now: datetime) -> Kept:
+    def _bury(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
         if place.token:
             self._check_beat(place)
@@ -331,20 +331,20 @@ class DirqElements(DirqStore):
         self._disk.write_note(name, note)
         with suppress(FileNotFoundError):
             os.rmdir(self._lock_path(name))
-        return Kept(job, name)
+        return StoredJob(job, name)
 
-    def _revive(self, change: Change, now: datetime) -> Kept:
+    def _revive(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, change.place
         with suppress(FileNotFoundError):
             os.rmdir(self._lock_path(name))  # left by a program that died while it buried the job
         self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
         name = self._rename_to_the_back(name, now)
-        return Kept(job.evolve(sequence=number_of(name[-14:])), name)
+        return StoredJob(job.evolve(sequence=number_of(name[-14:])), name)
 
-    def _remove(self, change: Change, now: datetime) -> Kept:
+    def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, Place.parse(change.place)
         if not place.ours:
-            raise Lost
+            raise JobChangedError
         if place.token:
             self._check(place)
         elif not place.is_hidden:
@@ -363,26 +363,29 @@ class DirqElements(DirqStore):
         self._put_back_if_lost(name, place)
         self._remove_all(self._disk.path(name), locked=not place.is_hidden)
         self._disk.drop_note(place.name)  # last: if we die before, the element may be put back
-        return Kept(job, "")
+        return StoredJob(job, "")
 
     def _check_beat(self, place: Place) -> None:
-        """Raise Lost if the claim was lost or confirmed since it was last seen. The caller may take it for stale."""
+        """Raise JobChangedError if the claim was lost or confirmed since it was last seen.
+
+        The caller may take it for stale.
+        """
         self._check(place)
         if os.stat(self._disk.path(place.name)).st_mtime_ns != place.beat:
-            raise Lost
+            raise JobChangedError
 
     def _put_back_if_lost(self, name: str, place: Place) -> None:
         """Check the lock of a renamed element. If it has changed since it was last seen, undo the rename.
 
         Raises:
-            Lost: the lock has changed, and the element is back under its old name.
+            JobChangedError: the lock has changed, and the element is back under its old name.
         """
         try:
             if place.token:
                 self._check(place, name)
-        except (FileNotFoundError, Lost):
+        except (FileNotFoundError, JobChangedError):
             os.rename(self._disk.path(name), self._disk.path(place.name))
-            raise Lost from None
+            raise JobChangedError from None
 
     def _remove_all(self, path: str, *, locked: bool) -> None:
         try:

@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from jqueue.domain.models import JobStatus
-from jqueue.formats.port import Kept
+from jqueue.formats.port import StoredJob
 
 SURE = 0.05
 """Seconds after which an unchanged folder time is trusted: two changes may fall into one tick of the file system."""
@@ -24,11 +24,11 @@ class Seen(NamedTuple):
     """
 
     stamp: Stamp
-    kept: Kept | None
+    kept: StoredJob | None
     locked: bool
 
     @classmethod
-    def of(cls, stamp: Stamp, kept: Kept | None, locked: bool) -> Seen:
+    def of(cls, stamp: Stamp, kept: StoredJob | None, locked: bool) -> Seen:
         """Make the entry of an element whose job was read after its stamp.
 
         If the lock came or went between the two, the stamp is left empty, so that the next scan reads the job again.
@@ -58,7 +58,7 @@ class Listing:
         self._since = 0.0
         self._sure = False
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since it was read."""
         return not self._sure or self._modified() != self._time
 

@@ -48,7 +48,7 @@ def number_of(element: str) -> int:
 
 
 class Place(NamedTuple):
-    """Place of a job. As a text, in `Kept.place`, it is `name`, `name*token*beat` or `name!token!beat`.
+    """Place of a job. As a text, in `StoredJob.place`, it is `name`, `name*token*beat` or `name!token!beat`.
 
     Attributes:
         name: path of the element, relative to the queue's folder.

@@ -25,7 +25,7 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.dirq.folders import Folder, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, HIDDEN, MOVING, Place, hidden, number_of
 from jqueue.formats.dirq.store import ABANDONED, TRIES, DirqStore, without
-from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.port import Change, JobChangedError, StoredJob
 from jqueue.formats.times import microseconds, moment
 
 GRANULARITY = 60
@@ -48,7 +48,7 @@ class DirqSimple(DirqStore):
         self._granularity = max(1, granularity)
         self._settings["granularity"] = granularity
 
-    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -147,7 +147,7 @@ class DirqSimple(DirqStore):
 
     # Claims
 
-    def _claim(self, change: Change, now: datetime) -> Kept:
+    def _claim(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, change.place
         if name.startswith(HIDDEN):
             name = self._end_move(name, now)
@@ -168,20 +168,20 @@ class DirqSimple(DirqStore):
         self._disk.write_note(name, without(note, "next", "from"))
         payload = self._disk.read(path + LOCK)
         if os.stat(path + LOCK).st_mtime_ns != token:
-            raise Lost  # another program took our lock for an old one, and has locked the element itself
+            raise JobChangedError  # another program took our lock for an old one, and has locked the element itself
         values = {"attempt": note["attempt"], "failures": note["failures"], "heartbeat_at": moment(token // 1000)}
         values["payload"] = payload
         place = Place(name, token, token)
         if is_new:
-            return Kept(job.evolve(**values), str(place))
+            return StoredJob(job.evolve(**values), str(place))
         values |= {"status": JobStatus.IN_PROGRESS, "claim_timeout": job.claim_timeout}
-        return Kept(self._job(place, note, **values), str(place))
+        return StoredJob(self._job(place, note, **values), str(place))
 
     def _lock(self, path: str) -> None:
         try:
             os.link(path, path + LOCK)
         except FileExistsError:
-            raise Lost from None
+            raise JobChangedError from None
         except PermissionError:
             raise self._set_aside(path.removeprefix(f"{self._root}/")) from None
 
@@ -189,34 +189,34 @@ class DirqSimple(DirqStore):
         os.unlink(self._disk.path(name) + LOCK)
 
     def _check(self, place: Place) -> None:
-        """Raise Lost if the lock has changed since it was last seen."""
+        """Raise JobChangedError if the lock has changed since it was last seen."""
         if os.stat(self._disk.path(place.name) + LOCK).st_mtime_ns != place.token:
-            raise Lost
+            raise JobChangedError
 
-    def _prolong(self, change: Change, now: datetime) -> Kept:
+    def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
         self._check(place)
         note = self._disk.note(place.name)
         if place.token not in (note.get("token"), note.get("next")):
-            raise Lost
+            raise JobChangedError
         token = self._disk.new_token(now, after=place.token)
         note |= {"token": place.token, "next": token, "timeout": job.claim_timeout}
         self._disk.write_note(place.name, note)
         os.utime(self._disk.path(place.name) + LOCK, ns=(token, token))
-        return Kept(job.evolve(heartbeat_at=moment(token // 1000)), str(Place(place.name, token, token)))
+        return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), str(Place(place.name, token, token)))
 
     # Ends of claims
 
-    def _release(self, change: Change, now: datetime) -> Kept:
+    def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job, place = change.old, change.new, Place.parse(change.place)
         if job.sequence != old.sequence:
             return self._to_the_back(self._take_away(place, MOVING), place, job, now)
         self._check(place)
         self._disk.write_note(place.name, self._ended(place.name, job))
         os.unlink(self._disk.path(place.name) + LOCK)
-        return Kept(job, place.name)
+        return StoredJob(job, place.name)
 
-    def _bury(self, change: Change, now: datetime) -> Kept:
+    def _bury(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
         if not place.token:
             self._lock(self._disk.path(place.name))
@@ -225,19 +225,19 @@ class DirqSimple(DirqStore):
         self._disk.write_note(name, note)
         with suppress(FileNotFoundError):
             os.unlink(self._disk.path(place.name) + LOCK)
-        return Kept(job, name)
+        return StoredJob(job, name)
 
-    def _revive(self, change: Change, now: datetime) -> Kept:
+    def _revive(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
         name = hidden(MOVING, place.element)
         os.rename(self._disk.path(place.name), self._disk.path(name))
         return self._to_the_back(name, place, job, now)
 
-    def _remove(self, change: Change, now: datetime) -> Kept:
+    def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, Place.parse(change.place)
         path, payload = self._disk.path(place.name), job.payload
         if place.name.startswith(f"{HIDDEN}/{MOVING}") or not place.ours:
-            raise Lost
+            raise JobChangedError
         if place.token:
             self._check(place)
         else:
@@ -249,7 +249,7 @@ class DirqSimple(DirqStore):
             with suppress(FileNotFoundError):
                 os.unlink(path + LOCK)
         self._disk.drop_note(place.name)
-        return Kept(job.evolve(payload=payload), "")
+        return StoredJob(job.evolve(payload=payload), "")
 
     # Moving: an element is hidden until it has its new name, so that no other program can take it by the old one
 
@@ -257,7 +257,7 @@ class DirqSimple(DirqStore):
         """Hide an element, unless its lock has changed since it was last seen. Returns its hidden name.
 
         Raises:
-            Lost: another program has locked the element.
+            JobChangedError: another program has locked the element.
         """
         name, path = hidden(prefix, place.element), self._disk.path(place.name)
         if place.token:
@@ -269,15 +269,15 @@ class DirqSimple(DirqStore):
         if place.token and os.stat(self._disk.path(name)).st_mtime_ns != place.token:
             os.link(self._disk.path(name), path)  # another program has locked it in the meantime
             os.unlink(self._disk.path(name))
-            raise Lost
+            raise JobChangedError
         return name
 
-    def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> Kept:
+    def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> StoredJob:
         """Give a hidden element a new name behind all others."""
         note = self._ended(source, job) | {"id": job.id, "from": place.element}
         name = self._link_to_the_back(source, note, now)
         self._forget(source, place)
-        return Kept(job.evolve(sequence=number_of(name[-14:])), name)
+        return StoredJob(job.evolve(sequence=number_of(name[-14:])), name)
 
     def _link_to_the_back(self, source: str, note: dict[str, Any], now: datetime) -> str:
         for _ in range(TRIES):
@@ -306,10 +306,10 @@ class DirqSimple(DirqStore):
         """Finish a move that its program abandoned. Returns the element's new name.
 
         Raises:
-            Lost: the move is not abandoned yet.
+            JobChangedError: the move is not abandoned yet.
         """
         if not self._is_abandoned(source, now):
-            raise Lost
+            raise JobChangedError
         note, place = self._disk.note(source), Place(source)
         job_id, name = note.get("id", place.element), str(note.get("to", ""))
         path = self._disk.path(source)

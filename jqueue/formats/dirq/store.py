@@ -27,7 +27,7 @@ from jqueue.formats.dirq.folders import Folder, Listing, Seen, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
 from jqueue.formats.files.folders import AckedJobs
 from jqueue.formats.files.notes import HAS_ATTRIBUTES
-from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.times import microseconds, moment
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.system import forks
@@ -74,7 +74,7 @@ class DirqStore(ABC):
     """
 
     capabilities: Capabilities = CAPABILITIES
-    knows_expiry = False
+    claims_expire_by_clock = False
 
     def __init__(
         self,
@@ -140,25 +140,25 @@ class DirqStore(ABC):
 
     # Reading
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if anything may have changed since the last scan."""
         with self._alone():
             folders = (self._hidden, *self._folders.values())
             return (
-                self._top.has_moved()
-                or self._acked.has_moved()
-                or any(folder.listing.has_moved() for folder in folders)
-                or any(self._has_moved(folder) for folder in folders)
+                self._top.may_have_changed()
+                or self._acked.may_have_changed()
+                or any(folder.listing.may_have_changed() for folder in folders)
+                or any(self._may_have_changed(folder) for folder in folders)
             )
 
-    def scan(self, now: datetime) -> list[Kept]:
+    def scan(self, now: datetime) -> list[StoredJob]:
         """Return every element and every dead job."""
         with self._alone():
             return self._scan(now)
 
-    def _scan(self, now: datetime) -> list[Kept]:
+    def _scan(self, now: datetime) -> list[StoredJob]:
         self._look(now)
-        found: dict[str, Kept] = {}
+        found: dict[str, StoredJob] = {}
         last = 0
         for folder in (*(self._folders[name] for name in sorted(self._folders)), self._hidden):
             for element in folder.elements:
@@ -167,7 +167,7 @@ class DirqStore(ABC):
                     continue
                 kept = seen.kept
                 if kept.job.sequence <= last and folder is not self._hidden:  # a clock was put back
-                    kept = Kept(kept.job.evolve(sequence=last + 1), kept.place)
+                    kept = StoredJob(kept.job.evolve(sequence=last + 1), kept.place)
                 last = max(last, kept.job.sequence)
                 found[kept.job.id] = kept
         return list(found.values())
@@ -217,14 +217,14 @@ class DirqStore(ABC):
                 found.pop(element, None)
         folder.seen = found
 
-    def _found(self, place: str) -> Kept | None:
+    def _found(self, place: str) -> StoredJob | None:
         if place in self._unreadable:
             if self._unreadable[place] == self._condition(place):
                 return None
             del self._unreadable[place]
         return self._kept(place)
 
-    def _has_moved(self, folder: Folder) -> bool:
+    def _may_have_changed(self, folder: Folder) -> bool:
         name = os.path.basename(folder.listing.path)
         for element in self._to_look_at(folder):
             try:
@@ -236,7 +236,7 @@ class DirqStore(ABC):
                 return True
         return False
 
-    def _kept(self, name: str) -> Kept | None:
+    def _kept(self, name: str) -> StoredJob | None:
         """Return the job at a place as it is now.
 
         Raises:
@@ -257,7 +257,7 @@ class DirqStore(ABC):
                 "claim_timeout": note.get("timeout") if place.ours else self._maxlock or NEVER,
                 "heartbeat_at": moment(place.beat // 1000),
             }
-        return Kept(self._job(place, note, **status), str(place))
+        return StoredJob(self._job(place, note, **status), str(place))
 
     def _job(self, place: Place, note: dict[str, Any], **values: Any) -> Job:
         """Return the job of an element: first the fields of its note, then these values, which come from its place."""
@@ -285,7 +285,7 @@ class DirqStore(ABC):
             "headers": dict(job.headers) if headers and job.headers else None,
             "max_attempts": job.max_attempts,
         }
-        if change.arrives:
+        if change.is_import:
             said |= {
                 "id": job.id,
                 "created": microseconds(job.created_at),
@@ -338,7 +338,7 @@ class DirqStore(ABC):
             ]
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
-            with suppress(OSError, StorageError, Lost):
+            with suppress(OSError, StorageError, JobChangedError):
                 self._tidy(now, EMPTY_FOLDERS)
         return outcomes
 
@@ -366,13 +366,13 @@ class DirqStore(ABC):
             ]
         return outcomes
 
-    def _published(self, part: str, change: Change, now: datetime) -> Kept:
+    def _published(self, part: str, change: Change, now: datetime) -> StoredJob:
         """Publish a new element. Its name becomes the job's id, unless the job comes from another queue."""
         name, place = self._name(part, change, now)
         job, number = change.new, number_of(name[-14:])
-        if not change.arrives:
+        if not change.is_import:
             job = job.evolve(id=name, created_at=moment(number))
-        return Kept(job.evolve(sequence=number), place)
+        return StoredJob(job.evolve(sequence=number), place)
 
     def _name(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
         """Publish a part. If that fails, write it again under another name. Returns the element's name and place."""
@@ -403,12 +403,12 @@ class DirqStore(ABC):
             return self._set_aside(change.place)
         return outcome
 
-    def _set_aside(self, place: str) -> Lost:
+    def _set_aside(self, place: str) -> JobChangedError:
         """Ignore an element that cannot be claimed, until its `condition` changes (owner, mode, content)."""
         self._unreadable[place] = self._condition(place)
         with suppress(KeyError):
             self._folders[place[:8]].seen.pop(place[9:], None)
-        return Lost()
+        return JobChangedError()
 
     def _condition(self, place: str) -> Stamp:
         return self._disk.condition(place)
@@ -419,11 +419,11 @@ class DirqStore(ABC):
         Returns:
             The error if the job was removed, else the outcome of the change.
         """
-        if change.step is not Step.ADD or not isinstance(outcome, Kept):
+        if change.step is not Step.ADD or not isinstance(outcome, StoredJob):
             return outcome
         try:
             self._remove(Change(outcome.job, None, outcome.place), now)
-        except (OSError, Lost):
+        except (OSError, JobChangedError):
             return outcome
         return error
 
@@ -440,16 +440,16 @@ class DirqStore(ABC):
             with suppress(OSError):
                 os.rmdir(f"{self._root}/{name}")
         for name in self._leftovers(now):
-            with suppress(OSError, Lost):
+            with suppress(OSError, JobChangedError):
                 self._discard(name, now)
 
-    def _change(self, change: Change, now: datetime) -> Kept:
-        raise Lost
+    def _change(self, change: Change, now: datetime) -> StoredJob:
+        raise JobChangedError
 
     # Differences between the two kinds
 
     @abstractmethod
-    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs with their payloads."""
 
     @abstractmethod
@@ -501,22 +501,22 @@ class DirqStore(ABC):
         """Remove a part that will not be published."""
 
     @abstractmethod
-    def _claim(self, change: Change, now: datetime) -> Kept: ...
+    def _claim(self, change: Change, now: datetime) -> StoredJob: ...
 
     @abstractmethod
-    def _prolong(self, change: Change, now: datetime) -> Kept: ...
+    def _prolong(self, change: Change, now: datetime) -> StoredJob: ...
 
     @abstractmethod
-    def _release(self, change: Change, now: datetime) -> Kept: ...
+    def _release(self, change: Change, now: datetime) -> StoredJob: ...
 
     @abstractmethod
-    def _bury(self, change: Change, now: datetime) -> Kept: ...
+    def _bury(self, change: Change, now: datetime) -> StoredJob: ...
 
     @abstractmethod
-    def _revive(self, change: Change, now: datetime) -> Kept: ...
+    def _revive(self, change: Change, now: datetime) -> StoredJob: ...
 
     @abstractmethod
-    def _remove(self, change: Change, now: datetime) -> Kept: ...
+    def _remove(self, change: Change, now: datetime) -> StoredJob: ...
 
 
 def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -525,10 +525,10 @@ def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _attempt(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
-    """Return the result of a step, or its error: `Lost` if the element is gone."""
+    """Return the result of a step, or its error: `JobChangedError` if the element is gone."""
     try:
         return work(*arguments)
-    except (FileNotFoundError, NotADirectoryError, Lost):
-        return Lost()
+    except (FileNotFoundError, NotADirectoryError, JobChangedError):
+        return JobChangedError()
     except (OSError, InvalidJobError, StorageError) as error:
         return error

@@ -23,7 +23,7 @@ class AckedJobs:
         self._known: dict[str, int] = {}
         self._read: tuple[int, int] = (0, 0)
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the file has changed since it was last read."""
         return self._state() != self._read
 

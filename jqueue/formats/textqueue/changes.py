@@ -16,7 +16,7 @@ from datetime import datetime
 
 from jqueue.domain.errors import StorageError
 from jqueue.domain.models import Job, JobStatus
-from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.textqueue.journal import KEPT_FINISHED, Told, Unwritten
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
@@ -99,22 +99,22 @@ class Batch:
             return refusal or self._added(change)
         record = self._view.records.by_id.get(change.job_id)
         if record is None:
-            return Lost()
+            return JobChangedError()
         try:
-            kept: Kept = getattr(self, f"_{step}")(change, record)
+            kept: StoredJob = getattr(self, f"_{step}")(change, record)
             return kept
-        except Lost as lost:
+        except JobChangedError as lost:
             return lost
 
     def _added(self, change: Change) -> Outcome:
         job = change.new
         record = self._view.records.by_id.get(job.id)
         if job.id not in self._new or record is None:
-            return Lost()  # the id was in the file already
-        if change.arrives:
+            return JobChangedError()  # the id was in the file already
+        if change.is_import:
             dead_at = None if job.dead_at is None else microseconds(job.dead_at)
             self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
-        return Kept(job.evolve(sequence=place_of(record)), record.id)
+        return StoredJob(job.evolve(sequence=place_of(record)), record.id)
 
     # New messages
 
@@ -168,20 +168,24 @@ class Batch:
     # Steps for messages in the file: one method for each, named after it
 
     def _check(self, change: Change, record: Record) -> Told:
-        """Return the journal's entry of a message. Raise Lost if the message has changed since it was last seen."""
+        """Return the journal's entry of a message.
+
+        Raises:
+            JobChangedError: the message has changed since it was last seen.
+        """
         before, told = change.old, self._view.told(record)
         if self._view.status(record) is not before.status or told.attempt != before.attempt:
-            raise Lost
+            raise JobChangedError
         if before.status is JobStatus.IN_PROGRESS and told.heartbeat != microseconds(before.heartbeat_at or self._now):
-            raise Lost
+            raise JobChangedError
         return told
 
-    def _claim(self, change: Change, record: Record) -> Kept:
+    def _claim(self, change: Change, record: Record) -> StoredJob:
         told, job = self._check(change, record), change.new
         if job.run_at is not None:
             job = job.evolve(run_at=None)  # this was the time from which the message counts as complete
         if not self._view.is_settled(record, self._now):
-            raise Lost
+            raise JobChangedError
         self._look_again(record)
         job = self._as_it_is_now(record, job)
         if self._manner.hide and record.control == QUEUED:
@@ -198,13 +202,13 @@ class Batch:
                 hidden=self._manner.hide,
             ),
         )
-        return Kept(job, record.id)
+        return StoredJob(job, record.id)
 
     def _as_it_is_now(self, record: Record, job: Job) -> Job:
         """Return the job with the edits that people have made since it was last seen.
 
         Raises:
-            Lost: the job has another entrypoint by now.
+            JobChangedError: the job has another entrypoint by now.
         """
         payload, said = self._view.records.payload(record), record.note
         if said is None:
@@ -214,15 +218,15 @@ class Batch:
             return job
         values = plain_values(record, self._view.entrypoint)
         if values["entrypoint"] != job.entrypoint:
-            raise Lost
+            raise JobChangedError
         return job.evolve(payload=payload, headers=values["headers"], max_attempts=values["max_attempts"])
 
-    def _prolong(self, change: Change, record: Record) -> Kept:
+    def _prolong(self, change: Change, record: Record) -> StoredJob:
         told, job = self._check(change, record), change.new
         self._tell(record, told._replace(heartbeat=microseconds(job.heartbeat_at or self._now)))
-        return Kept(job, record.id)
+        return StoredJob(job, record.id)
 
-    def _release(self, change: Change, record: Record) -> Kept:
+    def _release(self, change: Change, record: Record) -> StoredJob:
         told, job = self._check(change, record), change.new
         if record.control != QUEUED:
             self._flip(record, QUEUED)
@@ -230,37 +234,37 @@ class Batch:
             told = told._replace(order=self._next_order())
         told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
         self._tell(record, told)
-        return Kept(job.evolve(sequence=told.order or place_of(record)), record.id)
+        return StoredJob(job.evolve(sequence=told.order or place_of(record)), record.id)
 
-    def _bury(self, change: Change, record: Record) -> Kept:
+    def _bury(self, change: Change, record: Record) -> StoredJob:
         told, job = self._check(change, record), change.new
         self._flip(record, FAILED)
         told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
         self._tell(record, told._replace(dead_at=microseconds(job.dead_at or self._now)))
-        return Kept(job, record.id)
+        return StoredJob(job, record.id)
 
-    def _revive(self, change: Change, record: Record) -> Kept:
+    def _revive(self, change: Change, record: Record) -> StoredJob:
         told, job = self._check(change, record), change.new
         self._flip(record, QUEUED)
         order = self._next_order()
         self._tell(record, told._replace(failures=job.failures, dead_at=None, order=order))
-        return Kept(job.evolve(sequence=order), record.id)
+        return StoredJob(job.evolve(sequence=order), record.id)
 
-    def _remove(self, change: Change, record: Record) -> Kept:
+    def _remove(self, change: Change, record: Record) -> StoredJob:
         before, told = change.old, self._check(change, record)
         if change.acked:
             if record.control != PROCESSED:
                 self._flip(record, PROCESSED)
             self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
-            return Kept(before, "")
+            return StoredJob(before, "")
         # As a comment the message can still be read and restored. But a text like our notes would be taken for a note.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
-        found = Kept(before.evolve(payload=self._view.records.payload(record)), "")
+        found = StoredJob(before.evolve(payload=self._view.records.payload(record)), "")
         self._flip(record, PROCESSED if like_a_note else COMMENT)
         return found
 
-    def _change(self, change: Change, record: Record) -> Kept:
-        raise Lost
+    def _change(self, change: Change, record: Record) -> StoredJob:
+        raise JobChangedError
 
     # Parts of several steps
 
@@ -276,13 +280,13 @@ class Batch:
         return self._last_order
 
     def _look_again(self, record: Record) -> None:
-        """Raise Lost if the bytes of a message have changed in the file. The whole file is then read again."""
+        """Raise JobChangedError if the bytes of a message have changed in the file. The file is then read again."""
         view = self._view
         assert view.open is not None
         expected = view.records.data[record.offset : record.end]
         if os.pread(view.open.number, len(expected), record.offset) != expected:
             view.distrust()
-            raise Lost
+            raise JobChangedError
 
     def _flip(self, record: Record, control: int) -> None:
         self._look_again(record)

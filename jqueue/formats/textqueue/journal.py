@@ -86,7 +86,7 @@ class Journal:
         self._lines = 0
         self._descriptor: OpenFile | None = None
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the journal has lines that were not read."""
         status = self._status()
         if status is None or self._descriptor is None:

@@ -24,7 +24,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.port import Change, Kept, Lost, Outcome, Step
+from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.textqueue.changes import Batch, Manner
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.view import TextView
@@ -56,7 +56,7 @@ class TextQueueFile:
     """
 
     capabilities = CAPABILITIES
-    knows_expiry = False
+    claims_expire_by_clock = False
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class TextQueueFile:
         """Return True if the file exists."""
         return os.path.exists(self._file)
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since the last scan."""
-        return self._read_after != forks() or self._view.has_moved()
+        return self._read_after != forks() or self._view.may_have_changed()
 
-    def scan(self, now: datetime) -> list[Kept]:
+    def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message that is queued, claimed or dead."""
         self._begin_anew_in_a_child()
         try:
@@ -127,7 +127,7 @@ class TextQueueFile:
             self._change((), now)
         self._view.read(now)
 
-    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs with their payloads, without the jobs that are no longer in the file."""
         records = self._view.records
         found = [(job, records.by_id.get(job.id)) for job, _ in jobs]
@@ -149,13 +149,13 @@ class TextQueueFile:
             if any(change.step is Step.ADD for change in changes):
                 create_folder(self._folder)
             elif not self._view.existed and not self.exists():
-                return [Lost() for _ in changes]
+                return [JobChangedError() for _ in changes]
             with self._lock.acquire() as lock:
                 if (status := file_status(self._file)) is not None:
                     lock.give_to_owner_of(status)
                 return Batch(self._view, self._manner, now).carry_out(changes)
         except OSError as error:
-            self.let_go()
+            self.close_files()
             self._unflushed = self._manner.fsync
             raise as_storage_error(error, "change the queue file", self._file) from error
         except StorageError:
@@ -170,7 +170,7 @@ class TextQueueFile:
                 flush(file.number)
         self._unflushed = False
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         """Close the file and the journal, and forget their content."""
         self._view.forget()
         self._view.journal.forget()
@@ -179,4 +179,4 @@ class TextQueueFile:
         """Forget everything after a fork, as the parent may have been in the middle of a read."""
         if self._read_after != forks():
             self._read_after = forks()
-            self.let_go()
+            self.close_files()

@@ -10,7 +10,7 @@ from functools import partial
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
-from jqueue.formats.port import Kept
+from jqueue.formats.port import StoredJob
 from jqueue.formats.textqueue.journal import NOTHING, Journal, Told
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import (
@@ -85,13 +85,13 @@ class TextView:
         self._signature: tuple[int, ...] | None = None
         self.changing = self.unseen = True
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since they were read."""
         try:
             status = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
             return self.existed or self.unseen
-        return self.unseen or self.changing or _signature(status) != self._signature or self.journal.has_moved()
+        return self.unseen or self.changing or _signature(status) != self._signature or self.journal.may_have_changed()
 
     def read(self, now: datetime, *, locked: bool = False) -> None:
         """Read the file and the journal if they may have changed.
@@ -108,7 +108,7 @@ class TextView:
             news = self.journal.refresh(locked=locked)  # first, or a message finished in between would look unclaimed
             news |= self._read_file(now, sure=not locked)
             self.unseen = self.unseen or news
-            if locked or not self.journal.has_moved():
+            if locked or not self.journal.may_have_changed():
                 return
 
     def _read_file(self, now: datetime, *, sure: bool) -> bool:
@@ -147,7 +147,7 @@ class TextView:
 
     # As jobs
 
-    def jobs(self) -> list[Kept]:
+    def jobs(self) -> list[StoredJob]:
         """Return every message that is queued, claimed or dead. Messages of other programs have no payload here."""
         self.unseen, last = False, self.records.last
         return [self.kept(record) for record in self._present() if record is not last or not self._is_torn(record)]
@@ -208,12 +208,12 @@ class TextView:
             return JobStatus.QUEUED if told.heartbeat is None else JobStatus.IN_PROGRESS
         return None
 
-    def kept(self, record: Record) -> Kept:
+    def kept(self, record: Record) -> StoredJob:
         """Return a message as a job. It has its payload only if the message carries an id."""
         told, settles_at = self.told(record), self.settles_at(record)
         why = record.control, told, settles_at
         if record.kept is not None and record.kept[0] == why:
-            known: Kept = record.kept[1]
+            known: StoredJob = record.kept[1]
             return known
         values, status = plain_values(record, self.entrypoint), self.status(record)
         place = place_of(record)
@@ -239,7 +239,7 @@ class TextView:
         if status is not JobStatus.DEAD and told.dead_at is not None:
             values["failures"] = 0  # it was marked as queued again by hand
         extra = {"variables": [line.decode("utf-8", "backslashreplace") for line in record.variables]}
-        kept = Kept(trusted_job(values, extra if record.variables else None), record.id)
+        kept = StoredJob(trusted_job(values, extra if record.variables else None), record.id)
         record.kept = why, kept
         return kept
 

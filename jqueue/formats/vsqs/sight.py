@@ -15,7 +15,7 @@ from typing import Any
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.files.notes import read_note
-from jqueue.formats.port import Kept
+from jqueue.formats.port import StoredJob
 from jqueue.formats.times import microseconds
 from jqueue.formats.times import moment as from_microseconds
 from jqueue.formats.vsqs.names import LARGEST_TIME, Name, moment, parse
@@ -106,7 +106,7 @@ class Sight:
         self._times: tuple[tuple[int, int], ...] = ()
         self._since: datetime | None = None
         self._sure = False
-        self._seen: dict[str, Kept] = {}
+        self._seen: dict[str, StoredJob] = {}
         self._ids: dict[str, str] = {}
         self._places: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
         self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are not messages
@@ -121,7 +121,7 @@ class Sight:
         other._was_there = self._was_there
         return other
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
         return not self._sure or self._folder_times() != self._times or any(map(self._may_be_open, self._closed))
 
@@ -141,7 +141,7 @@ class Sight:
                 "object) to start an empty queue"
             )
 
-    def scan(self, now: datetime) -> list[Kept]:
+    def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
 
         Raises:
@@ -246,7 +246,7 @@ class Sight:
         if self._ids.setdefault(job.id, place) != place:
             job = job.evolve(id=f"{place}~")  # another message has the same number, or a copy of the same note
             self._ids[job.id] = place
-        self._seen[place] = Kept(job, place)
+        self._seen[place] = StoredJob(job, place)
         self._places[prefix].add(text)
         if prefix or self._ids.get(str(note.get("id", name.number))) != place or not is_noted(name, note):
             self._unsure[prefix].add(text)

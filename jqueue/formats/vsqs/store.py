@@ -26,7 +26,7 @@ from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
-from jqueue.formats.port import Change, Full, Kept, Lost, Outcome, Step
+from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob, StoreFullError
 from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.names import Name, Unit, parse
 from jqueue.formats.vsqs.numbers import Numbers
@@ -63,7 +63,7 @@ class VsqsFolder:
     """
 
     capabilities = CAPABILITIES
-    knows_expiry = True
+    claims_expire_by_clock = True
     serves_in_order = True
 
     def __init__(
@@ -120,15 +120,15 @@ class VsqsFolder:
         """Return True if the folder exists."""
         return self.path.exists()
 
-    def has_moved(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        return self._sight.has_moved()
+        return self._sight.may_have_changed()
 
-    def scan(self, now: datetime) -> list[Kept]:
+    def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job."""
         return self._sight.scan(now)
 
-    def payloads(self, jobs: Sequence[Kept]) -> list[Job]:
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
@@ -153,10 +153,10 @@ class VsqsFolder:
     def _do(self, change: Change, now: datetime) -> Outcome:
         self._sight.touched(change.place)
         try:
-            kept: Kept = getattr(self, f"_{change.step}")(change, now)
+            kept: StoredJob = getattr(self, f"_{change.step}")(change, now)
             return kept
-        except (FileNotFoundError, FileExistsError, Lost):
-            return Lost()
+        except (FileNotFoundError, FileExistsError, JobChangedError):
+            return JobChangedError()
         except OSError as error:
             return error
 
@@ -180,7 +180,7 @@ class VsqsFolder:
 
         If there is not enough space for all, the first ones are added.
         """
-        full = (Full if self._waits_for_room else QueueFullError)(
+        full = (StoreFullError if self._waits_for_room else QueueFullError)(
             f"the queue {self.name!r} has no room for more jobs: let workers catch up, or raise its capacity"
         )
         outcomes: list[Outcome] = [full] * len(jobs)
@@ -223,7 +223,7 @@ class VsqsFolder:
                 os.close(descriptor)
         return failures
 
-    def _publish(self, number: int, job: Job) -> Kept | OSError:
+    def _publish(self, number: int, job: Job) -> StoredJob | OSError:
         """Write the note of a new file, then give the file its name."""
         path, due = self._numbers.path(number), None if job.run_at is None else self.unit.number(job.run_at)
         place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
@@ -257,7 +257,7 @@ class VsqsFolder:
         Returns:
             The error if the job was removed, else the outcome.
         """
-        if not isinstance(outcome, Kept):
+        if not isinstance(outcome, StoredJob):
             return outcome
         try:
             os.unlink(self._path(outcome.place))
@@ -267,7 +267,7 @@ class VsqsFolder:
             os.unlink(self._sight.beside(outcome.place))
         return error
 
-    def _claim(self, change: Change, now: datetime) -> Kept:
+    def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
@@ -293,18 +293,18 @@ class VsqsFolder:
                 self._rename(place, change.place)
             if isinstance(error, PermissionError):
                 self._sight.set_aside(change.place)
-                raise Lost from None
+                raise JobChangedError from None
             raise
         return self._kept(place, note, payload)
 
-    def _prolong(self, change: Change, now: datetime) -> Kept:
+    def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, _name(change.place)
         assert name.until is not None
         until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
         note = self._annotate(change.place, {**self._sight.note(change.place), "until": name.until, "next": until})
         return self._kept(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
-    def _release(self, change: Change, now: datetime) -> Kept:
+    def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
         place, note = change.place, self._noted(change)
         due = None if job.run_at is None else self.unit.number(job.run_at)
@@ -315,7 +315,7 @@ class VsqsFolder:
                 return self._kept(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
         return self._to_the_back(place, note, now, due, job.payload)
 
-    def _bury(self, change: Change, now: datetime) -> Kept:
+    def _bury(self, change: Change, now: datetime) -> StoredJob:
         job = change.new
         place, note = change.place, self._noted(change)
         os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
@@ -326,12 +326,12 @@ class VsqsFolder:
         except FileExistsError:
             return self._to_the_back(place, note, now, None, job.payload, f"{DEAD}/")
 
-    def _revive(self, change: Change, now: datetime) -> Kept:
+    def _revive(self, change: Change, now: datetime) -> StoredJob:
         job = change.new
         note = note_of(job, self._sight.note(change.place), due=None)
         return self._to_the_back(change.place, note, now, None, job.payload)
 
-    def _remove(self, change: Change, now: datetime) -> Kept:
+    def _remove(self, change: Change, now: datetime) -> StoredJob:
         job = change.old
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
@@ -340,10 +340,10 @@ class VsqsFolder:
         if change.acked:
             with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
-        return Kept(job.evolve(payload=payload), "")
+        return StoredJob(job.evolve(payload=payload), "")
 
-    def _change(self, change: Change, now: datetime) -> Kept:
-        raise Lost
+    def _change(self, change: Change, now: datetime) -> StoredJob:
+        raise JobChangedError
 
     # Parts of several steps
 
@@ -354,17 +354,17 @@ class VsqsFolder:
         rename that follows fails. The note written before that rename does no harm, as it changes no count.
 
         Raises:
-            Lost: attempt or failures are no longer as they were last seen.
+            JobChangedError: attempt or failures are no longer as they were last seen.
         """
         note = self._sight.note(change.place)
         seen = self._sight.job(change.place, note)
         if (seen.attempt, seen.failures) != (change.old.attempt, change.old.failures):
-            raise Lost
+            raise JobChangedError
         return note
 
     def _to_the_back(
         self, place: str, note: dict[str, Any], now: datetime, due: int | None, payload: bytes, folder: str = ""
-    ) -> Kept:
+    ) -> StoredJob:
         [number] = self._numbers.reserve(1, now).numbers
         try:
             new = f"{folder}{Name(number, due)}"
@@ -390,11 +390,11 @@ class VsqsFolder:
         write_note(self._path(place), note, self._sight.beside(place), attributes=self._attributes)
         return note
 
-    def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> Kept:
+    def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
         said = {field: value for field, value in note.items() if value is not None}
         job = self._sight.job(place, said)
-        return Kept(job.evolve(payload=payload), place)
+        return StoredJob(job.evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:
         with open(self._path(place), "rb", buffering=0) as file:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.dirq.store import DirqStore
-from jqueue.formats.port import Change, Kept, Outcome
+from jqueue.formats.port import Change, Outcome, StoredJob
 
 START = datetime(2026, 11, 22, 5, 0, 7, 250_000, tzinfo=UTC)
 NEXT = 2**50
@@ -30,17 +30,17 @@ class Steps:
         [outcome] = self.store.carry_out([Change(before, changed, place)], moment)
         return outcome
 
-    def _kept(self, outcome: Outcome) -> Kept:
+    def _kept(self, outcome: Outcome) -> StoredJob:
         if isinstance(outcome, Exception):
             raise outcome
         assert outcome is not None
         return outcome
 
-    def add(self, payload: bytes = b"payload", moment: datetime = START, **fields: Any) -> Kept:
+    def add(self, payload: bytes = b"payload", moment: datetime = START, **fields: Any) -> StoredJob:
         job = Job(entrypoint=fields.pop("entrypoint", self.store.entrypoint), payload=payload, **fields)
         return self._kept(self.do(None, job, "", moment))
 
-    def claim(self, kept: Kept, moment: datetime = START) -> Kept:
+    def claim(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         job = kept.job
         claimed = job.evolve(
             status=JobStatus.IN_PROGRESS,
@@ -51,28 +51,28 @@ class Steps:
         )
         return self._kept(self.do(job, claimed, kept.place, moment))
 
-    def beat(self, kept: Kept, moment: datetime = START) -> Kept:
+    def beat(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         return self._kept(self.do(kept.job, kept.job.evolve(heartbeat_at=moment), kept.place, moment))
 
-    def release(self, kept: Kept, moment: datetime = START, **changes: Any) -> Kept:
+    def release(self, kept: StoredJob, moment: datetime = START, **changes: Any) -> StoredJob:
         free = {"status": JobStatus.QUEUED, "heartbeat_at": None, "claim_timeout": None, **changes}
         return self._kept(self.do(kept.job, kept.job.evolve(**free), kept.place, moment))
 
-    def to_the_back(self, kept: Kept, moment: datetime = START) -> Kept:
+    def to_the_back(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         return self.release(kept, moment, sequence=NEXT)
 
-    def bury(self, kept: Kept, moment: datetime = START) -> Kept:
+    def bury(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         dead = {"status": JobStatus.DEAD, "heartbeat_at": None, "claim_timeout": None, "dead_at": moment}
         return self._kept(self.do(kept.job, kept.job.evolve(**dead), kept.place, moment))
 
-    def revive(self, kept: Kept, moment: datetime = START) -> Kept:
+    def revive(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         return self._kept(
             self.do(kept.job, kept.job.evolve(status=JobStatus.QUEUED, dead_at=None, failures=0), kept.place, moment)
         )
 
-    def remove(self, kept: Kept, moment: datetime = START) -> Kept:
+    def remove(self, kept: StoredJob, moment: datetime = START) -> StoredJob:
         return self._kept(self.do(kept.job, None, kept.place, moment))
 
-    def only(self, moment: datetime = START) -> Kept:
+    def only(self, moment: datetime = START) -> StoredJob:
         [kept] = self.store.scan(moment)
         return kept

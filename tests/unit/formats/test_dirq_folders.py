@@ -11,7 +11,7 @@ from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import JobStatus
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.port import Lost
+from jqueue.formats.port import JobChangedError
 from tests.unit.formats.dirq_steps import START, Steps, after, now
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}
@@ -155,7 +155,7 @@ def test_the_lock_of_another_program_is_respected_and_shown(kind, make, tmp_path
     steps = make(kind, maxlock=120)
     kept = steps.add()
     lock(kind, tmp_path / "queue", kept.place, (10, 10))
-    with pytest.raises(Lost):
+    with pytest.raises(JobChangedError):
         steps.claim(kept)
     seen = steps.only()
     assert (JobStatus.IN_PROGRESS, 1, 0, 120.0) == (
@@ -167,7 +167,7 @@ def test_the_lock_of_another_program_is_respected_and_shown(kind, make, tmp_path
     assert seen.job.heartbeat_at is not None
     assert 10 == seen.job.heartbeat_at.timestamp()
     for end in (steps.remove, steps.beat):
-        with pytest.raises(Lost):
+        with pytest.raises(JobChangedError):
             end(seen)
     freed = steps.to_the_back(seen, after(1))
     assert (JobStatus.QUEUED, kept.job.id) == (freed.job.status, freed.job.id)
@@ -185,7 +185,7 @@ def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, make, tmp
             lock(kind, tmp_path / "queue", kept.place)
         before = tree(tmp_path / "queue")
         for end in (steps.remove, steps.beat, steps.release, steps.to_the_back, steps.bury):
-            with pytest.raises((Lost, FileNotFoundError)):
+            with pytest.raises((JobChangedError, FileNotFoundError)):
                 end(held)
         assert before == {name: content for name, content in tree(tmp_path / "queue").items() if name != ".jqueue"}
 
@@ -197,7 +197,7 @@ def test_a_claim_read_before_its_heartbeat_is_not_taken_for_stale(kind, make):
     seen = other.only()
     steps.beat(held, after(60))
     for end in (other.to_the_back, other.release, other.bury):
-        with pytest.raises(Lost):
+        with pytest.raises(JobChangedError):
             end(seen)
     assert after(60) == other.only(after(61)).job.heartbeat_at
 
@@ -257,21 +257,21 @@ def test_has_moved_tells_each_change_once(kind, make, tmp_path):
             other.store.scan(now().__class__.fromtimestamp(now().timestamp() + seconds, tz=START.tzinfo))
 
     settle()
-    assert not other.store.has_moved()
+    assert not other.store.may_have_changed()
     held = steps.claim(kept, now())
-    assert other.store.has_moved()
+    assert other.store.may_have_changed()
     settle()
-    assert not other.store.has_moved()
+    assert not other.store.may_have_changed()
     held = steps.beat(held, after(10**6))
-    assert other.store.has_moved(), "a heartbeat moves no folder"
+    assert other.store.may_have_changed(), "a heartbeat moves no folder"
     settle()
     kept = steps.release(held, now())
-    assert other.store.has_moved()
+    assert other.store.may_have_changed()
     settle()
     lock(kind, tmp_path / "queue", kept.place)
-    assert other.store.has_moved()
+    assert other.store.may_have_changed()
     settle()
-    assert not other.store.has_moved()
+    assert not other.store.may_have_changed()
 
 
 @of_both_kinds
@@ -295,11 +295,11 @@ def test_folders_changed_a_moment_ago_are_read_again(kind, tmp_path):
         return len(looks)
 
     assert [1, 1] == [scan(0), scan(0.01)]
-    assert store.has_moved()
+    assert store.may_have_changed()
     assert 1 == scan(0.1)
     scan(60)
     assert 0 == scan(61)
-    assert not store.has_moved()
+    assert not store.may_have_changed()
 
 
 @of_both_kinds

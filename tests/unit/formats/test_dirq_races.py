@@ -9,7 +9,7 @@ import pytest
 from jqueue.domain.models import JobStatus
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.port import Change, Lost
+from jqueue.formats.port import Change, JobChangedError
 from tests.unit.formats.dirq_steps import Steps, after, now
 from tests.unit.formats.test_dirq_folders import KINDS, lock, of_both_kinds, tree, unlock
 
@@ -65,7 +65,7 @@ def test_the_new_holder_of_a_lock_keeps_job_and_lock(kind, end, make, tmp_path):
         lock(kind, tmp_path / "queue", kept.place)
 
     steps.store.then = relock
-    with pytest.raises(Lost):
+    with pytest.raises(JobChangedError):
         getattr(steps, end)(held)
     seen = make(kind).only()
     assert (JobStatus.IN_PROGRESS, kept.place) == (seen.job.status, seen.place.partition("!")[0])
@@ -81,7 +81,7 @@ def test_only_one_of_two_concurrent_ends_of_a_claim_wins(kind, end, other_end, m
     held = steps.claim(steps.add())
     seen = other.only()
     steps.store.then = lambda: getattr(other, other_end)(seen)
-    with pytest.raises((Lost, FileNotFoundError)):
+    with pytest.raises((JobChangedError, FileNotFoundError)):
         getattr(steps, end)(held)
     left = [kept.job.status for kept in make(kind).store.scan(now())]
     assert {"bury": [JobStatus.DEAD], "to_the_back": [JobStatus.QUEUED], "remove": []}[other_end] == left
@@ -92,12 +92,12 @@ def test_a_cancel_and_a_claim_do_not_both_win(kind, make):
     steps, other = make(kind), make(kind)
     kept = steps.add()
     held = steps.claim(kept)
-    with pytest.raises(Lost):
+    with pytest.raises(JobChangedError):
         other.remove(kept)
     steps.remove(held)
     kept = steps.add()
     other.remove(kept)
-    with pytest.raises((Lost, FileNotFoundError)):
+    with pytest.raises((JobChangedError, FileNotFoundError)):
         steps.claim(kept)
 
 
@@ -116,7 +116,7 @@ def test_only_one_of_two_redrives_wins(kind, make):
     dead = steps.bury(steps.claim(steps.add()))
     steps.revive(dead)
     for late in (other.revive, other.remove):
-        with pytest.raises((Lost, FileNotFoundError)):
+        with pytest.raises((JobChangedError, FileNotFoundError)):
             late(dead)
     assert JobStatus.QUEUED is other.only().job.status
 
@@ -135,7 +135,7 @@ def test_a_simple_lock_taken_for_an_old_one_is_not_held(make, tmp_path):
 
     steps = Steps(Purged(tmp_path / "queue", fsync=False))
     kept = steps.add()
-    with pytest.raises((Lost, FileNotFoundError)):
+    with pytest.raises((JobChangedError, FileNotFoundError)):
         steps.claim(kept)
     assert JobStatus.QUEUED is steps.only().job.status
 
@@ -152,7 +152,7 @@ def test_a_simple_lock_that_has_no_time_yet_is_not_the_claim_before(make, tmp_pa
         assert "!" in seen.place
         assert seen.job.attempt > held.job.attempt
         for refused in (steps.remove, steps.beat):
-            with pytest.raises(Lost):
+            with pytest.raises(JobChangedError):
                 refused(seen)
         os.unlink(f"{path}.lck")
         held = steps.claim(steps.only())
@@ -175,7 +175,7 @@ def test_a_simple_lock_that_another_program_took_meanwhile_is_not_held(tmp_path)
 
     steps = Steps(Purged(tmp_path / "queue", fsync=False))
     kept = steps.add()
-    with pytest.raises(Lost):
+    with pytest.raises(JobChangedError):
         steps.claim(kept)
     assert (tmp_path / "queue" / f"{kept.place}.lck").exists(), "that lock belongs to another program"
 
@@ -244,7 +244,7 @@ def test_an_interrupted_move_is_finished_by_another_program(when, way, make, tmp
     seen = other.only(now())
     assert (kept.job.id, JobStatus.QUEUED, "other") == (seen.job.id, seen.job.status, seen.job.entrypoint)
     if when == "before":
-        with pytest.raises(Lost):
+        with pytest.raises(JobChangedError):
             other.claim(seen, now())  # its first program may still go on
         held = other.claim(seen, _later(60))
     else:
@@ -344,7 +344,7 @@ def test_an_unreadable_element_is_set_aside_until_it_is_repaired(harm, make, tmp
         (path / "body").unlink()
     else:
         (path / "header").write_bytes(b"nonsense\n")
-    with pytest.raises(Lost):
+    with pytest.raises(JobChangedError):
         steps.claim(bad, now())
     assert not (path / "locked").exists()
     assert [good.place] == [kept.place for kept in steps.store.scan(now())]
@@ -367,7 +367,7 @@ def test_the_removal_of_a_lock_during_a_scan_is_noticed(kind, make):
     vars(store)["_lock_of"] = lambda name: answers.pop() if answers else lock_of(name)
     steps.release(held)
     assert JobStatus.IN_PROGRESS is other.only().job.status
-    assert store.has_moved()
+    assert store.may_have_changed()
     later = now() + timedelta(seconds=60)
     assert JobStatus.QUEUED is other.only(later).job.status
-    assert not store.has_moved()
+    assert not store.may_have_changed()

@@ -31,9 +31,9 @@ class Counted(VsqsFolder):
         self.scans += 1
         return super().scan(now)
 
-    def has_moved(self):
+    def may_have_changed(self):
         self.asked += 1
-        return super().has_moved()
+        return super().may_have_changed()
 
     def watched(self):
         self.watches += 1

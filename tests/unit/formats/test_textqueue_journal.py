@@ -8,7 +8,7 @@ import pytest
 
 from jqueue import JobStatus
 from jqueue.domain.errors import ClaimLostError
-from jqueue.formats.port import Change, Lost
+from jqueue.formats.port import Change, JobChangedError
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import journal as journal_module
 from jqueue.formats.textqueue.journal import Journal, Told
@@ -49,9 +49,9 @@ def test_the_journal_reads_back_every_state(journal):
     reader.refresh()
     assert EVERYTHING == reader.told == writer.told
     assert reader.last_order == writer.last_order == 4096
-    assert not reader.has_moved()
+    assert not reader.may_have_changed()
     writer.write({"a": Told(attempt=1), "b": Told(attempt=2)}, durable=False)
-    assert reader.has_moved()
+    assert reader.may_have_changed()
     reader.refresh()
     assert reader.told == writer.told == {**EVERYTHING, "a": Told(attempt=1), "b": Told(attempt=2)}
     assert list(reader.told)[-2:] == ["a", "b"]
@@ -122,7 +122,7 @@ def test_a_replaced_or_truncated_journal_is_read_anew(journal):
     other = journal.with_name("other")
     other.write_bytes(b'{"i":"c","a":3}\n{"i":"d","a":4}\n')
     other.replace(journal)
-    assert reader.has_moved()
+    assert reader.may_have_changed()
     reader.refresh()
     assert reader.told == {"c": Told(attempt=3), "d": Told(attempt=4)}
 
@@ -191,10 +191,10 @@ def test_a_claim_extended_by_an_unseen_heartbeat_is_not_revoked(path):
     [seen] = other.scan(LATER)
     prolonged = carried_out(one, claimed.job, heartbeat_at=LATER + timedelta(seconds=1))
     back = {"status": JobStatus.QUEUED, "heartbeat_at": None, "claim_timeout": None, "sequence": 10**9}
-    assert isinstance(carried_out(other, seen.job, **back), Lost)
+    assert isinstance(carried_out(other, seen.job, **back), JobChangedError)
     [seen] = other.scan(LATER)
     assert (seen.job.status, seen.job.heartbeat_at) == (JobStatus.IN_PROGRESS, prolonged.job.heartbeat_at)
-    assert not isinstance(carried_out(other, seen.job, **back), Lost)
+    assert not isinstance(carried_out(other, seen.job, **back), JobChangedError)
 
 
 async def test_the_claims_of_a_dead_process_are_handed_out_again(path):

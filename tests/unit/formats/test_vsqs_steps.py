@@ -7,7 +7,7 @@ import pytest
 
 from jqueue import Job, JobStatus
 from jqueue.domain.operations import Enqueue
-from jqueue.formats.port import Change, Kept, Lost
+from jqueue.formats.port import Change, JobChangedError, StoredJob
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.exclusive import rename_exclusively
 from jqueue.formats.vsqs.store import VsqsFolder
@@ -88,21 +88,21 @@ def test_a_late_heartbeat_does_not_change_the_note_of_the_next_holder(tmp_path, 
     now = FakeClock().now()
     late, other = (VsqsFolder(tmp_path, fsync=False, attributes=attributes) for _ in range(2))
 
-    def claim(store: VsqsFolder, job: Job, place: str) -> Kept:
+    def claim(store: VsqsFolder, job: Job, place: str) -> StoredJob:
         [kept] = store.carry_out([Change(job, job.evolve(status=JobStatus.IN_PROGRESS, claim_timeout=9.0), place)], now)
-        assert isinstance(kept, Kept)
+        assert isinstance(kept, StoredJob)
         return kept
 
     new = Job(id="1", entrypoint="work", payload=b"", headers={"large": "x" * 2000})
     [added] = late.carry_out([Change(None, new, "")], now)
-    assert isinstance(added, Kept)
+    assert isinstance(added, StoredJob)
     over = claim(late, *added)
     back = over.job.evolve(status=JobStatus.QUEUED, heartbeat_at=None, claim_timeout=None)
     [ready] = other.carry_out([Change(over.job, back, over.place)], now)
-    assert isinstance(ready, Kept)
+    assert isinstance(ready, StoredJob)
     held = claim(other, *ready)
     [outcome] = late.carry_out([Change(over.job, over.job, over.place)], now + timedelta(seconds=1))
-    assert isinstance(outcome, Lost)
+    assert isinstance(outcome, JobChangedError)
     assert [(held.job.attempt, held.job.claim_timeout)] == [
         (job.attempt, job.claim_timeout) for job, _ in VsqsFolder(tmp_path, attributes=attributes).scan(now)
     ]
