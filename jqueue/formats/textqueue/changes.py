@@ -17,7 +17,7 @@ from datetime import datetime
 from jqueue.domain.errors import StorageError
 from jqueue.domain.models import Job, JobStatus
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.textqueue.journal import KEPT_FINISHED, Told, Unwritten
+from jqueue.formats.textqueue.journal import KEPT_FINISHED, JournalWriteError, MessageState
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
 from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, place_of
@@ -28,7 +28,7 @@ _NEW_FILE = 0o666
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ChangeSettings:
     """Settings for changes, as arguments of `TextQueueFile`."""
 
     fsync: bool
@@ -41,15 +41,15 @@ class Batch:
 
     Args:
         view: the queue as last read; the batch reads it again.
-        manner: settings for the changes.
+        settings: settings for the changes.
         now: the time.
     """
 
-    def __init__(self, view: TextView, manner: Manner, now: datetime) -> None:
+    def __init__(self, view: TextView, settings: ChangeSettings, now: datetime) -> None:
         self._view = view
-        self._manner = manner
+        self._settings = settings
         self._now = now
-        self._told: dict[str, Told] = {}
+        self._new_states: dict[str, MessageState] = {}
         self._to_hide: list[Record] = []
         self._new: set[str] = set()
         self._last_order = 0
@@ -62,23 +62,23 @@ class Batch:
             OSError: the system refused. It is not known which changes were made, so everything must be read again.
             StorageError: the file is gone, or was replaced meanwhile.
         """
-        view, manner = self._view, self._manner
+        view, settings = self._view, self._settings
         steps = [change.step for change in changes]
         new = [change for change, step in zip(changes, steps, strict=True) if step is Step.ADD]
         if new:
-            self._see_to_the_file()
+            self._create_file()
         view.read(self._now, locked=True)
-        self._told |= view.ended_claims()  # otherwise a message that is marked as queued again would still be claimed
+        self._new_states |= view.ended_claims()  # otherwise a message that is marked as queued would still be claimed
         refusal = self._append(new) if new else None
         outcomes = [self._prepare(change, step, refusal) for change, step in zip(changes, steps, strict=True)]
         if self._wrote:
             self._check_in_place()
             self._flush()
-        if self._told:
+        if self._new_states:
             owner = None if view.open is None else view.open.status
             try:
-                view.journal.write(self._told, durable=manner.fsync and self._claims_moved, owner=owner)
-            except Unwritten as error:
+                view.journal.write(self._new_states, durable=settings.fsync and self._claims_moved, owner=owner)
+            except JournalWriteError as error:
                 if self._wrote:
                     raise
                 return [error] * len(changes)
@@ -88,9 +88,9 @@ class Batch:
             self._flush()
         if self._wrote:
             view.changed()
-        if view.journal.is_long(len(view.records.alive)):
-            with suppress(Unwritten):  # the long journal is still correct
-                self._shorten_journal()
+        if view.journal.needs_compaction(len(view.records.alive)):
+            with suppress(JournalWriteError):  # the long journal is still correct
+                self._compact_journal()
         return outcomes
 
     def _prepare(self, change: Change, step: Step, refusal: Exception | None) -> Outcome:
@@ -113,18 +113,19 @@ class Batch:
             return JobChangedError()  # the id was in the file already
         if change.is_import:
             dead_at = None if job.dead_at is None else microseconds(job.dead_at)
-            self._tell(record, Told(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at))
+            state = MessageState(attempt=job.attempt, failures=job.failures, error=job.error, dead_at=dead_at)
+            self._set_state(record, state)
         return StoredJob(job.evolve(sequence=place_of(record)), record.id)
 
     # New messages
 
-    def _see_to_the_file(self) -> None:
+    def _create_file(self) -> None:
         """Create the file, if there never was one, with the usual mode of a file that a program appends to."""
         view = self._view
         if view.existed or file_status(view.path) is not None:
             return
         OpenFile(view.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _NEW_FILE)
-        if self._manner.fsync:
+        if self._settings.fsync:
             folder = open_folder(os.path.dirname(view.path))
             try:
                 flush_folder(folder)
@@ -142,7 +143,7 @@ class Batch:
         if last is not None and records.is_torn(last):
             if last.control == QUEUED:
                 self._flip(last, COMMENT)  # its writer died before it told the caller
-                view.distrust()
+                view.invalidate()
                 view.read(self._now, locked=True)
                 records = view.records
         elif not records.ends_a_line and last is not None and not view.is_settled(last, self._now):
@@ -151,7 +152,7 @@ class Batch:
             before = b"\n"
         if records.open_note:
             before += b"\n"  # otherwise the note would be taken for that of the next message appended
-        messages = [written(job, single=self._manner.single_lines) for job in jobs]
+        messages = [written(job, single=self._settings.single_lines) for job in jobs]
         block = b"".join([before, *(part for _, *lines in messages for part in lines)])
         file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
         if view.open is None or not view.open.is_at(file.status):
@@ -161,50 +162,50 @@ class Batch:
         if os.fstat(file.number).st_size == len(records.data) + len(block):
             records.grow(before, messages, microseconds(self._now))
         else:  # another program has appended as well
-            view.distrust()
+            view.invalidate()
             view.read(self._now, locked=True)
         return None
 
     # Steps for messages in the file: one method for each, named after it
 
-    def _check(self, change: Change, record: Record) -> Told:
+    def _check(self, change: Change, record: Record) -> MessageState:
         """Return the journal's entry of a message.
 
         Raises:
             JobChangedError: the message has changed since it was last seen.
         """
-        before, told = change.old, self._view.told(record)
-        if self._view.status(record) is not before.status or told.attempt != before.attempt:
+        before, state = change.old, self._view.state(record)
+        if self._view.status(record) is not before.status or state.attempt != before.attempt:
             raise JobChangedError
-        if before.status is JobStatus.IN_PROGRESS and told.heartbeat != microseconds(before.heartbeat_at or self._now):
+        if before.status is JobStatus.IN_PROGRESS and state.heartbeat != microseconds(before.heartbeat_at or self._now):
             raise JobChangedError
-        return told
+        return state
 
     def _claim(self, change: Change, record: Record) -> StoredJob:
-        told, job = self._check(change, record), change.new
+        state, job = self._check(change, record), change.new
         if job.run_at is not None:
             job = job.evolve(run_at=None)  # this was the time from which the message counts as complete
         if not self._view.is_settled(record, self._now):
             raise JobChangedError
-        self._look_again(record)
-        job = self._as_it_is_now(record, job)
-        if self._manner.hide and record.control == QUEUED:
+        self._check_bytes(record)
+        job = self._with_edits(record, job)
+        if self._settings.hide and record.control == QUEUED:
             self._to_hide.append(record)
-        self._tell(
+        self._set_state(
             record,
-            Told(
+            MessageState(
                 attempt=job.attempt,
                 failures=job.failures,
                 heartbeat=microseconds(job.heartbeat_at or self._now),
                 timeout=job.claim_timeout,
-                order=told.order,
-                error=told.error,
-                hidden=self._manner.hide,
+                order=state.order,
+                error=state.error,
+                hidden=self._settings.hide,
             ),
         )
         return StoredJob(job, record.id)
 
-    def _as_it_is_now(self, record: Record, job: Job) -> Job:
+    def _with_edits(self, record: Record, job: Job) -> Job:
         """Return the job with the edits that people have made since it was last seen.
 
         Raises:
@@ -222,40 +223,40 @@ class Batch:
         return job.evolve(payload=payload, headers=values["headers"], max_attempts=values["max_attempts"])
 
     def _prolong(self, change: Change, record: Record) -> StoredJob:
-        told, job = self._check(change, record), change.new
-        self._tell(record, told._replace(heartbeat=microseconds(job.heartbeat_at or self._now)))
+        state, job = self._check(change, record), change.new
+        self._set_state(record, state._replace(heartbeat=microseconds(job.heartbeat_at or self._now)))
         return StoredJob(job, record.id)
 
     def _release(self, change: Change, record: Record) -> StoredJob:
-        told, job = self._check(change, record), change.new
+        state, job = self._check(change, record), change.new
         if record.control != QUEUED:
             self._flip(record, QUEUED)
         if job.sequence != change.old.sequence:
-            told = told._replace(order=self._next_order())
-        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
-        self._tell(record, told)
-        return StoredJob(job.evolve(sequence=told.order or place_of(record)), record.id)
+            state = state._replace(order=self._next_order())
+        state = state._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._set_state(record, state)
+        return StoredJob(job.evolve(sequence=state.order or place_of(record)), record.id)
 
     def _bury(self, change: Change, record: Record) -> StoredJob:
-        told, job = self._check(change, record), change.new
+        state, job = self._check(change, record), change.new
         self._flip(record, FAILED)
-        told = told._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
-        self._tell(record, told._replace(dead_at=microseconds(job.dead_at or self._now)))
+        state = state._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+        self._set_state(record, state._replace(dead_at=microseconds(job.dead_at or self._now)))
         return StoredJob(job, record.id)
 
     def _revive(self, change: Change, record: Record) -> StoredJob:
-        told, job = self._check(change, record), change.new
+        state, job = self._check(change, record), change.new
         self._flip(record, QUEUED)
         order = self._next_order()
-        self._tell(record, told._replace(failures=job.failures, dead_at=None, order=order))
+        self._set_state(record, state._replace(failures=job.failures, dead_at=None, order=order))
         return StoredJob(job.evolve(sequence=order), record.id)
 
     def _remove(self, change: Change, record: Record) -> StoredJob:
-        before, told = change.old, self._check(change, record)
+        before, state = change.old, self._check(change, record)
         if change.acked:
             if record.control != PROCESSED:
                 self._flip(record, PROCESSED)
-            self._tell(record, Told(attempt=told.attempt, finished=True), durable=told.hidden)
+            self._set_state(record, MessageState(attempt=state.attempt, finished=True), durable=state.hidden)
             return StoredJob(before, "")
         # As a comment the message can still be read and restored. But a text like our notes would be taken for a note.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
@@ -268,8 +269,8 @@ class Batch:
 
     # Parts of several steps
 
-    def _tell(self, record: Record, told: Told, *, durable: bool = True) -> None:
-        self._told[record.id] = told
+    def _set_state(self, record: Record, state: MessageState, *, durable: bool = True) -> None:
+        self._new_states[record.id] = state
         self._claims_moved = self._claims_moved or durable
 
     def _next_order(self) -> int:
@@ -279,17 +280,17 @@ class Batch:
         self._last_order = first if following >= first + PLACES_PER_BYTE - 1 else max(first, following)
         return self._last_order
 
-    def _look_again(self, record: Record) -> None:
+    def _check_bytes(self, record: Record) -> None:
         """Raise JobChangedError if the bytes of a message have changed in the file. The file is then read again."""
         view = self._view
         assert view.open is not None
         expected = view.records.data[record.offset : record.end]
         if os.pread(view.open.number, len(expected), record.offset) != expected:
-            view.distrust()
+            view.invalidate()
             raise JobChangedError
 
     def _flip(self, record: Record, control: int) -> None:
-        self._look_again(record)
+        self._check_bytes(record)
         self._write_control(record, control)
 
     def _write_control(self, record: Record, control: int) -> None:
@@ -298,7 +299,7 @@ class Batch:
         self._wrote = True
         os.pwrite(view.open.number, bytes((control,)), record.offset)
         if not view.records.flip(record, control):
-            view.distrust()
+            view.invalidate()
 
     def _check_in_place(self) -> None:
         """Raise StorageError if another file has replaced the file while it was changed."""
@@ -310,19 +311,19 @@ class Batch:
             )
 
     def _flush(self) -> None:
-        if self._manner.fsync and self._view.open is not None:
+        if self._settings.fsync and self._view.open is not None:
             flush(self._view.open.number)
 
-    def _shorten_journal(self) -> None:
+    def _compact_journal(self) -> None:
         """Rewrite the journal with the entries of unfinished messages, and of the last finished ones."""
         view = self._view
         kept, finished = {}, {}
-        for job_id, told in view.journal.told.items():
+        for job_id, state in view.journal.states.items():
             record = view.records.by_id.get(job_id)
-            if record is None or (record.control == COMMENT and not told.finished):
+            if record is None or (record.control == COMMENT and not state.finished):
                 continue
-            if record.control == PROCESSED and not told.hidden:
-                finished[job_id] = Told(attempt=told.attempt, finished=True)
+            if record.control == PROCESSED and not state.hidden:
+                finished[job_id] = MessageState(attempt=state.attempt, finished=True)
             else:
-                kept[job_id] = told
+                kept[job_id] = state
         view.journal.rewrite({**dict(list(finished.items())[-KEPT_FINISHED:]), **kept})

@@ -26,7 +26,7 @@ _quoted = json.encoder.encode_basestring_ascii
 _HEAD = b'{"jq":1}\n'
 
 
-class Told(NamedTuple):
+class MessageState(NamedTuple):
     """State of one message in the journal.
 
     Attributes:
@@ -52,10 +52,10 @@ class Told(NamedTuple):
     hidden: bool = False
 
 
-NOTHING = Told()
+NO_STATE = MessageState()
 
 
-class Unwritten(OSError):
+class JournalWriteError(OSError):
     """The system refused a write; the journal is unchanged."""
 
 
@@ -66,7 +66,7 @@ class Journal:
         path: path of the journal.
 
     Attributes:
-        told: states of the messages, by id.
+        states: states of the messages, by id.
         claimed: ids of the claimed messages.
         last_order: largest place in the journal.
     """
@@ -78,7 +78,7 @@ class Journal:
 
     def forget(self) -> None:
         """Forget everything, so that the journal is read from its beginning."""
-        self.told: dict[str, Told] = {}
+        self.states: dict[str, MessageState] = {}
         self.claimed: set[str] = set()
         self.last_order = 0
         self._read = 0
@@ -121,11 +121,11 @@ class Journal:
             self._size += 1
         whole = content.rfind(b"\n") + 1
         for line in content[:whole].splitlines():
-            self._take(line)
+            self._read_line(line)
         self._read += whole
         return True
 
-    def write(self, changes: Mapping[str, Told], *, durable: bool, owner: os.stat_result | None = None) -> None:
+    def write(self, changes: Mapping[str, MessageState], *, durable: bool, owner: os.stat_result | None = None) -> None:
         """Append new states in one write. Only under the lock, and after `refresh`.
 
         Args:
@@ -135,26 +135,26 @@ class Journal:
                 user after root has worked on it.
 
         Raises:
-            Unwritten: nothing was written.
+            JournalWriteError: nothing was written.
             OSError: the system refused. The caller must `forget` the journal.
         """
-        lines = b"".join(_line(job_id, told) for job_id, told in changes.items())
+        lines = b"".join(_line(job_id, state) for job_id, state in changes.items())
         if self._descriptor is None or self._status() is None:
-            self.rewrite({**self.told, **changes}, owner)
+            self.rewrite({**self.states, **changes}, owner)
             return
         try:
             write_all(self._descriptor.number, lines)
         except OSError as error:
             os.ftruncate(self._descriptor.number, self._read)
-            raise Unwritten(error.errno, error.strerror, self.path) from error
+            raise JournalWriteError(error.errno, error.strerror, self.path) from error
         if durable:
             flush(self._descriptor.number)
         self._size = self._read = self._read + len(lines)
-        for job_id, told in changes.items():
-            self._set(job_id, told)
+        for job_id, state in changes.items():
+            self._set(job_id, state)
         self._lines += len(changes)
 
-    def is_long(self, live: int) -> bool:
+    def needs_compaction(self, live: int) -> bool:
         """Return True if most lines of the journal are out of date.
 
         Args:
@@ -162,22 +162,22 @@ class Journal:
         """
         return self._size > _COMPACT_BYTES and self._lines > 4 * (live + KEPT_FINISHED)
 
-    def rewrite(self, told: Mapping[str, Told], owner: os.stat_result | None = None) -> None:
+    def rewrite(self, states: Mapping[str, MessageState], owner: os.stat_result | None = None) -> None:
         """Replace the journal by these states. Only under the lock.
 
         Raises:
-            Unwritten: nothing was written.
+            JournalWriteError: nothing was written.
             OSError: the system refused. The caller must `forget` the journal.
         """
         try:
-            self._write_part(told, owner)
+            self._write_part(states, owner)
         except OSError as error:
-            raise Unwritten(error.errno, error.strerror, self.path) from error
+            raise JournalWriteError(error.errno, error.strerror, self.path) from error
         os.rename(self._part, self.path)
         self.forget()
         self.refresh(locked=True)
 
-    def _write_part(self, told: Mapping[str, Told], owner: os.stat_result | None) -> None:
+    def _write_part(self, states: Mapping[str, MessageState], owner: os.stat_result | None) -> None:
         """Write the file that will replace the journal."""
         with suppress(FileNotFoundError):
             os.unlink(self._part)
@@ -186,7 +186,7 @@ class Journal:
         try:
             if old is not None:
                 give_to_owner_of(old, descriptor)
-            write_all(descriptor, _HEAD + b"".join(_line(job_id, said) for job_id, said in told.items()))
+            write_all(descriptor, _HEAD + b"".join(_line(job_id, state) for job_id, state in states.items()))
             flush(descriptor)
         finally:
             os.close(descriptor)
@@ -197,67 +197,69 @@ class Journal:
         except FileNotFoundError:
             return None
 
-    def _take(self, line: bytes | bytearray) -> None:
+    def _read_line(self, line: bytes | bytearray) -> None:
         self._lines += 1
         try:
-            said = json.loads(line)
-            self._set(said["i"], _told(said))
+            fields = json.loads(line)
+            self._set(fields["i"], _parse_state(fields))
         except (ValueError, TypeError, KeyError, RecursionError):
             return
 
-    def _set(self, job_id: str, told: Told) -> None:
-        self.told.pop(job_id, None)  # keeps the table in the order of the lines
-        self.told[job_id] = told
-        if told.heartbeat is None:
+    def _set(self, job_id: str, state: MessageState) -> None:
+        self.states.pop(job_id, None)  # keeps the table in the order of the lines
+        self.states[job_id] = state
+        if state.heartbeat is None:
             self.claimed.discard(job_id)
         else:
             self.claimed.add(job_id)
-        if told.order is not None and told.order > self.last_order:
-            self.last_order = told.order
+        if state.order is not None and state.order > self.last_order:
+            self.last_order = state.order
 
 
-def _line(job_id: str, told: Told) -> bytes:
+def _line(job_id: str, state: MessageState) -> bytes:
     """Return the line of a state, as `json` would write it, in a fraction of the time."""
-    attempt, failures, heartbeat, timeout, order, error, dead_at, finished, hidden = told
-    said = f'{{"i":{_quoted(job_id)},"a":{attempt}'
+    attempt, failures, heartbeat, timeout, order, error, dead_at, finished, hidden = state
+    line = f'{{"i":{_quoted(job_id)},"a":{attempt}'
     if failures:
-        said += f',"f":{failures}'
+        line += f',"f":{failures}'
     if heartbeat is not None:
-        said += f',"c":[{heartbeat},{float(timeout or 0)!r}]'
+        line += f',"c":[{heartbeat},{float(timeout or 0)!r}]'
     if order is not None:
-        said += f',"o":{order}'
+        line += f',"o":{order}'
     if error is not None:
-        said += f',"e":{_quoted(error)}'
+        line += f',"e":{_quoted(error)}'
     if dead_at is not None:
-        said += f',"d":{dead_at}'
+        line += f',"d":{dead_at}'
     if finished:
-        said += ',"x":1'
+        line += ',"x":1'
     if hidden:
-        said += ',"h":1'
-    return f"{said}}}\n".encode("ascii")
+        line += ',"h":1'
+    return f"{line}}}\n".encode("ascii")
 
 
-def _told(said: dict[str, Any]) -> Told:
+def _parse_state(fields: dict[str, Any]) -> MessageState:
     """Return the state in a line.
 
     Raises:
         ValueError, TypeError, KeyError: jqueue did not write the line.
     """
-    heartbeat, timeout = said.get("c", (None, None))
-    counts = (said["a"], said.get("f", 0), said.get("o", 0), said.get("d", 0), heartbeat or 0)
-    if not all(type(count) is int and 0 <= count < LARGEST << 8 for count in counts) or not isinstance(said["i"], str):
+    heartbeat, timeout = fields.get("c", (None, None))
+    counts = (fields["a"], fields.get("f", 0), fields.get("o", 0), fields.get("d", 0), heartbeat or 0)
+    if not all(type(count) is int and 0 <= count < LARGEST << 8 for count in counts) or not isinstance(
+        fields["i"], str
+    ):
         raise ValueError("not a line of a journal")
     if heartbeat is not None and not 0 <= timeout <= LONGEST:
         raise ValueError("not a claim")
-    error = said.get("e")
-    return Told(
-        attempt=said["a"],
-        failures=said.get("f", 0),
+    error = fields.get("e")
+    return MessageState(
+        attempt=fields["a"],
+        failures=fields.get("f", 0),
         heartbeat=heartbeat,
         timeout=None if heartbeat is None else float(timeout),
-        order=said.get("o"),
+        order=fields.get("o"),
         error=error if isinstance(error, str) else None,
-        dead_at=said.get("d"),
-        finished="x" in said,
-        hidden="h" in said,
+        dead_at=fields.get("d"),
+        finished="x" in fields,
+        hidden="h" in fields,
     )

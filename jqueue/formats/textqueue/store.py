@@ -25,7 +25,7 @@ from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.textqueue.changes import Batch, Manner
+from jqueue.formats.textqueue.changes import Batch, ChangeSettings
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.view import TextView
 from jqueue.runtime.file_lock import FileLock, has_file_locks
@@ -82,7 +82,7 @@ class TextQueueFile:
         self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
         self._read_after = forks()
         self._unflushed = False
-        self._manner = Manner(fsync=fsync, hide=hide, single_lines=single_lines)
+        self._settings = ChangeSettings(fsync=fsync, hide=hide, single_lines=single_lines)
 
     def __repr__(self) -> str:
         return f"TextQueueFile({str(self.path)!r})"
@@ -153,10 +153,10 @@ class TextQueueFile:
             with self._lock.acquire() as lock:
                 if (status := file_status(self._file)) is not None:
                     lock.give_to_owner_of(status)
-                return Batch(self._view, self._manner, now).carry_out(changes)
+                return Batch(self._view, self._settings, now).carry_out(changes)
         except OSError as error:
             self.close_files()
-            self._unflushed = self._manner.fsync
+            self._unflushed = self._settings.fsync
             raise as_storage_error(error, "change the queue file", self._file) from error
         except StorageError:
             self._view.forget()

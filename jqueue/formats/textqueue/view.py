@@ -11,7 +11,7 @@ from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.models import JobStatus, trusted_job
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.port import StoredJob
-from jqueue.formats.textqueue.journal import NOTHING, Journal, Told
+from jqueue.formats.textqueue.journal import NO_STATE, Journal, MessageState
 from jqueue.formats.textqueue.open_file import OpenFile
 from jqueue.formats.textqueue.records import (
     COMMENT,
@@ -141,7 +141,7 @@ class TextView:
         self._signature = _signature(status) if status.st_size == len(self.records.data) else None
         self.changing = True
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Have the next `read` read the file again."""
         self._signature = None
 
@@ -154,8 +154,8 @@ class TextView:
 
     def _present(self) -> Iterator[Record]:
         yield from self.records.alive.values()
-        for job_id, told in self.journal.told.items():
-            if told.hidden:
+        for job_id, state in self.journal.states.items():
+            if state.hidden:
                 record = self.records.by_id.get(job_id)
                 if record is not None and record.control == PROCESSED:
                     yield record
@@ -180,17 +180,17 @@ class TextView:
         settles_at = self.settles_at(record)
         return settles_at is None or settles_at <= microseconds(now)
 
-    def told(self, record: Record) -> Told:
+    def state(self, record: Record) -> MessageState:
         """Return the state of a message: its journal entry, unless its first byte has ended the claim."""
-        return _believed(self.journal.told.get(record.id, NOTHING), record.control)
+        return _effective_state(self.journal.states.get(record.id, NO_STATE), record.control)
 
-    def ended_claims(self) -> dict[str, Told]:
+    def ended_claims(self) -> dict[str, MessageState]:
         """Return the new states, by id, of claimed messages whose claim another program has ended by its mark."""
         found = {}
         for job_id in self.journal.claimed:
-            told, control = self.journal.told[job_id], self._control(job_id)
-            if (believed := _believed(told, control)) is not told:
-                found[job_id] = believed
+            state, control = self.journal.states[job_id], self._control(job_id)
+            if (effective := _effective_state(state, control)) is not state:
+                found[job_id] = effective
         return found
 
     def _control(self, job_id: str) -> int:
@@ -201,42 +201,42 @@ class TextView:
 
     def status(self, record: Record) -> JobStatus | None:
         """Return the status of a message's job; None if it is no longer a job."""
-        told = self.told(record)
+        state = self.state(record)
         if record.control == FAILED:
             return JobStatus.DEAD
-        if record.control == QUEUED or (record.control == PROCESSED and told.hidden):
-            return JobStatus.QUEUED if told.heartbeat is None else JobStatus.IN_PROGRESS
+        if record.control == QUEUED or (record.control == PROCESSED and state.hidden):
+            return JobStatus.QUEUED if state.heartbeat is None else JobStatus.IN_PROGRESS
         return None
 
     def kept(self, record: Record) -> StoredJob:
         """Return a message as a job. It has its payload only if the message carries an id."""
-        told, settles_at = self.told(record), self.settles_at(record)
-        why = record.control, told, settles_at
+        state, settles_at = self.state(record), self.settles_at(record)
+        why = record.control, state, settles_at
         if record.kept is not None and record.kept[0] == why:
             known: StoredJob = record.kept[1]
             return known
         values, status = plain_values(record, self.entrypoint), self.status(record)
         place = place_of(record)
-        if told.order is not None and told.order <= (len(self.records.data) + 1) * PLACES_PER_BYTE:
-            place = told.order  # a larger place is from before the file was truncated
+        if state.order is not None and state.order <= (len(self.records.data) + 1) * PLACES_PER_BYTE:
+            place = state.order  # a larger place is from before the file was truncated
         if record.note is not None:
             values["payload"] = self.records.payload(record)
         values |= {
             "status": status,
             "created_at": moment(created_at(record)),
             "sequence": place,
-            "attempt": told.attempt,
-            "failures": told.failures,
-            "error": told.error,
+            "attempt": state.attempt,
+            "failures": state.failures,
+            "error": state.error,
         }
         if status is JobStatus.DEAD:
-            values["dead_at"] = moment(told.dead_at or created_at(record))
+            values["dead_at"] = moment(state.dead_at or created_at(record))
         elif settles_at is not None and status is JobStatus.QUEUED:
             values["run_at"] = moment(settles_at)
         if status is JobStatus.IN_PROGRESS:
-            values["heartbeat_at"], values["claim_timeout"] = moment(told.heartbeat or 0), told.timeout
-            values["attempt"] = max(1, told.attempt)
-        if status is not JobStatus.DEAD and told.dead_at is not None:
+            values["heartbeat_at"], values["claim_timeout"] = moment(state.heartbeat or 0), state.timeout
+            values["attempt"] = max(1, state.attempt)
+        if status is not JobStatus.DEAD and state.dead_at is not None:
             values["failures"] = 0  # it was marked as queued again by hand
         extra = {"variables": [line.decode("utf-8", "backslashreplace") for line in record.variables]}
         kept = StoredJob(trusted_job(values, extra if record.variables else None), record.id)
@@ -247,23 +247,23 @@ class TextView:
         """Return processed messages with their attempts: all that carry an id, and the recent ones of the others."""
         by_id = self.records.by_id
         found = dict.fromkeys(self.records.finished, 0)
-        for job_id, told in self.journal.told.items():
+        for job_id, state in self.journal.states.items():
             record = by_id.get(job_id)
-            if told.hidden:
+            if state.hidden:
                 found.pop(job_id, None)
-            elif told.finished or (record is not None and record.control == PROCESSED):
-                found[job_id] = told.attempt
+            elif state.finished or (record is not None and record.control == PROCESSED):
+                found[job_id] = state.attempt
         return found
 
 
-def _believed(told: Told, control: int) -> Told:
+def _effective_state(state: MessageState, control: int) -> MessageState:
     """Return the state of a message with this first byte. A byte that ends the claim has the effect of its verb."""
-    if told.heartbeat is None or control == QUEUED or (control == PROCESSED and told.hidden):
-        return told
+    if state.heartbeat is None or control == QUEUED or (control == PROCESSED and state.hidden):
+        return state
     if control == PROCESSED:
-        return Told(attempt=told.attempt, finished=True)
-    dead_at = told.heartbeat if control == FAILED else None
-    return told._replace(heartbeat=None, timeout=None, hidden=False, dead_at=dead_at)
+        return MessageState(attempt=state.attempt, finished=True)
+    dead_at = state.heartbeat if control == FAILED else None
+    return state._replace(heartbeat=None, timeout=None, hidden=False, dead_at=dead_at)
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -28,9 +28,9 @@ from jqueue.formats.files.folders import AckedJobs, flush
 from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob, StoreFullError
 from jqueue.formats.vsqs.exclusive import rename_exclusively
+from jqueue.formats.vsqs.folder_reader import DEAD, VISIBILITY_TIMEOUT, FolderReader, note_of
 from jqueue.formats.vsqs.names import Name, Unit, parse
 from jqueue.formats.vsqs.numbers import Numbers
-from jqueue.formats.vsqs.sight import DEAD, VISIBILITY_TIMEOUT, Sight, note_of
 from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
 
@@ -90,7 +90,7 @@ class VsqsFolder:
         self._folder = os.fspath(self.path)
         self._fsync = fsync
         self._attributes = attributes and HAS_ATTRIBUTES
-        self._seen, self._forks = Sight(self._folder, self.entrypoint, self._attributes), forks()
+        self._current_reader, self._forks = FolderReader(self._folder, self.entrypoint, self._attributes), forks()
         self._acked = AckedJobs(self.path / ACKED)
         self._numbers = Numbers(self._folder, self.unit, capacity)
 
@@ -98,14 +98,14 @@ class VsqsFolder:
         return f"VsqsFolder({str(self.path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": self._sight.anew()}
+        return {**self.__dict__, "_current_reader": self._reader.unread_copy()}
 
     @property
-    def _sight(self) -> Sight:
+    def _reader(self) -> FolderReader:
         """The messages read so far. They are forgotten after a fork, as the parent may have been reading."""
         if self._forks != forks():
-            self._seen, self._forks = self._seen.anew(), forks()
-        return self._seen
+            self._current_reader, self._forks = self._current_reader.unread_copy(), forks()
+        return self._current_reader
 
     @property
     def name(self) -> str:
@@ -122,18 +122,18 @@ class VsqsFolder:
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        return self._sight.may_have_changed()
+        return self._reader.may_have_changed()
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job."""
-        return self._sight.scan(now)
+        return self._reader.scan(now)
 
     def payloads(self, jobs: Sequence[StoredJob]) -> list[Job]:
         """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
         found = []
         for job, place in jobs:
             with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
-                now_there = self._sight.job(place, self._sight.note(place))
+                now_there = self._reader.job(place, self._reader.note(place))
                 found.append(now_there.evolve(id=job.id, payload=self._read(place)))
         return found
 
@@ -151,7 +151,7 @@ class VsqsFolder:
         ]
 
     def _do(self, change: Change, now: datetime) -> Outcome:
-        self._sight.touched(change.place)
+        self._reader.forget(change.place)
         try:
             kept: StoredJob = getattr(self, f"_{change.step}")(change, now)
             return kept
@@ -229,7 +229,7 @@ class VsqsFolder:
         place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
         note = note_of(job, {}, due=due)
         try:
-            write_note(path, note, self._sight.beside(place), attributes=self._attributes)
+            write_note(path, note, self._reader.beside(place), attributes=self._attributes)
             rename_exclusively(path, self._path(place))
         except OSError as error:
             return error
@@ -237,11 +237,11 @@ class VsqsFolder:
 
     def _make_folders(self, *, any_dead: bool) -> None:
         if not self.path.is_dir():
-            self._sight.check_gone()
+            self._reader.check_not_gone()
             self.path.mkdir(parents=True, exist_ok=True)
             if self._fsync:
                 flush(str(self.path.parent))
-        self._sight.found()
+        self._reader.note_exists()
         if any_dead:
             os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
 
@@ -264,7 +264,7 @@ class VsqsFolder:
         except OSError:
             return outcome
         with suppress(OSError):
-            os.unlink(self._sight.beside(outcome.place))
+            os.unlink(self._reader.beside(outcome.place))
         return error
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
@@ -273,12 +273,12 @@ class VsqsFolder:
         number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
         moves = timeout == MOVE_CLAIM_TIMEOUT
         if moves:  # noted before the rename, so that the next run recognises a move that died right after it
-            note = self._sight.note(change.place)
+            note = self._reader.note(change.place)
             until = max(until, note.get("until", 0) + 1)
             self._annotate(change.place, {**note, "until": until, "claim_timeout": timeout})
         place = self._rename(change.place, str(Name(number, until)))
         try:
-            note = self._sight.note(place)
+            note = self._reader.note(place)
             if note.get("until", 0) >= until and not moves:  # no two claims of a message have the same name
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
@@ -292,7 +292,7 @@ class VsqsFolder:
             with suppress(OSError):
                 self._rename(place, change.place)
             if isinstance(error, PermissionError):
-                self._sight.set_aside(change.place)
+                self._reader.ignore_unreadable(change.place)
                 raise JobChangedError from None
             raise
         return self._kept(place, note, payload)
@@ -301,7 +301,7 @@ class VsqsFolder:
         job, name = change.new, _name(change.place)
         assert name.until is not None
         until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
-        note = self._annotate(change.place, {**self._sight.note(change.place), "until": name.until, "next": until})
+        note = self._annotate(change.place, {**self._reader.note(change.place), "until": name.until, "next": until})
         return self._kept(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
@@ -328,7 +328,7 @@ class VsqsFolder:
 
     def _revive(self, change: Change, now: datetime) -> StoredJob:
         job = change.new
-        note = note_of(job, self._sight.note(change.place), due=None)
+        note = note_of(job, self._reader.note(change.place), due=None)
         return self._to_the_back(change.place, note, now, None, job.payload)
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
@@ -336,7 +336,7 @@ class VsqsFolder:
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
         with suppress(OSError):
-            os.unlink(self._sight.beside(change.place))
+            os.unlink(self._reader.beside(change.place))
         if change.acked:
             with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
@@ -356,8 +356,8 @@ class VsqsFolder:
         Raises:
             JobChangedError: attempt or failures are no longer as they were last seen.
         """
-        note = self._sight.note(change.place)
-        seen = self._sight.job(change.place, note)
+        note = self._reader.note(change.place)
+        seen = self._reader.job(change.place, note)
         if (seen.attempt, seen.failures) != (change.old.attempt, change.old.failures):
             raise JobChangedError
         return note
@@ -368,10 +368,10 @@ class VsqsFolder:
         [number] = self._numbers.reserve(1, now).numbers
         try:
             new = f"{folder}{Name(number, due)}"
-            write_note(self._path(place), note, self._sight.beside(new), attributes=self._attributes)
+            write_note(self._path(place), note, self._reader.beside(new), attributes=self._attributes)
             self._rename(place, new)
             with suppress(OSError):
-                os.unlink(self._sight.beside(place))
+                os.unlink(self._reader.beside(place))
             return self._kept(new, note, payload)
         finally:
             self._numbers.free([number])
@@ -387,13 +387,13 @@ class VsqsFolder:
         return new
 
     def _annotate(self, place: str, note: dict[str, Any]) -> dict[str, Any]:
-        write_note(self._path(place), note, self._sight.beside(place), attributes=self._attributes)
+        write_note(self._path(place), note, self._reader.beside(place), attributes=self._attributes)
         return note
 
     def _kept(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
         said = {field: value for field, value in note.items() if value is not None}
-        job = self._sight.job(place, said)
+        job = self._reader.job(place, said)
         return StoredJob(job.evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue.formats.vsqs.sight import Sight
+from jqueue.formats.vsqs.folder_reader import FolderReader
 from jqueue.formats.vsqs.store import VsqsFolder
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -31,8 +31,8 @@ def test_a_child_forked_during_a_scan_sees_every_message(tmp_path: Path, monkeyp
                 assert go_on.wait(20)
             return found
 
-    monkeypatch.setattr(store._sight, "_seen", Held(store._sight._seen))
-    assert isinstance(store._sight, Sight)
+    monkeypatch.setattr(store._reader, "_seen", Held(store._reader._seen))
+    assert isinstance(store._reader, FolderReader)
     thread = threading.Thread(target=store.scan, args=(NOW,))
     thread.start()
     assert inside.wait(20)

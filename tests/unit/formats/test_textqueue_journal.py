@@ -11,7 +11,7 @@ from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.port import Change, JobChangedError
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import journal as journal_module
-from jqueue.formats.textqueue.journal import Journal, Told
+from jqueue.formats.textqueue.journal import Journal, MessageState
 from jqueue.formats.textqueue.store import TextQueueFile
 from tests.unit.formats.text_files import LATER, messages, queue_on
 
@@ -34,12 +34,12 @@ async def finished_by(path, job) -> bool:
 
 
 EVERYTHING = {
-    "a": Told(),
-    "b": Told(attempt=1, failures=1, heartbeat=1795313466137003, timeout=300.5),
-    "c": Told(attempt=3, failures=2, order=4096, error="it\nbröke"),
-    "d": Told(attempt=1, failures=1, dead_at=5, error=""),
-    "e": Told(attempt=9, finished=True),
-    "f\x00ü": Told(attempt=1, heartbeat=0, timeout=0.0, hidden=True),
+    "a": MessageState(),
+    "b": MessageState(attempt=1, failures=1, heartbeat=1795313466137003, timeout=300.5),
+    "c": MessageState(attempt=3, failures=2, order=4096, error="it\nbröke"),
+    "d": MessageState(attempt=1, failures=1, dead_at=5, error=""),
+    "e": MessageState(attempt=9, finished=True),
+    "f\x00ü": MessageState(attempt=1, heartbeat=0, timeout=0.0, hidden=True),
 }
 
 
@@ -47,18 +47,22 @@ def test_the_journal_reads_back_every_state(journal):
     writer, reader = Journal(str(journal)), Journal(str(journal))
     writer.write(EVERYTHING, durable=True)
     reader.refresh()
-    assert EVERYTHING == reader.told == writer.told
+    assert EVERYTHING == reader.states == writer.states
     assert reader.last_order == writer.last_order == 4096
     assert not reader.may_have_changed()
-    writer.write({"a": Told(attempt=1), "b": Told(attempt=2)}, durable=False)
+    writer.write({"a": MessageState(attempt=1), "b": MessageState(attempt=2)}, durable=False)
     assert reader.may_have_changed()
     reader.refresh()
-    assert reader.told == writer.told == {**EVERYTHING, "a": Told(attempt=1), "b": Told(attempt=2)}
-    assert list(reader.told)[-2:] == ["a", "b"]
+    assert reader.states == writer.states == {**EVERYTHING, "a": MessageState(attempt=1), "b": MessageState(attempt=2)}
+    assert list(reader.states)[-2:] == ["a", "b"]
 
 
 def test_a_truncated_line_is_skipped_and_does_not_damage_the_next(journal):
-    first, second, third = {"a": Told(attempt=1)}, {"b": Told(attempt=2)}, {"c": Told(attempt=3)}
+    first, second, third = (
+        {"a": MessageState(attempt=1)},
+        {"b": MessageState(attempt=2)},
+        {"c": MessageState(attempt=3)},
+    )
     writer = Journal(str(journal))
     writer.write(first, durable=False)
     begin = journal.stat().st_size
@@ -68,16 +72,16 @@ def test_a_truncated_line_is_skipped_and_does_not_damage_the_next(journal):
         journal.write_bytes(content[:length])
         reader, next_writer = Journal(str(journal)), Journal(str(journal))
         reader.refresh()
-        assert reader.told == ({**first, **second} if length == len(content) else first)
+        assert reader.states == ({**first, **second} if length == len(content) else first)
         next_writer.refresh(locked=True)
         whole = length >= len(content) - 1
-        assert next_writer.told == ({**first, **second} if whole else first)
+        assert next_writer.states == ({**first, **second} if whole else first)
         next_writer.write(third, durable=False)
         late = Journal(str(journal))
         for one in (reader, late):
             one.refresh()
-            assert one.told == {**next_writer.told}
-            assert one.told["c"] == Told(attempt=3)
+            assert one.states == {**next_writer.states}
+            assert one.states["c"] == MessageState(attempt=3)
 
 
 SPOILT = [
@@ -109,7 +113,7 @@ def test_an_invalid_line_is_skipped(journal, line):
     journal.write_bytes(b'{"i":"a","a":7}\n' + line + b'\n{"i":"b","a":8}\n')
     reader = Journal(str(journal))
     reader.refresh()
-    assert reader.told == {"a": Told(attempt=7), "b": Told(attempt=8)}
+    assert reader.states == {"a": MessageState(attempt=7), "b": MessageState(attempt=8)}
 
 
 def test_a_replaced_or_truncated_journal_is_read_anew(journal):
@@ -118,13 +122,13 @@ def test_a_replaced_or_truncated_journal_is_read_anew(journal):
     reader.refresh()
     journal.write_bytes(b'{"i":"b","a":2}\n')
     reader.refresh()
-    assert reader.told == {"b": Told(attempt=2)}
+    assert reader.states == {"b": MessageState(attempt=2)}
     other = journal.with_name("other")
     other.write_bytes(b'{"i":"c","a":3}\n{"i":"d","a":4}\n')
     other.replace(journal)
     assert reader.may_have_changed()
     reader.refresh()
-    assert reader.told == {"c": Told(attempt=3), "d": Told(attempt=4)}
+    assert reader.states == {"c": MessageState(attempt=3), "d": MessageState(attempt=4)}
 
 
 async def test_every_message_is_there_and_unclaimed_without_the_journal(path, journal):
@@ -240,9 +244,9 @@ async def test_a_long_journal_is_rewritten_with_the_states_that_still_count(path
         reader = Journal(str(journal))
         reader.refresh()
         assert len(inodes) > 1
-        assert len(reader.told) < 60, "states that no longer count are dropped"
-        assert (1, True) == (reader.told[mine.id].attempt, reader.told[mine.id].heartbeat is not None)
-        assert reader.told[bad.id].error == "broken"
+        assert len(reader.states) < 60, "states that no longer count are dropped"
+        assert (1, True) == (reader.states[mine.id].attempt, reader.states[mine.id].heartbeat is not None)
+        assert reader.states[bad.id].error == "broken"
         await other.ack(job)
         await queue.ack(mine)
         assert await other.redrive() == 1

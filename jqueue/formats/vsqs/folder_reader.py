@@ -26,8 +26,8 @@ NOTES = ".jqueue-notes"
 VISIBILITY_TIMEOUT = 10.0
 """Seconds for which vsqs hides a claimed message by default; assumed for claims whose length is not known."""
 
-SURE = timedelta(seconds=0.05)
-"""Time after which an unchanged folder time is trusted: file systems count time in ticks, which can hide a change."""
+TICK = timedelta(seconds=0.05)
+"""Seconds after which an unchanged folder time is trusted: file systems count time in ticks, which hide changes."""
 
 LISTINGS = 3
 """Number of times that a folder is listed at most, while files that are renamed during the listing may be missed."""
@@ -89,7 +89,7 @@ def is_noted(name: Name, note: dict[str, Any]) -> bool:
     return name.until is None or name.until in (note.get("until"), note.get("next"), note.get("due"))
 
 
-class Sight:
+class FolderReader:
     """The messages of one folder, as far as they have been read.
 
     Args:
@@ -105,31 +105,35 @@ class Sight:
         self._was_there = False
         self._times: tuple[tuple[int, int], ...] = ()
         self._since: datetime | None = None
-        self._sure = False
+        self._times_are_final = False
         self._seen: dict[str, StoredJob] = {}
         self._ids: dict[str, str] = {}
         self._places: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
         self._others: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}  # names that are not messages
-        self._unsure: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
-        self._closed: dict[str, tuple[int, int, int]] = {}
-        self._missed = False
+        self._to_read_again: dict[str, set[str]] = {"": set(), f"{DEAD}/": set()}
+        self._unreadable: dict[str, tuple[int, int, int]] = {}
+        self._listing_missed = False
         self._has_dead = True
 
-    def anew(self) -> Sight:
+    def unread_copy(self) -> FolderReader:
         """Return a copy that has read nothing, and only remembers whether the folder was there."""
-        other = Sight(self._folder, self._entrypoint, self._attributes)
+        other = FolderReader(self._folder, self._entrypoint, self._attributes)
         other._was_there = self._was_there
         return other
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        return not self._sure or self._folder_times() != self._times or any(map(self._may_be_open, self._closed))
+        return (
+            not self._times_are_final
+            or self._folder_times() != self._times
+            or any(map(self._rights_changed, self._unreadable))
+        )
 
-    def found(self) -> None:
+    def note_exists(self) -> None:
         """Remember that the folder exists: from now on it must not vanish."""
         self._was_there = True
 
-    def check_gone(self) -> None:
+    def check_not_gone(self) -> None:
         """Raise BlobMissingError if the missing folder was there before.
 
         Raises:
@@ -149,13 +153,13 @@ class Sight:
             StorageFatalError: the path is not a folder.
         """
         for _ in range(LISTINGS):
-            times, self._missed = self._folder_times(), False
-            self._look()
-            if not self._missed and times == self._folder_times():
+            times, self._listing_missed = self._folder_times(), False
+            self._read_listing()
+            if not self._listing_missed and times == self._folder_times():
                 break
         if times != self._times or self._since is None:
             self._times, self._since = times, now
-        self._sure = now - self._since >= SURE
+        self._times_are_final = now - self._since >= TICK
         return list(self._seen.values())
 
     def note(self, place: str) -> dict[str, Any]:
@@ -192,47 +196,47 @@ class Sight:
                 found.append((0, 0))
         return tuple(found)
 
-    def set_aside(self, place: str) -> None:
+    def ignore_unreadable(self, place: str) -> None:
         """Ignore a message that this user may not read, until its owner or its mode changes."""
         with suppress(FileNotFoundError):
-            self._closed[place] = self._rights(place)
+            self._unreadable[place] = self._rights(place)
             self._others[""].add(place)
 
     def _rights(self, place: str) -> tuple[int, int, int]:
         status = os.lstat(f"{self._folder}/{place}")
         return status.st_mode, status.st_uid, status.st_gid
 
-    def _may_be_open(self, place: str) -> bool:
+    def _rights_changed(self, place: str) -> bool:
         try:
-            return self._closed[place] != self._rights(place)
+            return self._unreadable[place] != self._rights(place)
         except FileNotFoundError:
             return True
 
-    def touched(self, place: str) -> None:
+    def forget(self, place: str) -> None:
         """Forget a message that is about to change: a file that gets this name again must be read again."""
         dead = place.startswith(f"{DEAD}/")
         self._forget(f"{DEAD}/" if dead else "", place.removeprefix(f"{DEAD}/"))
 
-    def _look(self) -> None:
+    def _read_listing(self) -> None:
         """List the folder and the folder of dead jobs, forget the names that are gone, and read the new ones.
 
         A message that could be another one under the same name is forgotten first, and read again.
         """
         new = []
-        for place in [place for place in self._closed if self._may_be_open(place)]:
-            del self._closed[place]
+        for place in [place for place in self._unreadable if self._rights_changed(place)]:
+            del self._unreadable[place]
             self._others[""].discard(place)
         for prefix, known in self._places.items():
-            names, others = self._listed(prefix), self._others[prefix]
-            for name in ((known | others) - names) | self._unsure[prefix]:
+            names, others = self._names_in(prefix), self._others[prefix]
+            for name in ((known | others) - names) | self._to_read_again[prefix]:
                 others.discard(name)
                 self._forget(prefix, name)
-            self._unsure[prefix] = set()
+            self._to_read_again[prefix] = set()
             new += [(prefix, name) for name in names - known - others]
         for prefix, name in sorted(new):
-            self._meet(prefix, name)
+            self._add(prefix, name)
 
-    def _meet(self, prefix: str, text: str) -> None:
+    def _add(self, prefix: str, text: str) -> None:
         place, name = prefix + text, parse(text)
         try:
             if name is None or not stat.S_ISREG(os.lstat(f"{self._folder}/{place}").st_mode):
@@ -240,7 +244,7 @@ class Sight:
                 return
             note = self.note(place)
         except FileNotFoundError:
-            self._missed = True  # it was renamed after the listing
+            self._listing_missed = True  # it was renamed after the listing
             return
         job = self.job(place, note)
         if self._ids.setdefault(job.id, place) != place:
@@ -249,7 +253,7 @@ class Sight:
         self._seen[place] = StoredJob(job, place)
         self._places[prefix].add(text)
         if prefix or self._ids.get(str(note.get("id", name.number))) != place or not is_noted(name, note):
-            self._unsure[prefix].add(text)
+            self._to_read_again[prefix].add(text)
 
     def _forget(self, prefix: str, text: str) -> None:
         entry = self._seen.pop(prefix + text, None)
@@ -257,14 +261,14 @@ class Sight:
             self._places[prefix].discard(text)
             self._ids.pop(entry.job.id, None)
 
-    def _listed(self, prefix: str) -> set[str]:
+    def _names_in(self, prefix: str) -> set[str]:
         if prefix and not self._has_dead:
             return set()
         try:
             names = set(os.listdir(f"{self._folder}/{prefix}"))
         except FileNotFoundError:
             if not prefix:
-                self.check_gone()
+                self.check_not_gone()
                 self._has_dead = True  # look for dead jobs as soon as the folder exists
             return set()
         except NotADirectoryError:
@@ -272,7 +276,7 @@ class Sight:
                 f"{self._folder!r} is not a folder: a vsqs queue is a folder with a file for each job"
             ) from None
         if not prefix:
-            self.found()
+            self.note_exists()
             self._has_dead = DEAD in names or bool(self._places[f"{DEAD}/"])
         return names
 
