@@ -45,7 +45,7 @@ MAXELTS = 16_000
 """Number of elements in a folder from which the next folder is used."""
 
 TEMPORARY, OBSOLETE, LOCKED = "temporary", "obsolete", "locked"
-OURS = ".jq"
+JQUEUE_SUFFIX = ".jq"
 """Suffix of jqueue's folders in `temporary` and `obsolete`, which dirq does not take for elements.
 
 Without it, Python's purge would remove young ones too early.
@@ -106,7 +106,7 @@ class DirqElements(DirqStore):
     def _lock_path(self, name: str) -> str:
         return f"{self._disk.path(name)}/{LOCKED}"
 
-    def _to_look_at(self, folder: Folder) -> Iterable[str]:
+    def _to_check(self, folder: Folder) -> Iterable[str]:
         return tuple(folder.elements)
 
     def _with_content(self, job: Job, name: str) -> Job:
@@ -138,7 +138,7 @@ class DirqElements(DirqStore):
             except FileNotFoundError:
                 continue
             for name in names:
-                if name.endswith(OURS) or ELEMENT.fullmatch(name):
+                if name.endswith(JQUEUE_SUFFIX) or ELEMENT.fullmatch(name):
                     with suppress(FileNotFoundError):
                         found = os.stat(self._disk.path(f"{folder}/{name}"))
                         if now.timestamp() - max(found.st_mtime, found.st_ctime) > age:
@@ -150,10 +150,10 @@ class DirqElements(DirqStore):
         An element that jqueue began to remove, and that still has its lock and its payload, goes back: another program
         may have locked it.
         """
-        folder, _, element = name.removesuffix(OURS).partition("/")
+        folder, _, element = name.removesuffix(JQUEUE_SUFFIX).partition("/")
         path = self._disk.path(name)
         whole = os.path.exists(self._lock_path(name)) and os.path.exists(f"{path}/{self._schema.mandatory}")
-        if folder == OBSOLETE and name.endswith(OURS) and whole:
+        if folder == OBSOLETE and name.endswith(JQUEUE_SUFFIX) and whole:
             place = element.replace("-", "/", 1)
             self._disk.make_folder(place[:8])
             os.rename(path, self._disk.path(place))
@@ -168,7 +168,7 @@ class DirqElements(DirqStore):
         note = self._note_of_new(change, headers=False)
         element = self._disk.new_name(now)
         for _ in range(TRIES):
-            part = f"{TEMPORARY}/{element}{OURS}"
+            part = f"{TEMPORARY}/{element}{JQUEUE_SUFFIX}"
             path = self._disk.path(part)
             try:
                 self._disk.mkdir(path)
@@ -190,7 +190,7 @@ class DirqElements(DirqStore):
         raise self._too_many_tries("no element could be added to {}")
 
     def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
-        element = part.removeprefix(f"{TEMPORARY}/").removesuffix(OURS)
+        element = part.removeprefix(f"{TEMPORARY}/").removesuffix(JQUEUE_SUFFIX)
         if change.new.status is JobStatus.DEAD:
             name = self._rename_to_the_dead(part, f"{self._last_folder(now)}/{element}")
         else:
@@ -239,7 +239,7 @@ class DirqElements(DirqStore):
     def _last_folder(self, now: datetime) -> str:
         """Return the folder for the next element. The folders are read once for all changes with the same `now`."""
         if self._last is None or self._last[0] is not now:
-            self._look_at_top(now.timestamp())
+            self._refresh_top(now.timestamp())
             name = max(self._folders, default="00000000")
             with suppress(FileNotFoundError):
                 links = os.stat(self._disk.path(name)).st_nlink
@@ -269,7 +269,7 @@ class DirqElements(DirqStore):
             claimed = self._with_content(self._job(place, note, status=JobStatus.IN_PROGRESS, **values), name)
         except (FileNotFoundError, ValueError):
             os.rmdir(f"{path}/{LOCKED}")
-            raise self._set_aside(name) from None
+            raise self._ignore_unreadable(name) from None
         self._check(place)
         return StoredJob(claimed, str(place))
 
@@ -279,7 +279,7 @@ class DirqElements(DirqStore):
         except FileExistsError:
             raise JobChangedError from None
         except PermissionError:
-            raise self._set_aside(name) from None
+            raise self._ignore_unreadable(name) from None
 
     def _unlock(self, name: str) -> None:
         os.rmdir(self._lock_path(name))
@@ -296,7 +296,7 @@ class DirqElements(DirqStore):
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.new, Place.parse(change.place)
-        if not place.ours:
+        if not place.is_claim:
             raise JobChangedError
         self._check(place)
         beat = self._disk.new_token(now, after=place.beat)
@@ -313,7 +313,7 @@ class DirqElements(DirqStore):
             name = self._rename_to_the_back(name, now)
             self._put_back_if_lost(name, place)
             job = job.evolve(sequence=number_of(name[-14:]))
-        self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
+        self._disk.write_note(name, self._note_after_claim(name, job) | {"id": job.id})
         os.rmdir(self._lock_path(name))
         return StoredJob(job, name)
 
@@ -327,7 +327,7 @@ class DirqElements(DirqStore):
         name = hidden(DEAD, place.name)
         os.rename(self._disk.path(place.name), self._disk.path(name))
         self._put_back_if_lost(name, place)
-        note = self._ended(name, job) | {"id": job.id, "dead_at": microseconds(job.dead_at or now)}
+        note = self._note_after_claim(name, job) | {"id": job.id, "dead_at": microseconds(job.dead_at or now)}
         self._disk.write_note(name, note)
         with suppress(FileNotFoundError):
             os.rmdir(self._lock_path(name))
@@ -337,13 +337,13 @@ class DirqElements(DirqStore):
         job, name = change.new, change.place
         with suppress(FileNotFoundError):
             os.rmdir(self._lock_path(name))  # left by a program that died while it buried the job
-        self._disk.write_note(name, self._ended(name, job) | {"id": job.id})
+        self._disk.write_note(name, self._note_after_claim(name, job) | {"id": job.id})
         name = self._rename_to_the_back(name, now)
         return StoredJob(job.evolve(sequence=number_of(name[-14:])), name)
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, Place.parse(change.place)
-        if not place.ours:
+        if not place.is_claim:
             raise JobChangedError
         if place.token:
             self._check(place)
@@ -352,7 +352,7 @@ class DirqElements(DirqStore):
         if not place.token:
             with suppress(FileNotFoundError, ValueError):
                 job = self._with_content(job, place.name)
-        name = f"{OBSOLETE}/{place.element.replace('/', '-')}{OURS}"
+        name = f"{OBSOLETE}/{place.element.replace('/', '-')}{JQUEUE_SUFFIX}"
         for _ in range(TRIES):
             try:
                 os.rename(self._disk.path(place.name), self._disk.path(name))

@@ -14,7 +14,7 @@ SURE = 0.05
 Stamp = tuple[int, ...]
 
 
-class Seen(NamedTuple):
+class KnownElement(NamedTuple):
     """An element as it was last read.
 
     Attributes:
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     locked: bool
 
     @classmethod
-    def of(cls, stamp: Stamp, kept: StoredJob | None, locked: bool) -> Seen:
+    def of(cls, stamp: Stamp, kept: StoredJob | None, locked: bool) -> KnownElement:
         """Make the entry of an element whose job was read after its stamp.
 
         If the lock came or went between the two, the stamp is left empty, so that the next scan reads the job again.
@@ -100,4 +100,4 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.listing = Listing(path)
         self.elements: list[str] = []
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, KnownElement] = {}

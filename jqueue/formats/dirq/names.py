@@ -54,13 +54,13 @@ class Place(NamedTuple):
         name: path of the element, relative to the queue's folder.
         token: time in nanoseconds that tells this lock from other locks of the element; 0 if it is not locked.
         beat: time in nanoseconds at which the lock was last confirmed.
-        ours: True if the lock is a claim of jqueue; False if another program holds it.
+        is_claim: True if the lock is a claim of jqueue; False if another program holds it.
     """
 
     name: str
     token: int = 0
     beat: int = 0
-    ours: bool = True
+    is_claim: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Place:
@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return cls(name, int(token or 0), int(beat or 0), sign == "*")
 
     def __str__(self) -> str:
-        sign = "*" if self.ours else "!"
+        sign = "*" if self.is_claim else "!"
         return f"{self.name}{sign}{self.token}{sign}{self.beat}" if self.token else self.name
 
     @property

@@ -79,7 +79,7 @@ class DirqSimple(DirqStore):
             return 0, 0
         return token, token
 
-    def _to_look_at(self, folder: Folder) -> Iterable[str]:
+    def _to_check(self, folder: Folder) -> Iterable[str]:
         return [element for element, seen in folder.seen.items() if seen.locked or seen.kept is None]
 
     def _leftovers(self, now: datetime) -> Iterator[str]:
@@ -183,7 +183,7 @@ class DirqSimple(DirqStore):
         except FileExistsError:
             raise JobChangedError from None
         except PermissionError:
-            raise self._set_aside(path.removeprefix(f"{self._root}/")) from None
+            raise self._ignore_unreadable(path.removeprefix(f"{self._root}/")) from None
 
     def _unlock(self, name: str) -> None:
         os.unlink(self._disk.path(name) + LOCK)
@@ -212,7 +212,7 @@ class DirqSimple(DirqStore):
         if job.sequence != old.sequence:
             return self._to_the_back(self._take_away(place, MOVING), place, job, now)
         self._check(place)
-        self._disk.write_note(place.name, self._ended(place.name, job))
+        self._disk.write_note(place.name, self._note_after_claim(place.name, job))
         os.unlink(self._disk.path(place.name) + LOCK)
         return StoredJob(job, place.name)
 
@@ -221,7 +221,7 @@ class DirqSimple(DirqStore):
         if not place.token:
             self._lock(self._disk.path(place.name))
         name = self._take_away(place, DEAD)
-        note = self._ended(name, job) | {"dead_at": microseconds(job.dead_at or now)}
+        note = self._note_after_claim(name, job) | {"dead_at": microseconds(job.dead_at or now)}
         self._disk.write_note(name, note)
         with suppress(FileNotFoundError):
             os.unlink(self._disk.path(place.name) + LOCK)
@@ -236,7 +236,7 @@ class DirqSimple(DirqStore):
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, Place.parse(change.place)
         path, payload = self._disk.path(place.name), job.payload
-        if place.name.startswith(f"{HIDDEN}/{MOVING}") or not place.ours:
+        if place.name.startswith(f"{HIDDEN}/{MOVING}") or not place.is_claim:
             raise JobChangedError
         if place.token:
             self._check(place)
@@ -274,7 +274,7 @@ class DirqSimple(DirqStore):
 
     def _to_the_back(self, source: str, place: Place, job: Job, now: datetime) -> StoredJob:
         """Give a hidden element a new name behind all others."""
-        note = self._ended(source, job) | {"id": job.id, "from": place.element}
+        note = self._note_after_claim(source, job) | {"id": job.id, "from": place.element}
         name = self._link_to_the_back(source, note, now)
         self._forget(source, place)
         return StoredJob(job.evolve(sequence=number_of(name[-14:])), name)

@@ -23,7 +23,7 @@ from jqueue.domain.models import Job, JobStatus, trusted_job
 from jqueue.domain.sequence_numbers import LARGEST_SEQUENCE
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.disk import NOTES, Disk
-from jqueue.formats.dirq.folders import Folder, Listing, Seen, Stamp
+from jqueue.formats.dirq.folders import Folder, KnownElement, Listing, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
 from jqueue.formats.files.folders import AckedJobs
 from jqueue.formats.files.notes import HAS_ATTRIBUTES
@@ -39,7 +39,7 @@ MAXTEMP, MAXLOCK = 300.0, 600.0
 
 NEVER = 100 * 365 * 86_400.0
 
-SETTLED = 2_000_000_000
+TRUST_AGE = 2_000_000_000
 """Age in nanoseconds from which the stamp of an element is trusted: a younger element is read at each scan."""
 
 ABANDONED = 10.0
@@ -47,7 +47,7 @@ ABANDONED = 10.0
 
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
 
-AT_ONCE = 32
+WRITE_BATCH = 32
 """Number of new elements to keep open at a time."""
 
 TRIES = 100
@@ -132,7 +132,7 @@ class DirqStore(ABC):
         """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
         return self._acked.read()
 
-    def _alone(self) -> Lock:
+    def _thread_lock(self) -> Lock:
         """Return the lock that lets one thread at a time use the store: a reader may come while a change is made."""
         if self._forks != forks():  # a thread that held it is not in this process
             self._guard, self._forks = Lock(), forks()
@@ -142,7 +142,7 @@ class DirqStore(ABC):
 
     def may_have_changed(self) -> bool:
         """Return True if anything may have changed since the last scan."""
-        with self._alone():
+        with self._thread_lock():
             folders = (self._hidden, *self._folders.values())
             return (
                 self._top.may_have_changed()
@@ -153,11 +153,11 @@ class DirqStore(ABC):
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every element and every dead job."""
-        with self._alone():
+        with self._thread_lock():
             return self._scan(now)
 
     def _scan(self, now: datetime) -> list[StoredJob]:
-        self._look(now)
+        self._refresh(now)
         found: dict[str, StoredJob] = {}
         last = 0
         for folder in (*(self._folders[name] for name in sorted(self._folders)), self._hidden):
@@ -172,24 +172,24 @@ class DirqStore(ABC):
                 found[kept.job.id] = kept
         return list(found.values())
 
-    def _look(self, now: datetime) -> None:
+    def _refresh(self, now: datetime) -> None:
         seconds = now.timestamp()
-        self._look_at_top(seconds)
+        self._refresh_top(seconds)
         if self._hidden.listing.read(seconds):
             names = [name for name in self._hidden.listing.names if name.startswith((DEAD, MOVING))]
             self._disk.notes_beside |= any(name.startswith(NOTES) for name in self._hidden.listing.names)
             self._hidden.elements = sorted(name for name in names if ELEMENT.fullmatch(name.rpartition("-")[2]))
-            self._see(HIDDEN, self._hidden, self._hidden.elements, now)
+            self._read_elements(HIDDEN, self._hidden, self._hidden.elements, now)
         for name, folder in self._folders.items():
             if folder.listing.read(seconds):
                 folder.elements = sorted(filter(ELEMENT.fullmatch, folder.listing.names))
-                self._see(name, folder, folder.elements, now)
+                self._read_elements(name, folder, folder.elements, now)
             else:
-                self._see(name, folder, self._to_look_at(folder), now)
+                self._read_elements(name, folder, self._to_check(folder), now)
             if folder.elements:
                 self._disk.newest = max(self._disk.newest, number_of(folder.elements[-1]))
 
-    def _look_at_top(self, seconds: float) -> None:
+    def _refresh_top(self, seconds: float) -> None:
         try:
             if not self._top.read(seconds):
                 return
@@ -202,8 +202,8 @@ class DirqStore(ABC):
         names = filter(FOLDER.fullmatch, self._top.names)
         self._folders = {name: self._folders.get(name) or Folder(f"{self._root}/{name}") for name in names}
 
-    def _see(self, name: str, folder: Folder, elements: Iterable[str], now: datetime) -> None:
-        before, settled = folder.seen, microseconds(now) * 1000 - SETTLED
+    def _read_elements(self, name: str, folder: Folder, elements: Iterable[str], now: datetime) -> None:
+        before, settled = folder.seen, microseconds(now) * 1000 - TRUST_AGE
         found = {} if elements is folder.elements else dict(before)
         for element in elements:
             place = f"{name}/{element}"
@@ -211,22 +211,22 @@ class DirqStore(ABC):
                 stamp, locked = self._stamp(place)
                 known = before.get(element)
                 if known is None or known.stamp != stamp or known.locked != locked or max(stamp) > settled:
-                    known = Seen.of(stamp, self._found(place), locked)
+                    known = KnownElement.of(stamp, self._readable_job(place), locked)
                 found[element] = known
             except (FileNotFoundError, NotADirectoryError):
                 found.pop(element, None)
         folder.seen = found
 
-    def _found(self, place: str) -> StoredJob | None:
+    def _readable_job(self, place: str) -> StoredJob | None:
         if place in self._unreadable:
             if self._unreadable[place] == self._condition(place):
                 return None
             del self._unreadable[place]
-        return self._kept(place)
+        return self._stored_job(place)
 
     def _may_have_changed(self, folder: Folder) -> bool:
         name = os.path.basename(folder.listing.path)
-        for element in self._to_look_at(folder):
+        for element in self._to_check(folder):
             try:
                 stamp, locked = self._stamp(f"{name}/{element}")
             except (FileNotFoundError, NotADirectoryError):
@@ -236,7 +236,7 @@ class DirqStore(ABC):
                 return True
         return False
 
-    def _kept(self, name: str) -> StoredJob | None:
+    def _stored_job(self, name: str) -> StoredJob | None:
         """Return the job at a place as it is now.
 
         Raises:
@@ -253,8 +253,8 @@ class DirqStore(ABC):
             attempt = note.get("attempt", 0)
             status = {
                 "status": JobStatus.IN_PROGRESS,
-                "attempt": max(1, attempt) if place.ours else attempt + 1,
-                "claim_timeout": note.get("timeout") if place.ours else self._maxlock or NEVER,
+                "attempt": max(1, attempt) if place.is_claim else attempt + 1,
+                "claim_timeout": note.get("timeout") if place.is_claim else self._maxlock or NEVER,
                 "heartbeat_at": moment(place.beat // 1000),
             }
         return StoredJob(self._job(place, note, **status), str(place))
@@ -303,7 +303,7 @@ class DirqStore(ABC):
         failures = note.get("failures", 0) + job.failures - old.failures
         return note | {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
 
-    def _ended(self, name: str, job: Job) -> dict[str, Any]:
+    def _note_after_claim(self, name: str, job: Job) -> dict[str, Any]:
         """Return the note of a job whose claim has ended."""
         note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
         return without(note, "token", "next", "timeout", "dead_at")
@@ -312,7 +312,7 @@ class DirqStore(ABC):
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself."""
-        with self._alone():
+        with self._thread_lock():
             return self._carry_out(changes, now)
 
     def _carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
@@ -322,7 +322,7 @@ class DirqStore(ABC):
             if adds:
                 outcomes += self._add(together, now)
             else:
-                outcomes += [self._done(change, now) for change in together]
+                outcomes += [self._do_step(change, now) for change in together]
         acked = [
             change.old.claim
             for change, outcome in zip(changes, outcomes, strict=True)
@@ -334,7 +334,7 @@ class DirqStore(ABC):
             self._disk.flush()
         except OSError as error:
             outcomes = [
-                self._taken_back(change, outcome, error, now) for change, outcome in zip(changes, outcomes, strict=True)
+                self._undo_add(change, outcome, error, now) for change, outcome in zip(changes, outcomes, strict=True)
             ]
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
@@ -349,9 +349,9 @@ class DirqStore(ABC):
         whose writing has already begun, it writes its journal about once.
         """
         outcomes: list[Outcome] = []
-        for first in range(0, len(changes), AT_ONCE):
-            lot = changes[first : first + AT_ONCE]
-            parts = [_attempt(self._write_part, change, now) for change in lot]
+        for first in range(0, len(changes), WRITE_BATCH):
+            batch = changes[first : first + WRITE_BATCH]
+            parts = [_result_or_error(self._write_part, change, now) for change in batch]
             try:
                 self._disk.sync()
             except OSError as error:
@@ -361,20 +361,20 @@ class DirqStore(ABC):
                             self._drop_part(part)
                 parts = [error if isinstance(part, str) else part for part in parts]
             outcomes += [
-                _attempt(self._published, part, change, now) if isinstance(part, str) else part
-                for part, change in zip(parts, lot, strict=True)
+                _result_or_error(self._publish_new, part, change, now) if isinstance(part, str) else part
+                for part, change in zip(parts, batch, strict=True)
             ]
         return outcomes
 
-    def _published(self, part: str, change: Change, now: datetime) -> StoredJob:
+    def _publish_new(self, part: str, change: Change, now: datetime) -> StoredJob:
         """Publish a new element. Its name becomes the job's id, unless the job comes from another queue."""
-        name, place = self._name(part, change, now)
+        name, place = self._publish_with_retries(part, change, now)
         job, number = change.new, number_of(name[-14:])
         if not change.is_import:
             job = job.evolve(id=name, created_at=moment(number))
         return StoredJob(job.evolve(sequence=number), place)
 
-    def _name(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
+    def _publish_with_retries(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
         """Publish a part. If that fails, write it again under another name. Returns the element's name and place."""
         for _ in range(TRIES):
             try:
@@ -395,15 +395,15 @@ class DirqStore(ABC):
     def _too_many_tries(self, what: str) -> OSError:
         return OSError(f"{what.format(repr(self._root))}: another program removes new files there at once")
 
-    def _done(self, change: Change, now: datetime) -> Outcome:
-        outcome: Outcome = _attempt(getattr(self, f"_{change.step}"), change, now)
+    def _do_step(self, change: Change, now: datetime) -> Outcome:
+        outcome: Outcome = _result_or_error(getattr(self, f"_{change.step}"), change, now)
         if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # after the lock was taken
             with suppress(OSError):
                 self._unlock(change.place)
-            return self._set_aside(change.place)
+            return self._ignore_unreadable(change.place)
         return outcome
 
-    def _set_aside(self, place: str) -> JobChangedError:
+    def _ignore_unreadable(self, place: str) -> JobChangedError:
         """Ignore an element that cannot be claimed, until its `condition` changes (owner, mode, content)."""
         self._unreadable[place] = self._condition(place)
         with suppress(KeyError):
@@ -413,7 +413,7 @@ class DirqStore(ABC):
     def _condition(self, place: str) -> Stamp:
         return self._disk.condition(place)
 
-    def _taken_back(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
+    def _undo_add(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
         """Remove an added job whose folder could not be synced, unless another program has taken it by now.
 
         Returns:
@@ -429,8 +429,8 @@ class DirqStore(ABC):
 
     def purge(self, now: datetime) -> None:
         """Remove the leftovers of programs that died, and all empty folders except the last two."""
-        with self._alone():
-            self._look(now)
+        with self._thread_lock():
+            self._refresh(now)
             self._tidy(now, 0)
 
     def _tidy(self, now: datetime, empty: int) -> None:
@@ -465,7 +465,7 @@ class DirqStore(ABC):
         """Return the token and the beat of an element's lock; zeros if it has none."""
 
     @abstractmethod
-    def _to_look_at(self, folder: Folder) -> Iterable[str]:
+    def _to_check(self, folder: Folder) -> Iterable[str]:
         """Return the elements that can change although the time of their folder stays the same."""
 
     @abstractmethod
@@ -524,7 +524,7 @@ def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in note.items() if name not in names}
 
 
-def _attempt(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
+def _result_or_error(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
     """Return the result of a step, or its error: `JobChangedError` if the element is gone."""
     try:
         return work(*arguments)

@@ -8,11 +8,11 @@ import pytest
 from jqueue import StorageError
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from jqueue.formats.dirq.store import AT_ONCE
+from jqueue.formats.dirq.store import WRITE_BATCH
 from jqueue.formats.queue import StoreQueue
 
 KINDS = {"simple": DirqSimple, "queue": DirqElements}
-JOBS = AT_ONCE + 2
+JOBS = WRITE_BATCH + 2
 
 
 @pytest.fixture(params=KINDS)

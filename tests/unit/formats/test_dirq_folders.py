@@ -279,13 +279,13 @@ def test_folders_changed_a_moment_ago_are_read_again(kind, tmp_path):
     """File systems count time in ticks: two changes within one tick look like one."""
 
     store = KINDS[kind](tmp_path / "queue", fsync=False)
-    steps, kept, looks = Steps(store), store._kept, []
+    steps, kept, looks = Steps(store), store._stored_job, []
 
     def counting(name):
         looks.append(name)
         return kept(name)
 
-    vars(store)["_kept"] = counting
+    vars(store)["_stored_job"] = counting
     steps.claim(steps.add(moment=now()), now())
     moment = now().timestamp()
 

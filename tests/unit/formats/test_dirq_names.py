@@ -37,7 +37,7 @@ def test_a_time_beyond_the_range_of_names_becomes_the_last_name():
     [
         Place("5fb8a3c0/5fb8a3c91e2403"),
         Place("5fb8a3c0/5fb8a3c91e2403", 12, 34),
-        Place("5fb8a3c0/5fb8a3c91e2403", 12, 34, ours=False),
+        Place("5fb8a3c0/5fb8a3c91e2403", 12, 34, is_claim=False),
         Place(hidden("dead-", "5fb8a3c0/5fb8a3c91e2403")),
     ],
 )
