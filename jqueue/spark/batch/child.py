@@ -25,11 +25,11 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
+from jqueue.spark.batch.blocked_loop import report_blocked_loop
 from jqueue.spark.batch.partition_queue import PartitionQueue
-from jqueue.spark.batch.watching import blocked_loop_told
 from jqueue.worker import Worker
 
-Word = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
+MessageKind = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
 """The kind of a message. It says what else the message holds.
 
 `ready`: for each entrypoint, seconds after which a job should have ended; `begun`: ids of jobs; `ended`: outcomes;
@@ -47,34 +47,34 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class WorkInstructions:
     """Instructions for the jobs of a partition.
 
     Attributes:
         load: makes the worker. It is only called in the process that runs the handlers.
-        behind: makes an object of the queue that the jobs come from.
+        make_queue: makes an object of the queue that the jobs come from.
         concurrency: number of jobs at a time; None: as the worker says.
     """
 
     load: Callable[[], Worker]
-    behind: Callable[[], JobQueue]
+    make_queue: Callable[[], JobQueue]
     concurrency: int | None = None
 
 
-def be_child(reader: int, writer: int, errand: Errand, jobs: Sequence[Job]) -> NoReturn:
+def run_as_child(reader: int, writer: int, instructions: WorkInstructions, jobs: Sequence[Job]) -> NoReturn:
     """Do the work of the child of a fork, and exit. The process never continues with the code of its parent.
 
     Args:
         reader: the parent's end of the pipe.
         writer: the child's end of the pipe.
-        errand: how to do the jobs.
+        instructions: how to do the jobs.
         jobs: the jobs to do.
     """
     code = 1
     try:
         os.close(reader)
         _set_up()
-        work(errand, jobs, _teller(writer), lambda: _leave(INTERRUPTED))
+        work(instructions, jobs, _message_sender(writer), lambda: _leave(INTERRUPTED))
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -94,66 +94,68 @@ def _leave(code: int) -> NoReturn:
 
 
 def work(
-    errand: Errand,
+    instructions: WorkInstructions,
     jobs: Sequence[Job],
-    tell: Callable[[Word, Any], None],
+    send: Callable[[MessageKind, Any], None],
     interrupted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Do jobs, and tell what becomes of them.
+    """Do jobs, and report what becomes of them.
 
     Args:
-        errand: how to do the jobs.
+        instructions: how to do the jobs.
         jobs: the jobs to do.
-        tell: sends a message.
+        send: sends a message.
         interrupted: called when a handler has raised KeyboardInterrupt, before the others are stopped for it.
     """
     try:
-        worker = errand.load()
-        patience = {name: _patience(worker, name) for name in worker.handlers}
+        worker = instructions.load()
+        limits = {name: _stop_limit(worker, name) for name in worker.handlers}
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         traceback.print_exc()
-        tell("failed", f"the worker cannot be loaded on the executor: {_said(error)}")
+        send("failed", f"the worker cannot be loaded on the executor: {_error_text(error)}")
         return
-    tell("ready", patience)
+    send("ready", limits)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_run(worker, errand, jobs, tell))
+            runner.run(_run(worker, instructions, jobs, send))
         except KeyboardInterrupt:
             interrupted()
             raise
 
 
-async def _run(worker: Worker, errand: Errand, jobs: Sequence[Job], tell: Callable[[Word, Any], None]) -> None:
+async def _run(
+    worker: Worker, instructions: WorkInstructions, jobs: Sequence[Job], send: Callable[[MessageKind, Any], None]
+) -> None:
     queue: Any = PartitionQueue(
         jobs,
-        lambda begun: tell("begun", [job.id for job in begun]),
-        lambda ended: tell("ended", [outcome.plain() for outcome in ended]),
-        behind=errand.behind,
+        lambda begun: send("begun", [job.id for job in begun]),
+        lambda ended: send("ended", [outcome.plain() for outcome in ended]),
+        make_queue=instructions.make_queue,
     )
     stops: list[bool] = []
     stop = worker.stop
 
-    def noted() -> None:
+    def note_stop() -> None:
         stops.append(True)
         stop()
 
-    worker.stop = noted  # type: ignore[method-assign] # handlers may have had enough; nobody else is there to call it
-    if errand.concurrency is not None:
-        worker.concurrency = errand.concurrency
+    worker.stop = note_stop  # type: ignore[method-assign] # handlers may have had enough; nobody else is there to call it
+    if instructions.concurrency is not None:
+        worker.concurrency = instructions.concurrency
     try:
-        with blocked_loop_told(lambda job_id: tell("blocked", job_id)):
+        with report_blocked_loop(lambda job_id: send("blocked", job_id)):
             await worker.run(queue, drain=True, signals=False)
     except Exception as error:
         traceback.print_exc()
-        tell("failed", str(error) if isinstance(error, JQueueError) else f"the worker failed: {_said(error)}")
+        send("failed", str(error) if isinstance(error, JQueueError) else f"the worker failed: {_error_text(error)}")
     finally:
         await queue.aclose()
-    tell("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
+    send("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
 
 
-def _patience(worker: Worker, name: str) -> float | None:
+def _stop_limit(worker: Worker, name: str) -> float | None:
     """Return the seconds a job may run before its worker has failed to stop it; None if there is no limit."""
     handler = worker.handlers[name]
     if handler.options.seconds is None or handler.home == "process":
@@ -161,25 +163,25 @@ def _patience(worker: Worker, name: str) -> float | None:
     return handler.options.seconds + to_seconds("cancel_grace", worker.cancel_grace)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ")
     except Exception:  # the text of a user's exception class may raise
         return type(error).__name__
 
 
-def _teller(writer: int) -> Callable[[Word, Any], None]:
+def _message_sender(writer: int) -> Callable[[MessageKind, Any], None]:
     """Return a function that writes whole messages to a pipe: they can be read even if this process ends next."""
     turn = threading.Lock()
 
-    def tell(word: Word, about: Any) -> None:
-        message = json.dumps([word, about], ensure_ascii=False, separators=(",", ":")).encode()
+    def send(kind: MessageKind, content: Any) -> None:
+        message = json.dumps([kind, content], ensure_ascii=False, separators=(",", ":")).encode()
         left = memoryview(len(message).to_bytes(LENGTH, "big") + message)
         with turn:
             while left:
                 left = left[os.write(writer, left) :]
 
-    return tell
+    return send
 
 
 def _set_up() -> None:

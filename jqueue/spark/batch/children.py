@@ -17,8 +17,8 @@ from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.child import Errand, work
-from jqueue.spark.batch.listening import Patience, Told, told_by_child
+from jqueue.spark.batch.child import WorkInstructions, work
+from jqueue.spark.batch.child_listener import ChildReport, ChildTimeouts, run_child
 from jqueue.spark.batch.outcomes import Outcome
 
 logger = logger_of("jqueue.spark")
@@ -36,7 +36,9 @@ class WorkFailed(JQueueError):
         self.outcomes = outcomes
 
 
-def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = None) -> list[Outcome]:
+def do_jobs(
+    instructions: WorkInstructions, jobs: Sequence[Job], timeouts: ChildTimeouts | None = None
+) -> list[Outcome]:
     """Do jobs in child processes, and return the outcome of each, in their order.
 
     Raises:
@@ -47,50 +49,52 @@ def do_jobs(errand: Errand, jobs: Sequence[Job], patience: Patience | None = Non
     rest = list(jobs)
     while suspects or rest:
         one_by_one = bool(suspects)
-        lot = suspects or rest
-        told = _told(errand, lot, one_by_one, patience or Patience())
-        known.update(told.outcomes)
-        left = [job for job in lot if job.id not in known]
-        begun = [job for job in left if job.id in told.begun]
-        later = [job for job in left if job.id not in told.begun]
-        why = told.failure
-        if told.is_cut_short and not told.begun:
-            why = f"{told.death} before it began a job"
+        batch = suspects or rest
+        report = _run_jobs(instructions, batch, one_by_one, timeouts or ChildTimeouts())
+        known.update(report.outcomes)
+        left = [job for job in batch if job.id not in known]
+        begun = [job for job in left if job.id in report.begun]
+        later = [job for job in left if job.id not in report.begun]
+        why = report.failure
+        if report.is_cut_short and not report.begun:
+            why = f"{report.death} before it began a job"
         if why is not None and left:
             raise WorkFailed(why, _in_order(jobs, known))
-        if not told.is_cut_short:
-            if told.is_stopped or not told.begun:  # its worker wants no more jobs
+        if not report.is_cut_short:
+            if report.is_stopped or not report.begun:  # its worker wants no more jobs
                 begun, later = left, []
             known.update((job.id, Outcome(*job.claim, "handed_back")) for job in begun)
             begun = []
-        elif told.is_sure:
-            known.update((job.id, _killed(job, told)) for job in begun if job.id in told.overdue)
-            begun, later = [], [job for job in left if job.id not in told.overdue]
-        elif one_by_one and len(told.begun) == 1:
-            known.update((job.id, _killed(job, told)) for job in begun)
+        elif report.is_sure:
+            known.update((job.id, _killed(job, report)) for job in begun if job.id in report.overdue)
+            begun, later = [], [job for job in left if job.id not in report.overdue]
+        elif one_by_one and len(report.begun) == 1:
+            known.update((job.id, _killed(job, report)) for job in begun)
             begun = []
         elif begun:
             again = counted(len(begun), "job")
-            logger.warning("%s; %s that it had begun will be done again, one by one", told.death, again)
+            logger.warning("%s; %s that it had begun will be done again, one by one", report.death, again)
         suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
     return _in_order(jobs, known)
 
 
-def _told(errand: Errand, jobs: Sequence[Job], one_by_one: bool, patience: Patience) -> Told:
+def _run_jobs(
+    instructions: WorkInstructions, jobs: Sequence[Job], one_by_one: bool, timeouts: ChildTimeouts
+) -> ChildReport:
     if one_by_one:
-        errand = replace(errand, concurrency=1)
+        instructions = replace(instructions, concurrency=1)
     if hasattr(os, "fork"):
-        return told_by_child(errand, jobs, patience)
-    told = Told()
-    work(errand, jobs, told.hear)
-    return told
+        return run_child(instructions, jobs, timeouts)
+    report = ChildReport()
+    work(instructions, jobs, report.receive)
+    return report
 
 
-def _killed(job: Job, told: Told) -> Outcome:
+def _killed(job: Job, report: ChildReport) -> Outcome:
     """Return the outcome of a job that is to blame for the end of its process."""
-    if job.id in told.overdue:
+    if job.id in report.overdue:
         return Outcome(*job.claim, "overdue")
-    return Outcome(*job.claim, "killed", error=told.death)
+    return Outcome(*job.claim, "killed", error=report.death)
 
 
 def _in_order(jobs: Sequence[Job], known: dict[str, Outcome]) -> list[Outcome]:

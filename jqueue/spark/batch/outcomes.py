@@ -17,7 +17,7 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job_options import OPTIONS, options_of_plain, plain_options
 from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
-from jqueue.spark.batch.together import Together
+from jqueue.spark.batch.all_or_nothing import AllOrNothing
 
 Kind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
@@ -85,7 +85,7 @@ class Outcome:
         """
         if self.kind == "done":
             ack = Ack(self.claim, self.result, self.keep_result)
-            return Together((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
+            return AllOrNothing((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
         if self.kind in ("retried", "dead"):
             return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
         if self.kind in ("snoozed", "handed_back"):

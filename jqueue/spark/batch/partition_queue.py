@@ -28,7 +28,7 @@ class PartitionQueue:
         jobs: in the order in which they are handed out.
         begun: called with the jobs that are handed out.
         ended: called with the outcomes of jobs.
-        behind: makes a queue object for calls that only the queue itself can answer.
+        make_queue: makes a queue object for calls that only the queue itself can answer.
         options: settings, as of a queue.
 
     Attributes:
@@ -45,7 +45,7 @@ class PartitionQueue:
         begun: Callable[[Sequence[Job]], None],
         ended: Callable[[Sequence[Outcome]], None],
         *,
-        behind: Callable[[], JobQueue],
+        make_queue: Callable[[], JobQueue],
         options: QueueOptions | None = None,
     ) -> None:
         self.options = QueueOptions() if options is None else options
@@ -53,8 +53,8 @@ class PartitionQueue:
         self._ours = {job.claim for job in self._left}
         self._begun = begun
         self._ended = ended
-        self._make = behind
-        self._behind: JobQueue | None = None
+        self._make_queue = make_queue
+        self._real_queue: JobQueue | None = None
         self._declaring = True
         self._preparation = Preparation(
             limits=self.options.limits,
@@ -66,9 +66,9 @@ class PartitionQueue:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if self._behind is None:
-            self._behind = self._make()
-        return getattr(self._behind, name)
+        if self._real_queue is None:
+            self._real_queue = self._make_queue()
+        return getattr(self._real_queue, name)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -128,7 +128,7 @@ class PartitionQueue:
 
     async def aclose(self) -> None:
         """Close the queue object behind this one, if it was made."""
-        close = getattr(self._behind, "aclose", None)
+        close = getattr(self._real_queue, "aclose", None)
         if close is not None:
             await close()
 

@@ -14,11 +14,11 @@ logger = logger_of("jqueue.spark")
 Progress = Callable[[int, int], object]
 """Called with the number of jobs that are done, and the number of all jobs."""
 
-LOOK_EVERY = 1.0
+REPORT_INTERVAL = 1.0
 """Seconds between two looks at the staged objects."""
 
 
-async def tell_progress(progress: Progress, staging: Staging, write_id: str, sizes: Sequence[int]) -> None:
+async def report_progress(progress: Progress, staging: Staging, write_id: str, sizes: Sequence[int]) -> None:
     """Tell the progress whenever it has changed, until cancelled.
 
     Args:
@@ -27,7 +27,7 @@ async def tell_progress(progress: Progress, staging: Staging, write_id: str, siz
         write_id: of the batch.
         sizes: number of jobs in each partition.
     """
-    total, told = sum(sizes), -1
+    total, reported = sum(sizes), -1
     while True:
         try:
             async with staging.opened() as objects:
@@ -36,14 +36,14 @@ async def tell_progress(progress: Progress, staging: Staging, write_id: str, siz
         except JQueueError as error:
             logger.info("the progress of the batch cannot be read: %s", error)
         else:
-            if done > told:
-                told = done
-                if not await told_to(progress, done, total):
+            if done > reported:
+                reported = done
+                if not await call_progress(progress, done, total):
                     return
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(REPORT_INTERVAL)
 
 
-async def told_to(progress: Progress, done: int, total: int) -> bool:
+async def call_progress(progress: Progress, done: int, total: int) -> bool:
     """Tell the progress once. Return False if that raised an error, so that no more is told."""
     try:
         await asyncio.to_thread(progress, done, total)

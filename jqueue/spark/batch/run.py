@@ -24,7 +24,7 @@ from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.batch.batch_claims import BatchClaims, queue_for
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
-from jqueue.spark.batch.progress import Progress, finished, tell_progress, told_to
+from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
 from jqueue.spark.batch.report import BatchFailedError, BatchReport
 from jqueue.spark.batch.settling import best_of, settle
 from jqueue.spark.batch.spark_job import do_on_spark, sizes_of
@@ -178,7 +178,7 @@ class _Batch:
             await objects.write(marker_of(write_id), b"{}")
         if progress is not None:
             self._progress = progress
-            self._telling = asyncio.create_task(tell_progress(progress, staging, write_id, sizes))
+            self._telling = asyncio.create_task(report_progress(progress, staging, write_id, sizes))
 
     async def finish(self, staged: Sequence[str] | None) -> tuple[BatchReport, Exception | None]:
         """End the claims, and remove the staged objects. Return the report, and the error if not all is known.
@@ -196,7 +196,7 @@ class _Batch:
                 objects.clean(self.task.write_id),
             )
         if self._progress is not None and staged is not None:
-            await told_to(self._progress, report.claimed, report.claimed)
+            await call_progress(self._progress, report.claimed, report.claimed)
         return report, problem
 
     async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], Exception | None]:

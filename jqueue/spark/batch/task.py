@@ -18,7 +18,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.models import Job
 from jqueue.ports.queue import JobQueue
-from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.child import WorkInstructions
 from jqueue.spark.batch.children import WorkFailed, do_jobs
 from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
 from jqueue.spark.batch.worker_pickle import WorkerPickle
@@ -85,7 +85,7 @@ class BatchTask:
         failure: WorkFailed | None = None
         outcomes: Sequence[Outcome]
         try:
-            outcomes = do_jobs(Errand(self.worker.load, self._queue), jobs)
+            outcomes = do_jobs(WorkInstructions(self.worker.load, self._queue), jobs)
         except WorkFailed as error:
             outcomes, failure = error.outcomes, error
         except OSError as error:

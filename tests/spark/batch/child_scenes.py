@@ -7,14 +7,14 @@ import os
 import pytest
 
 from jqueue.domain.models import Job
-from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.child import WorkInstructions
+from jqueue.spark.batch.child_listener import ChildTimeouts
 from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.batch.listening import Patience
 from jqueue.worker import Worker
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
 
-SHORT = Patience(late=0.3, end=0.5, exit=0.5)
+SHORT = ChildTimeouts(late=0.3, end=0.5, exit=0.5)
 
 
 def jobs_of(*payloads, entrypoint="work", **fields):
@@ -24,8 +24,8 @@ def jobs_of(*payloads, entrypoint="work", **fields):
     ]
 
 
-def done_by(worker, jobs, patience=SHORT):
-    return do_jobs(Errand(lambda: worker, lambda: pytest.fail("nobody asked for the queue")), jobs, patience)
+def done_by(worker, jobs, timeouts=SHORT):
+    return do_jobs(WorkInstructions(lambda: worker, lambda: pytest.fail("nobody asked for the queue")), jobs, timeouts)
 
 
 def make_worker(misdeed, concurrency=5, **options):

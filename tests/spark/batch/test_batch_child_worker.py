@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jqueue.domain.operations import Cancel, Enqueue
-from jqueue.spark.batch.child import Errand
+from jqueue.spark.batch.child import WorkInstructions
 from jqueue.spark.batch.children import WorkFailed, do_jobs
 from jqueue.worker import Context, Discard, Retry, Snooze, Worker
 from tests.spark.batch.child_scenes import SHORT, Diary, crash, done_by, jobs_of, make_worker, needs_fork
@@ -225,7 +225,9 @@ def test_process_handlers_run_in_their_own_process_in_a_batch():
 
 def failure_of(worker, jobs, load=None):
     with pytest.raises(WorkFailed) as caught:
-        do_jobs(Errand(load or (lambda: worker), lambda: pytest.fail("nobody asked for the queue")), jobs, SHORT)
+        do_jobs(
+            WorkInstructions(load or (lambda: worker), lambda: pytest.fail("nobody asked for the queue")), jobs, SHORT
+        )
     return caught.value
 
 

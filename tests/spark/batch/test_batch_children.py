@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue.spark.batch.listening import Patience
+from jqueue.spark.batch.child_listener import ChildTimeouts
 from jqueue.worker import Worker
 from tests.spark.batch.child_scenes import Diary, crash, done_by, jobs_of, make_worker, needs_fork
 
@@ -207,7 +207,7 @@ def test_each_handler_that_blocks_the_event_loop_is_waited_for_once(diary):
             diary.note(payload.decode())
             time.sleep(60)
 
-    outcomes = done_by(worker, jobs_of(*[b"", b"slow", b"", b""] * 4), Patience(late=60))
+    outcomes = done_by(worker, jobs_of(*[b"", b"slow", b"", b""] * 4), ChildTimeouts(late=60))
     assert Counter(done=12, overdue=4) == Counter(outcome.kind for outcome in outcomes)
     assert ["slow"] * 4 == diary.read()
 

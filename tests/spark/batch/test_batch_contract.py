@@ -42,7 +42,7 @@ class BatchWorker(Worker):
 
     async def _batch(self, queue: Any, jobs: list[Any]) -> RunReport:
         said: list[Outcome] = []
-        partition: Any = PartitionQueue(jobs, lambda begun: None, said.extend, behind=lambda: queue)
+        partition: Any = PartitionQueue(jobs, lambda begun: None, said.extend, make_queue=lambda: queue)
         async with HeartbeatManager(queue, jobs, on_lost="event"):
             await Worker.run(self, partition, drain=True, signals=False)
             plain = [Outcome.of_plain(outcome.plain()) for outcome in said]

@@ -14,6 +14,7 @@ from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidBlobE
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Claim, JobStatus
 from jqueue.domain.operations import Ack, Enqueue, Heartbeat, Nack, Pause, Preparation
+from jqueue.spark.batch.all_or_nothing import AllOrNothing
 from jqueue.spark.batch.outcomes import (
     Outcome,
     decode_outcomes,
@@ -22,7 +23,6 @@ from jqueue.spark.batch.outcomes import (
     outcome_of,
     plain_of_enqueue,
 )
-from jqueue.spark.batch.together import Together
 
 PREPARATION = Preparation(Limits(), 300.0, lambda: "an id", ClaimRegistry().find)
 CLAIM = Claim("a job", 3)
@@ -79,7 +79,7 @@ def test_an_on_ack_enqueue_is_the_same_on_the_driver(enqueue):
 def test_on_ack_enqueues_and_their_ack_become_one_operation():
     outcome = through_json(outcome_of([Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)]))
     operation = outcome.operation()
-    assert isinstance(operation, Together)
+    assert isinstance(operation, AllOrNothing)
     assert [Enqueue("next", b"1"), Enqueue("next", b"2"), Ack(CLAIM)] == list(operation.operations)
 
 
@@ -149,8 +149,10 @@ async def test_operations_together_succeed_or_fail_as_one_and_others_are_done():
     jobs = await queue.dequeue("work", batch_size=3)
     version = (await queue.read_state()).version
     results = await queue.apply_each(
-        Together((Enqueue("next", b"0"), Ack(jobs[0]))),
-        Together((Enqueue("next", b"1"), Enqueue("next", b"", unique_key="taken", on_conflict="raise"), Ack(jobs[1]))),
+        AllOrNothing((Enqueue("next", b"0"), Ack(jobs[0]))),
+        AllOrNothing(
+            (Enqueue("next", b"1"), Enqueue("next", b"", unique_key="taken", on_conflict="raise"), Ack(jobs[1]))
+        ),
         Ack(jobs[2]),
     )
     state = await queue.read_state()
@@ -166,20 +168,20 @@ async def test_operations_together_with_a_lost_claim_are_not_done():
     await queue.enqueue("work", b"")
     [lost] = await queue.dequeue("work")
     await queue.requeue_stale(0)
-    [result] = await queue.apply_each(Together((Enqueue("next", b""), Ack(lost))))
+    [result] = await queue.apply_each(AllOrNothing((Enqueue("next", b""), Ack(lost))))
     assert isinstance(result, ClaimLostError)
     assert ["work"] == [job.entrypoint for job in (await queue.read_state()).jobs]
 
 
 def test_operations_together_name_the_jobs_of_each():
-    together = Together((Enqueue("next", b"", job_id="b"), Ack(Claim("a", 1)), Heartbeat((Claim("c", 1),))))
+    together = AllOrNothing((Enqueue("next", b"", job_id="b"), Ack(Claim("a", 1)), Heartbeat((Claim("c", 1),))))
     assert ["b", "a", "c"] == list(together.job_ids())
 
 
 def test_an_invalid_operation_makes_operations_together_invalid():
     async def go():
         queue = DirectQueue(InMemoryStorage())
-        return await queue.apply_each(Together((Enqueue("", b""),)))
+        return await queue.apply_each(AllOrNothing((Enqueue("", b""),)))
 
     [result] = asyncio.run(go())
     assert isinstance(result, InvalidJobError)

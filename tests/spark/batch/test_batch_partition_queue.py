@@ -22,7 +22,7 @@ class Partition:
         self.made: list[Any] = []
         self.real = DirectQueue(InMemoryStorage())
         self.jobs = [Job(id=f"job {number}", entrypoint="work", payload=b"", attempt=2) for number in range(count)]
-        self.queue = PartitionQueue(self.jobs, self.begun.append, self.ended.extend, behind=self.make)
+        self.queue = PartitionQueue(self.jobs, self.begun.append, self.ended.extend, make_queue=self.make)
 
     def make(self):
         self.made.append(self.real)

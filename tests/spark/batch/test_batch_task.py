@@ -10,7 +10,7 @@ import pytest
 from jqueue.core.blob.lines import encode_job
 from jqueue.domain.models import Job
 from jqueue.spark.batch.outcomes import decode_outcomes
-from jqueue.spark.batch.progress import finished, tell_progress
+from jqueue.spark.batch.progress import finished, report_progress
 from jqueue.spark.batch.spark_job import sizes_of
 from jqueue.spark.batch.task import JOBS, BatchTask, BatchTaskError, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
@@ -178,7 +178,7 @@ async def test_progress_is_reported_only_when_it_changes(url, monkeypatch):
     def progress(done, total):
         loop.call_soon_threadsafe(told.put_nowait, (done, total))
 
-    telling = asyncio.create_task(tell_progress(progress, staging, BATCH, [5, 7, 9]))
+    telling = asyncio.create_task(report_progress(progress, staging, BATCH, [5, 7, 9]))
     async with asyncio.timeout(60):
         assert (0, 21) == await told.get()
         await in_store(staging, "write", staging.name(BATCH, 1, 0), b"")
@@ -190,7 +190,7 @@ async def test_progress_is_reported_only_when_it_changes(url, monkeypatch):
 
 
 async def test_progress_stops_after_its_callback_raises(url, caplog):
-    await tell_progress(lambda done, total: 1 / 0, Staging(url, 3600, 5), BATCH, [5])
+    await report_progress(lambda done, total: 1 / 0, Staging(url, 3600, 5), BATCH, [5])
     assert 1 == caplog.text.count("ZeroDivisionError")
 
 
@@ -200,7 +200,7 @@ async def test_an_unreachable_store_does_not_end_the_progress(tmp_path, monkeypa
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     telling = asyncio.create_task(
-        tell_progress(
+        report_progress(
             lambda *_: loop.call_soon_threadsafe(told.set), Staging(str(tmp_path / "file" / "q"), 9, 0.01), BATCH, [1]
         )
     )

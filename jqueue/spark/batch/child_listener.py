@@ -1,4 +1,4 @@
-"""The parent of a child process, which listens to it until it has ended, by itself or by force."""
+"""The parent of a child process, which reads its messages until it has ended, by itself or by force."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import LENGTH, Errand, be_child
+from jqueue.spark.batch.child import LENGTH, WorkInstructions, run_as_child
 from jqueue.spark.batch.outcomes import Outcome
 
 logger = logger_of("jqueue.spark")
 
-LOOK_EVERY = 0.5
+CHECK_INTERVAL = 0.5
 """Seconds between two checks that a child still runs: processes that it has started may hold the pipe open."""
 
 SHORT_PAUSE = 0.005
@@ -35,7 +35,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ChildTimeouts:
     """Seconds that a child may take for steps that its worker should take by itself.
 
     Attributes:
@@ -50,8 +50,8 @@ class Patience:
 
 
 @dataclass
-class Told:
-    """Everything that a child has told, and how it ended.
+class ChildReport:
+    """Report of a child about its jobs, and how it ended.
 
     Attributes:
         begun: the ids of the jobs begun.
@@ -82,45 +82,47 @@ class Told:
         """True if it ended without saying so."""
         return not self.is_over and self.failure is None
 
-    def hear(self, word: Any, about: Any) -> None:
+    def receive(self, kind: Any, content: Any) -> None:
         """Take a message.
 
         Raises:
             ValueError: it is not a message.
         """
-        if word == "ready":
-            self.limits = dict(about)
-        elif word == "begun":
-            self.begun.update(about)
-        elif word == "ended":
-            self.outcomes.update((outcome.job_id, outcome) for outcome in map(Outcome.of_plain, about))
-        elif word == "blocked":
-            self.blocking = None if about is None else str(about)
-        elif word == "failed":
-            self.failure = str(about)
-        elif word == "over":
-            self.is_over, self.is_stopped = True, bool(about)
+        if kind == "ready":
+            self.limits = dict(content)
+        elif kind == "begun":
+            self.begun.update(content)
+        elif kind == "ended":
+            self.outcomes.update((outcome.job_id, outcome) for outcome in map(Outcome.of_plain, content))
+        elif kind == "blocked":
+            self.blocking = None if content is None else str(content)
+        elif kind == "failed":
+            self.failure = str(content)
+        elif kind == "over":
+            self.is_over, self.is_stopped = True, bool(content)
         else:
             raise ValueError("there is no such message")
 
 
-def told_by_child(errand: Errand, jobs: Sequence[Job], patience: Patience, clock: Clock | None = None) -> Told:
-    """Have a child process do jobs, wait until it has ended, and return everything that it told."""
-    pid, reader = _forked(errand, jobs)
-    listener = _Listener(pid, reader, jobs, patience, SystemClock() if clock is None else clock)
+def run_child(
+    instructions: WorkInstructions, jobs: Sequence[Job], timeouts: ChildTimeouts, clock: Clock | None = None
+) -> ChildReport:
+    """Have a child process do jobs, wait until it has ended, and return its report."""
+    pid, reader = _fork_child(instructions, jobs)
+    listener = _Listener(pid, reader, jobs, timeouts, SystemClock() if clock is None else clock)
     try:
         listener.listen()
     finally:
         os.close(reader)
         code = listener.end()
-    told = listener.told
-    if told.is_cut_short:
-        told.death = told.death or _how_it_ended(code)
-    return told
+    report = listener.report
+    if report.is_cut_short:
+        report.death = report.death or _describe_exit(code)
+    return report
 
 
-def _forked(errand: Errand, jobs: Sequence[Job]) -> tuple[int, int]:
-    """Fork a child. Return its process id, and the end of the pipe from which it is heard."""
+def _fork_child(instructions: WorkInstructions, jobs: Sequence[Job]) -> tuple[int, int]:
+    """Fork a child. Return its process id, and the end of the pipe to read from."""
     reader, writer = os.pipe()
     for stream in (sys.stdout, sys.stderr):  # or the child would write their buffers as well
         with suppress(Exception):
@@ -129,7 +131,7 @@ def _forked(errand: Errand, jobs: Sequence[Job]) -> tuple[int, int]:
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         pid = os.fork()
     if pid == 0:
-        be_child(reader, writer, errand, jobs)
+        run_as_child(reader, writer, instructions, jobs)
     os.close(writer)
     with suppress(OSError):  # the child does the same; the first of the two wins
         os.setpgid(pid, pid)
@@ -141,23 +143,23 @@ class _Listener:
 
     Args:
         pid: the process id of the child, which leads its process group.
-        reader: the end of the pipe from which it is heard.
+        reader: the end of the pipe to read from.
         jobs: the jobs that it does.
-        patience: seconds that it may take.
+        timeouts: seconds that it may take.
         clock: measures the time.
 
     Attributes:
-        told: everything heard so far.
+        report: everything received so far.
     """
 
-    def __init__(self, pid: int, reader: int, jobs: Sequence[Job], patience: Patience, clock: Clock) -> None:
-        self.told = Told()
+    def __init__(self, pid: int, reader: int, jobs: Sequence[Job], timeouts: ChildTimeouts, clock: Clock) -> None:
+        self.report = ChildReport()
         self._pid = pid
         self._reader = reader
         self._entrypoints = {job.id: job.entrypoint for job in jobs}
-        self._patience = patience
+        self._timeouts = timeouts
         self._clock = clock
-        self._heard = bytearray()
+        self._buffer = bytearray()
         self._due: dict[str, float] = {}
         self._blocked_until: float | None = None
         self._end_by: float | None = None
@@ -169,18 +171,18 @@ class _Listener:
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             is_gone = False
-            while not self.told.is_over:
-                if selector.select(0 if is_gone else self._next_look()):
+            while not self.report.is_over:
+                if selector.select(0 if is_gone else self._seconds_to_check()):
                     chunk = os.read(self._reader, CHUNK)
-                    if not chunk or not self._hear(chunk):
+                    if not chunk or not self._receive(chunk):
                         break
                 elif is_gone:
                     return
                 else:
-                    is_gone = self._has_exited()  # it may have told something since the last read
+                    is_gone = self._has_exited()  # it may have sent something since the last read
                 if self._is_too_late():
                     return
-        until = self._clock.monotonic() + self._patience.exit
+        until = self._clock.monotonic() + self._timeouts.exit
         while not self._has_exited() and self._clock.monotonic() < until:
             time.sleep(SHORT_PAUSE)
 
@@ -193,58 +195,58 @@ class _Listener:
         self._has_exited(0)
         return self._code
 
-    def _hear(self, chunk: bytes) -> bool:
+    def _receive(self, chunk: bytes) -> bool:
         """Take the complete messages. Return True if they could be read."""
-        heard = self._heard
-        heard += chunk
+        buffer = self._buffer
+        buffer += chunk
         start = 0
         try:
-            while (begin := start + LENGTH) <= len(heard):
-                end = begin + int.from_bytes(heard[start:begin], "big")
-                if end > len(heard):
+            while (begin := start + LENGTH) <= len(buffer):
+                end = begin + int.from_bytes(buffer[start:begin], "big")
+                if end > len(buffer):
                     break
-                word, about = json.loads(heard[begin:end])
-                self.told.hear(word, about)
-                self._note(word, about)
+                kind, content = json.loads(buffer[begin:end])
+                self.report.receive(kind, content)
+                self._note(kind, content)
                 start = end
         except (LookupError, TypeError, ValueError):
-            self.told.death = "the process of the handlers wrote to a pipe of jqueue"
+            self.report.death = "the process of the handlers wrote to a pipe of jqueue"
             return False
-        del heard[:start]
+        del buffer[:start]
         return True
 
-    def _note(self, word: str, about: Any) -> None:
+    def _note(self, kind: str, content: Any) -> None:
         """Note the time by which a job that has begun must have ended."""
-        told = self.told
-        if word == "blocked":
-            limit = None if about is None else told.limits.get(self._entrypoints[about])
+        report = self.report
+        if kind == "blocked":
+            limit = None if content is None else report.limits.get(self._entrypoints[content])
             self._blocked_until = None if limit is None else self._clock.monotonic() + limit
-        if word == "begun" and told.limits:
+        if kind == "begun" and report.limits:
             now = self._clock.monotonic()
-            for job_id in about:
-                limit = told.limits.get(self._entrypoints[job_id])
+            for job_id in content:
+                limit = report.limits.get(self._entrypoints[job_id])
                 if limit is not None:
-                    self._due[job_id] = now + limit + self._patience.late
-        elif word == "ended":
-            for outcome in about:
+                    self._due[job_id] = now + limit + self._timeouts.late
+        elif kind == "ended":
+            for outcome in content:
                 self._due.pop(outcome[0], None)
-        if len(told.outcomes) >= len(self._entrypoints) and self._end_by is None:
-            self._end_by = self._clock.monotonic() + self._patience.end
+        if len(report.outcomes) >= len(self._entrypoints) and self._end_by is None:
+            self._end_by = self._clock.monotonic() + self._timeouts.end
 
-    def _next_look(self) -> float:
-        """Return the seconds until the next check, if nothing is heard."""
+    def _seconds_to_check(self) -> float:
+        """Return the seconds until the next check, if nothing is received."""
         moments = [*self._due.values(), *(each for each in (self._end_by, self._blocked_until) if each is not None)]
-        return max(0.0, min([LOOK_EVERY, *(moment - self._clock.monotonic() for moment in moments)]))
+        return max(0.0, min([CHECK_INTERVAL, *(moment - self._clock.monotonic() for moment in moments)]))
 
     def _is_too_late(self) -> bool:
         """Return True if its jobs are done and it goes on. If handlers do not stop in time, kill it, and read on."""
         now = self._clock.monotonic()
         late = [job_id for job_id, due in self._due.items() if now >= due]
-        if self._blocked_until is not None and now >= self._blocked_until and self.told.blocking is not None:
-            late, self.told.is_sure, self._blocked_until = [self.told.blocking], True, None
+        if self._blocked_until is not None and now >= self._blocked_until and self.report.blocking is not None:
+            late, self.report.is_sure, self._blocked_until = [self.report.blocking], True, None
         if late:
             logger.warning("a process of handlers is ended: %s did not stop in time", counted(len(late), "handler"))
-            self.told.overdue.update(late)
+            self.report.overdue.update(late)
             self._due.clear()
             os.killpg(self._pid, signal.SIGKILL)
         if self._end_by is not None and now >= self._end_by:
@@ -266,7 +268,7 @@ class _Listener:
         return not self._is_there
 
 
-def _how_it_ended(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     """Return a description of the end of a process, to be kept as the error of its job."""
     if code is None:
         return "the process of the handler ended"
@@ -277,8 +279,8 @@ def _how_it_ended(code: int | None) -> str:
     except ValueError:
         name = f"signal {-code}"
     why = ": it crashed" if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT") else ""
-    return f"the process of the handler was ended by {name}{why or _PERHAPS.get(name, '')}"
+    return f"the process of the handler was ended by {name}{why or _LIKELY_CAUSES.get(name, '')}"
 
 
-_PERHAPS = {"SIGKILL": ", perhaps because the system was out of memory"}
+_LIKELY_CAUSES = {"SIGKILL": ", perhaps because the system was out of memory"}
 """Likely causes of a signal, which users ask about first."""

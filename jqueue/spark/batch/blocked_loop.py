@@ -13,22 +13,22 @@ from contextlib import contextmanager
 
 from jqueue.worker.job_runner import JOB_TASK
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks. A loop that has not moved between two looks is blocked."""
+CHECK_INTERVAL = 0.25
+"""Seconds between two checks. A loop that has not moved between two checks is blocked."""
 
 
 @contextmanager
-def blocked_loop_told(tell: Callable[[str | None], object], every: float = LOOK_EVERY) -> Iterator[None]:
-    """Tell which job's handler blocks the running event loop, until the end of a `with` block.
+def report_blocked_loop(report: Callable[[str | None], object], every: float = CHECK_INTERVAL) -> Iterator[None]:
+    """Report which job's handler blocks the running event loop, until the end of a `with` block.
 
-    If C code of a handler holds Python's global lock, the watching thread cannot run either, and nothing is told.
+    If C code of a handler holds Python's global lock, the watching thread cannot run either, and nothing is reported.
 
     Args:
-        tell: called in a thread with the id of a job that begins to block the loop, and with None once it is free.
-        every: seconds between two looks.
+        report: called in a thread with the id of a job that begins to block the loop, and with None once it is free.
+        every: seconds between two checks.
     """
-    watch = _Watch(asyncio.get_running_loop(), tell, every)
-    thread = threading.Thread(target=watch.look_on, name="jqueue-loop-watch", daemon=True)
+    watch = _Watch(asyncio.get_running_loop(), report, every)
+    thread = threading.Thread(target=watch.watch_loop, name="jqueue-loop-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -39,21 +39,21 @@ def blocked_loop_told(tell: Callable[[str | None], object], every: float = LOOK_
 class _Watch:
     """State shared by the event loop and the thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[str | None], object], every: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, report: Callable[[str | None], object], every: float) -> None:
         self.over = threading.Event()
         self._loop = loop
-        self._tell = tell
+        self._report = report
         self._every = every
         self._moved = True
 
-    def look_on(self) -> None:
-        """Look at the loop until the watch is over. It runs in a thread."""
-        told: str | None = None
+    def watch_loop(self) -> None:
+        """Check the loop until the watch is over. It runs in a thread."""
+        reported: str | None = None
         while not self.over.wait(self._every):
             blocking = None if self._moved else self._job_on_loop()
-            if blocking != told:
-                told = blocking
-                self._tell(told)
+            if blocking != reported:
+                reported = blocking
+                self._report(reported)
             if self._moved:
                 self._moved = False
                 try:

@@ -1,4 +1,4 @@
-"""`Together`: several operations as one, all or nothing, beside others in one commit.
+"""`AllOrNothing`: several operations as one, all or nothing, beside others in one commit.
 
 `apply_each` does each of its operations by itself, and `apply` all of them as one. A batch needs both in its commit:
 thousands of jobs, each by itself, and with some of them the jobs that their handlers enqueue with the ack.
@@ -16,7 +16,7 @@ from jqueue.domain.operations import Operation, Preparation
 
 
 @dataclass(frozen=True, slots=True)
-class Together(Operation):
+class AllOrNothing(Operation):
     """Do several operations, or none of them. The result is the list of their results.
 
     Attributes:
@@ -27,9 +27,9 @@ class Together(Operation):
 
     operations: tuple[Operation, ...]
 
-    def prepared(self, preparation: Preparation) -> Together:
+    def prepared(self, preparation: Preparation) -> AllOrNothing:
         """Return it with each operation checked."""
-        return Together(tuple(operation.prepared(preparation) for operation in self.operations))
+        return AllOrNothing(tuple(operation.prepared(preparation) for operation in self.operations))
 
     def change(self, draft: Draft, now: datetime) -> list[Any]:
         """Do the operations in order. The first refusal is the error of all, and the caller takes all of them back."""
