@@ -34,7 +34,7 @@ _SIGNS = re.compile(r"[,*?\[]")
 
 
 @dataclass(frozen=True)
-class Member:
+class FleetQueue:
     """One of the queues to read.
 
     Attributes:
@@ -112,37 +112,37 @@ def queues_of(path: str) -> list[str]:
 
 
 async def _urls(addresses: Sequence[str]) -> list[str]:
-    members = await find_all(addresses)
-    await release_all(members)
-    return [member.url for member in members]
+    queues = await find_all(addresses)
+    await release_all(queues)
+    return [queue.url for queue in queues]
 
 
-async def release_all(members: Iterable[Member]) -> None:
+async def release_all(queues: Iterable[FleetQueue]) -> None:
     """Release the storages of the members. Some of them share a client."""
-    for member in members:
-        if isinstance(member.storage, SupportsRelease):
-            await member.storage.release()
+    for queue in queues:
+        if isinstance(queue.storage, SupportsRelease):
+            await queue.storage.release()
 
 
-async def find_all(addresses: Sequence[str]) -> list[Member]:
+async def find_all(addresses: Sequence[str]) -> list[FleetQueue]:
     """Return the queues that the addresses stand for, in order and each once. The caller must release their storages.
 
     Raises:
         InvalidURLError: an address is wrong, or no queue matches.
         StorageError: a store could not list its objects.
     """
-    found: dict[str, Member] = {}
+    found: dict[str, FleetQueue] = {}
     for address in addresses:
         if not has_wildcards(_name_in(address)):
-            members = [Member(address, connect_storage(address))]
+            queues = [FleetQueue(address, connect_storage(address))]
         elif (scheme := _URL.match(address)) is None or scheme[1].lower() == "file":
-            members = _files(address)
+            queues = _files(address)
         else:
-            members = await _objects(address)
-        if not members:
+            queues = await _objects(address)
+        if not queues:
             raise InvalidURLError("no queue matches the wildcards of the URL")
-        for member in members:
-            found.setdefault(member.name, member)
+        for queue in queues:
+            found.setdefault(queue.name, queue)
     return list(found.values())
 
 
@@ -162,7 +162,7 @@ def _name_in(address: str) -> str:
     return address.partition("?")[0] if _URL.match(address) else address
 
 
-def _files(address: str) -> list[Member]:
+def _files(address: str) -> list[FleetQueue]:
     """Return the files whose names match."""
     url = _URL.match(address)
     pattern, options = Pattern.of_path(address), ""
@@ -176,12 +176,12 @@ def _files(address: str) -> list[Member]:
         if os.path.isfile(path) and not pattern.is_ours(path):
             absolute = os.path.abspath(path)
             plain = url is None and not _SIGNS.search(absolute)
-            member = absolute if plain else f"file://{quote(os.fsencode(absolute))}{options}"
-            found.append(Member(member, connect_storage(member)))
+            queue_url = absolute if plain else f"file://{quote(os.fsencode(absolute))}{options}"
+            found.append(FleetQueue(queue_url, connect_storage(queue_url)))
     return found
 
 
-async def _objects(address: str) -> list[Member]:
+async def _objects(address: str) -> list[FleetQueue]:
     """Return the objects of a store whose names match."""
     path, mark, options = address.partition("?")
     scheme, _, rest = path.partition("://")
@@ -196,13 +196,13 @@ async def _objects(address: str) -> list[Member]:
     base = connect_storage(f"{scheme}://{place}/{quote(before)}{mark}{options}")
     if not isinstance(base, SupportsListing):
         raise InvalidURLError(f"wildcards are for files and object stores, and {scheme}:// cannot list its objects")
-    found: list[Member] = []
+    found: list[FleetQueue] = []
     try:
         for suffix in sorted(each.suffix for each in await base.list_beside(begins)):
             if pattern.fits(before + suffix):
                 url = f"{scheme}://{place}/{quote(before + suffix)}{mark}{options}"
-                found.append(Member(url, base.beside(suffix)))
+                found.append(FleetQueue(url, base.beside(suffix)))
     finally:
         if not found:
-            await release_all([Member("", base)])
+            await release_all([FleetQueue("", base)])
     return found

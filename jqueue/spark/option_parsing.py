@@ -22,21 +22,21 @@ OWN_FILE = "file:/"
 
 
 @dataclass(frozen=True)
-class Kind:
+class OptionType:
     """The kind of values that an option takes.
 
     Attributes:
-        words: the valid values, in words for the error.
+        description: the valid values, in words for the error.
         convert: turns the text into the value; raises ValueError if it cannot.
         secret: True if a wrong value must not appear in the error.
     """
 
-    words: str
+    description: str
     convert: Callable[[str], Any]
     secret: bool = False
 
 
-def take(options: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any]:
+def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -> dict[str, Any]:
     """Return the given options, converted, under their known names.
 
     Args:
@@ -103,12 +103,12 @@ def in_options(text: str) -> str:
     return text
 
 
-def _converted(name: str, kind: Kind, text: str) -> Any:
+def _converted(name: str, kind: OptionType, text: str) -> Any:
     try:
         return kind.convert(text)
     except ValueError:
         got = "" if kind.secret else f", got {shown(text)}"
-    raise InvalidJobError(f"option {name} takes {kind.words}{got}")
+    raise InvalidJobError(f"option {name} takes {kind.description}{got}")
 
 
 def _text(text: str) -> str:
@@ -161,18 +161,18 @@ _SETTINGS = {
     "Limits(payload_bytes=...)": "the option maxPayloadBytes",
 }
 
-TEXT = Kind("a text that is not empty", _text)
-URL = Kind("a URL", _text, secret=True)
-SECONDS = Kind("a number of seconds, 0 or more", _seconds)
-BOOLEAN = Kind("true or false", _boolean)
-NAMES = Kind("names with commas between them", _names)
+TEXT = OptionType("a text that is not empty", _text)
+URL = OptionType("a URL", _text, secret=True)
+SECONDS = OptionType("a number of seconds, 0 or more", _seconds)
+BOOLEAN = OptionType("true or false", _boolean)
+NAMES = OptionType("names with commas between them", _names)
 
 
-def INTEGER(low: int, high: int) -> Kind:
+def INTEGER(low: int, high: int) -> OptionType:
     """A whole number from `low` to `high`."""
-    return Kind(f"a whole number from {low} to {high}", _within(low, high))
+    return OptionType(f"a whole number from {low} to {high}", _within(low, high))
 
 
-def ONE_OF(*choices: str) -> Kind:
+def ONE_OF(*choices: str) -> OptionType:
     """One of these words, in any case."""
-    return Kind(" or ".join(choices), _one_of(choices))
+    return OptionType(" or ".join(choices), _one_of(choices))

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
-from jqueue.spark.option_parsing import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, take, url_of
+from jqueue.spark.option_parsing import BOOLEAN, INTEGER, NAMES, ONE_OF, SECONDS, TEXT, URL, parse_options, url_of
 
 KNOWN = {
     "entrypoint": TEXT,
@@ -31,21 +31,21 @@ KNOWN = {
     ],
 )
 def test_an_option_is_converted(name, text, value):
-    assert {name: value} == take({name: text}, KNOWN)
+    assert {name: value} == parse_options({name: text}, KNOWN)
 
 
 def test_names_of_options_are_matched_in_any_case():
-    assert {"numPartitions": 3} == take(CaseInsensitiveDict({"NUMpartitions": "3"}), KNOWN)
-    assert {"numPartitions": 3} == take({"NUMPARTITIONS": "3"}, KNOWN)
+    assert {"numPartitions": 3} == parse_options(CaseInsensitiveDict({"NUMpartitions": "3"}), KNOWN)
+    assert {"numPartitions": 3} == parse_options({"NUMPARTITIONS": "3"}, KNOWN)
 
 
 def test_options_of_spark_itself_are_ignored():
-    assert {} == take({"path": "queue.json", "checkpointLocation": "/c", "queryName": "q"}, KNOWN)
+    assert {} == parse_options({"path": "queue.json", "checkpointLocation": "/c", "queryName": "q"}, KNOWN)
 
 
 def test_an_unknown_option_is_refused_with_the_known_names():
     with pytest.raises(InvalidJobError) as caught:
-        take({"entripoint": "a"}, KNOWN)
+        parse_options({"entripoint": "a"}, KNOWN)
     assert (
         "there is no option 'entripoint': the options are entrypoint, numPartitions, onConflict, pollInterval, quick, "
         "stagingPath, status" == str(caught.value)
@@ -68,7 +68,7 @@ def test_an_unknown_option_is_refused_with_the_known_names():
 )
 def test_a_wrong_value_is_refused_with_the_valid_ones(name, text, words):
     with pytest.raises(InvalidJobError) as caught:
-        take({name: text}, KNOWN)
+        parse_options({name: text}, KNOWN)
     assert words == str(caught.value)
     assert caught.value.__context__ is None
 
@@ -86,7 +86,7 @@ def test_a_wrong_value_is_refused_with_the_valid_ones(name, text, words):
 )
 def test_the_url_comes_from_the_option_url_or_the_path(options, url):
     assert url == url_of(options)
-    assert {} == take(options, KNOWN)
+    assert {} == parse_options(options, KNOWN)
 
 
 def test_two_different_urls_are_refused_without_being_shown():

@@ -16,8 +16,8 @@ from jqueue.core.blob import codec
 from jqueue.core.engine.slices import exhaust
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
-from jqueue.spark.snapshot.blob_lines import Wanted, job_lines
-from jqueue.spark.snapshot.line_rows import Readings, batches_of
+from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
+from jqueue.spark.snapshot.line_rows import LineCounts, batches_of
 from jqueue.spark.snapshot.reader import cut
 from tests.fuzz.choices import Choices
 from tests.fuzz.edits import edit
@@ -29,19 +29,19 @@ from tests.property.test_layout_properties import any_jobs, states
 pytestmark = pytest.mark.wide
 
 SOME = settings(max_examples=40, deadline=None)
-ALL = Wanted()
+ALL = JobFilter()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def rows_of(data, wanted=ALL, parts=3):
+def rows_of(data, job_filter=ALL, parts=3):
     """The rows that a snapshot makes of a blob, and the number of unreadable lines."""
-    lines, readings = job_lines(data, wanted), Readings()
+    lines, counts = job_lines(data, job_filter), LineCounts()
     found = []
     for part in cut([("q", lines.text)], parts):
         for _, text in part:
-            for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings):
+            for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts):
                 found += batch.to_pylist()
-    return [undated(row) for row in found], lines.set_aside + readings.set_aside
+    return [undated(row) for row in found], lines.set_aside + counts.set_aside
 
 
 def undated(row):
@@ -135,7 +135,7 @@ def test_rows_can_be_limited_to_entrypoints_and_statuses(jobs, data):
         for job in codec.decode(content).jobs
         if (names is None or job.entrypoint in names) and (statuses is None or job.status in statuses)
     ]
-    assert expected(kept) == rows_of(content, Wanted(names, statuses))[0]
+    assert expected(kept) == rows_of(content, JobFilter(names, statuses))[0]
 
 
 HEADER = b'{"format": 2, "version": 1, "queue": "q", "jobs": {\n'
@@ -231,9 +231,9 @@ READ_IN_BULK = ("objects in a text", "a number as a text", "a time without a zon
 
 @pytest.mark.parametrize("name", READ_IN_BULK)
 def test_rare_but_valid_lines_are_read_in_bulk(name):
-    text, readings = job_lines(HEADER + b",\n".join(HAND_MADE[name]) + b"\n}}\n", ALL).text, Readings()
-    assert len(HAND_MADE[name]) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings))
-    assert 0 == readings.one_by_one
+    text, counts = job_lines(HEADER + b",\n".join(HAND_MADE[name]) + b"\n}}\n", ALL).text, LineCounts()
+    assert len(HAND_MADE[name]) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts))
+    assert 0 == counts.one_by_one
 
 
 @SOME
@@ -242,7 +242,7 @@ def test_lines_written_by_jqueue_are_read_in_bulk_unchanged(state):
     """Reading them one by one would be correct, but ten times slower."""
     data = codec.encode(state)
     parsed = codec.parse_blob(data)
-    text, readings = job_lines(data, ALL).text, Readings()
+    text, counts = job_lines(data, ALL).text, LineCounts()
     assert data[parsed.first : parsed.end] == text
-    assert len(state.jobs) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, readings))
-    assert 0 == readings.one_by_one
+    assert len(state.jobs) == sum(batch.num_rows for batch in batches_of(text, SNAPSHOT_SCHEMA, None, counts))
+    assert 0 == counts.one_by_one

@@ -21,7 +21,7 @@ from jqueue.domain.operations.staged import TRANSACTION_KEPT
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
-from jqueue.spark.option_parsing import take
+from jqueue.spark.option_parsing import parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise InvalidJobError(
                 'a queue cannot be overwritten with every batch: use outputMode("append"), or "update" for aggregates'
             )
-        taken = take(options, STREAM_OPTIONS)
+        taken = parse_options(options, STREAM_OPTIONS)
         self.enqueue = bulk_enqueue(options, taken, schema)
         self.app_id: str | None = taken.get("txnAppId")
         self.keep = taken.get("txnRetention", TRANSACTION_KEPT)

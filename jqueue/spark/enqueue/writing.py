@@ -27,7 +27,7 @@ from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
-from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, URL, Kind, take, url_of
+from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, URL, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store, url_in_folder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ CONSTANTS = {
 }
 """Options that set a value for all jobs, and the column that sets it for each."""
 
-OPTIONS: Mapping[str, Kind] = {
+OPTIONS: Mapping[str, OptionType] = {
     "entrypoint": TEXT,
     "priority": INTEGER(PRIORITY_MIN, PRIORITY_MAX),
     "delay": SECONDS,
@@ -92,7 +92,7 @@ class BulkWriter(DataSourceArrowWriter):
                 'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append"), and '
                 "`jqueue purge` or `cancel` for jobs to remove"
             )
-        taken = take(options, OPTIONS)
+        taken = parse_options(options, OPTIONS)
         app_id: str | None = taken.get("txnAppId")
         version: int = taken.get("txnVersion", 1)
         if ("txnAppId" in taken) != ("txnVersion" in taken):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 
-class Standing(NamedTuple):
+class EntrypointFigures(NamedTuple):
     """Figures of the jobs of one entrypoint in one queue, of one queue, or of all queues.
 
     Ages and times are in seconds. A job is due at its `run_at`, or when it was enqueued if it has none.
@@ -85,7 +85,7 @@ class Failure(NamedTuple):
     completed: int
 
 
-class Share(NamedTuple):
+class HistogramBucket(NamedTuple):
     """One column of a histogram: jobs with a value from one bound up to the next.
 
     Attributes:
@@ -119,12 +119,12 @@ class Figures:
 
     now: datetime
     queues: tuple[str, ...]
-    standings: tuple[Standing, ...] = field(repr=False)
-    totals: dict[str | None, Standing] = field(repr=False)
+    standings: tuple[EntrypointFigures, ...] = field(repr=False)
+    totals: dict[str | None, EntrypointFigures] = field(repr=False)
     failures: tuple[Failure, ...] = field(repr=False)
-    ages: tuple[Share, ...] = field(repr=False)
-    turnarounds: tuple[Share, ...] = field(repr=False)
-    attempts: tuple[Share, ...] = field(repr=False)
+    ages: tuple[HistogramBucket, ...] = field(repr=False)
+    turnarounds: tuple[HistogramBucket, ...] = field(repr=False)
+    attempts: tuple[HistogramBucket, ...] = field(repr=False)
 
 
 _KINDS = {
@@ -140,9 +140,9 @@ def _schema(names: tuple[str, ...]) -> StructType:
     return StructType([StructField(name, _KINDS.get(name, LongType())) for name in names])
 
 
-STANDING_SCHEMA = _schema(Standing._fields)
+FIGURES_SCHEMA = _schema(EntrypointFigures._fields)
 FAILURE_SCHEMA = _schema(Failure._fields)
-SHARE_SCHEMA = _schema(Share._fields)
+HISTOGRAM_SCHEMA = _schema(HistogramBucket._fields)
 
 AGES = (0.0, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
 """The lower bounds of the histograms of ages and turnarounds, in seconds."""

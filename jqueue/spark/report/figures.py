@@ -43,8 +43,8 @@ class Frames(NamedTuple):
     """The figures of a snapshot.
 
     Attributes:
-        standings: one row for each queue and entrypoint, for each queue, and for all; see `Standing`. The column
-            `level` is 0 for the first, 1 for the second and 3 for the last.
+        standings: one row for each queue and entrypoint, for each queue, and for all; see `EntrypointFigures`. The
+            column `level` is 0 for the first, 1 for the second and 3 for the last.
         counts: number of jobs of an entrypoint in each part of each histogram, and with each class of errors, in the
             columns `queue, entrypoint, state, kind, part, jobs`.
     """
@@ -95,7 +95,7 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
 
 
 def standing_columns() -> list[Column]:
-    """Return the columns that compute the figures of a `Standing` from facts."""
+    """Return the columns that compute the figures of a `EntrypointFigures` from facts."""
     ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
     tried = F.when(F.col("tries") > 0, F.col("tries"))
     return [

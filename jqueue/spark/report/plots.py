@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jqueue.spark.report.columns import Failure, Share, Standing
+from jqueue.spark.report.columns import EntrypointFigures, Failure, HistogramBucket
 from jqueue.spark.report.words import duration, number
 
 MOST_BARS = 15
@@ -94,12 +94,12 @@ class Ranges(NamedTuple):
     marks: tuple[tuple[float, str], ...]
 
 
-def label(each: Standing, short: Mapping[str, str]) -> str:
+def label(each: EntrypointFigures, short: Mapping[str, str]) -> str:
     """Return the name of a line: the entrypoint, with its queue if there are several."""
     return f"{each.entrypoint} · {short[each.queue or '']}" if len(short) > 1 else str(each.entrypoint)
 
 
-def standing_bars(standings: Iterable[Standing], short: Mapping[str, str]) -> tuple[Bar, ...]:
+def entrypoint_bars(standings: Iterable[EntrypointFigures], short: Mapping[str, str]) -> tuple[Bar, ...]:
     """Return a bar for each entrypoint, with its jobs by state; the largest first."""
     rows = sorted(standings, key=lambda each: each.jobs, reverse=True)[:MOST_BARS]
     place = scale_of(each.jobs for each in rows)
@@ -166,10 +166,10 @@ def by_class(failures: Iterable[Failure]) -> list[Failure]:
     return sorted(found.values(), key=lambda each: (-each.jobs, each.error))
 
 
-def columns(shares: Iterable[Share], bounds: Sequence[float], names: Sequence[str]) -> tuple[Column, ...]:
+def columns(buckets: Iterable[HistogramBucket], bounds: Sequence[float], names: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns of a histogram over all entrypoints; none if it has no jobs."""
     counts = dict.fromkeys(bounds, 0)
-    for share in shares:
+    for share in buckets:
         counts[share.at_least] += share.jobs
     whole = max(counts.values())
     if not whole:

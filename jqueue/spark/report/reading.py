@@ -26,12 +26,12 @@ from jqueue.spark.report.columns import (
     AGES,
     ATTEMPTS,
     FAILURE_SCHEMA,
-    SHARE_SCHEMA,
-    STANDING_SCHEMA,
+    FIGURES_SCHEMA,
+    HISTOGRAM_SCHEMA,
+    EntrypointFigures,
     Failure,
     Figures,
-    Share,
-    Standing,
+    HistogramBucket,
 )
 from jqueue.spark.report.figures import EPOCH, READ, facts_of, figures_of
 from jqueue.spark.session import require_spark
@@ -51,8 +51,8 @@ class Report(Figures):
 
     @property
     def frame(self) -> DataFrame:
-        """One row for each queue and entrypoint; the columns are those of `Standing`."""
-        return self.spark.createDataFrame(list(self.standings), STANDING_SCHEMA)
+        """One row for each queue and entrypoint; the columns are those of `EntrypointFigures`."""
+        return self.spark.createDataFrame(list(self.standings), FIGURES_SCHEMA)
 
     @property
     def failure_frame(self) -> DataFrame:
@@ -61,11 +61,11 @@ class Report(Figures):
 
     @property
     def histogram_frame(self) -> DataFrame:
-        """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `Share`."""
+        """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `HistogramBucket`."""
         kinds = {"ages": self.ages, "turnarounds": self.turnarounds, "attempts": self.attempts}
         frames = [
-            self.spark.createDataFrame(list(shares), SHARE_SCHEMA).withColumn("histogram", F.lit(kind))
-            for kind, shares in kinds.items()
+            self.spark.createDataFrame(list(buckets), HISTOGRAM_SCHEMA).withColumn("histogram", F.lit(kind))
+            for kind, buckets in kinds.items()
         ]
         return frames[0].union(frames[1]).union(frames[2])
 
@@ -135,7 +135,7 @@ def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Repo
         counts = frames.counts.collect()
     finally:
         facts.unpersist()
-    by_level: dict[int, list[Standing]] = {EACH: [], QUEUES: [], ALL: []}
+    by_level: dict[int, list[EntrypointFigures]] = {EACH: [], QUEUES: [], ALL: []}
     for row in standings:
         by_level[row["level"]].append(_standing(row))
     return Report(
@@ -144,7 +144,7 @@ def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Repo
         queues=tuple(queues),
         standings=tuple(sorted(by_level[EACH], key=lambda each: (each.queue, each.entrypoint))),
         totals={
-            **{name: Standing(name, None) for name in (None, *queues)},
+            **{name: EntrypointFigures(name, None) for name in (None, *queues)},
             **{each.queue: each for each in (*by_level[QUEUES], *by_level[ALL])},
         },
         failures=_failures(counts),
@@ -154,11 +154,11 @@ def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Repo
     )
 
 
-def _standing(row: Row) -> Standing:
-    values = {name: row[name] for name in Standing._fields}
+def _standing(row: Row) -> EntrypointFigures:
+    values = {name: row[name] for name in EntrypointFigures._fields}
     if values["next_at"] is not None:
         values["next_at"] = EPOCH + timedelta(microseconds=values["next_at"])
-    return Standing(**values)
+    return EntrypointFigures(**values)
 
 
 def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
@@ -175,7 +175,7 @@ def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
     return tuple(sorted(made, key=lambda each: (-each.jobs, each)))
 
 
-def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[Share, ...]:
+def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[HistogramBucket, ...]:
     """Return one histogram, its columns in order. Columns without jobs are left out."""
     found: Counter[tuple[str, str, int]] = Counter()
     for row in counts:
@@ -183,6 +183,6 @@ def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[
             found[row["queue"], row["entrypoint"], int(row["part"])] += row["jobs"]
     below = (*bounds[1:], None)
     return tuple(
-        Share(queue, entrypoint, bounds[part], below[part], jobs)
+        HistogramBucket(queue, entrypoint, bounds[part], below[part], jobs)
         for (queue, entrypoint, part), jobs in sorted(found.items())
     )

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from jqueue.domain.counting import counted
 from jqueue.spark.report import plots
-from jqueue.spark.report.columns import AGE_NAMES, AGES, ATTEMPT_NAMES, ATTEMPTS, Figures, Share, Standing
+from jqueue.spark.report.columns import (
+    AGE_NAMES,
+    AGES,
+    ATTEMPT_NAMES,
+    ATTEMPTS,
+    EntrypointFigures,
+    Figures,
+    HistogramBucket,
+)
 from jqueue.spark.report.words import ahead, duration, mean, number
 
 MOST_ROWS = 1000
@@ -16,7 +24,7 @@ MOST_ROWS = 1000
 OPEN_ROWS = 30
 """Largest number of rows in a table that is open at first; a longer one is folded up."""
 
-Cells = Callable[[Standing], tuple[str, ...]]
+Cells = Callable[[EntrypointFigures], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -96,11 +104,11 @@ class _Telling:
     short: Mapping[str, str]
 
     def where(self) -> Section:
-        bars = plots.standing_bars(self.report.standings, self.short)
+        bars = plots.entrypoint_bars(self.report.standings, self.short)
         total = self.report.totals[None]
         columns = (*(words for _, words in plots.STATES), "stale", "all")
 
-        def cells(each: Standing) -> tuple[str, ...]:
+        def cells(each: EntrypointFigures) -> tuple[str, ...]:
             states = (number(getattr(each, field)) for field, _ in plots.STATES)
             return (*states, number(each.stale), number(each.jobs))
 
@@ -124,7 +132,7 @@ class _Telling:
         )
 
     def waiting(self) -> Section:
-        def cells(each: Standing) -> tuple[str, ...]:
+        def cells(each: EntrypointFigures) -> tuple[str, ...]:
             ages = map(duration, (each.oldest_age, each.median_age, each.p95_age))
             return (number(each.ready), *ages, number(each.scheduled), ahead(each.next_at, self.report.now))
 
@@ -147,10 +155,10 @@ class _Telling:
         )
 
     def finished(self) -> Section:
-        def times(each: Standing) -> tuple[float | None, ...]:
+        def times(each: EntrypointFigures) -> tuple[float | None, ...]:
             return each.median_turnaround, each.p95_turnaround, each.longest_turnaround
 
-        def cells(each: Standing) -> tuple[str, ...]:
+        def cells(each: EntrypointFigures) -> tuple[str, ...]:
             return (number(each.completed), *map(duration, times(each)))
 
         rows = [each for each in self.report.standings if each.completed]
@@ -166,7 +174,7 @@ class _Telling:
         )
 
     def attempts(self) -> Section:
-        def cells(each: Standing) -> tuple[str, ...]:
+        def cells(each: EntrypointFigures) -> tuple[str, ...]:
             most = number(each.most_attempts or 0)
             return (number(each.tried), mean(each.mean_attempts), most, number(each.failing))
 
@@ -203,7 +211,7 @@ class _Telling:
             (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
         )
 
-    def _ranges(self, title: str, times: Callable[[Standing], tuple[float | None, ...]]) -> tuple[Plot, ...]:
+    def _ranges(self, title: str, times: Callable[[EntrypointFigures], tuple[float | None, ...]]) -> tuple[Plot, ...]:
         known = []
         for each in self.report.standings:
             median, p95, longest = times(each)
@@ -215,7 +223,7 @@ class _Telling:
         about = "Median, 95th percentile and longest, on a logarithmic axis"
         return (Plot("ranges", title, made, _told(about, ((row.name, row.told) for row in made.rows))),)
 
-    def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[Standing], cells: Cells) -> Table:
+    def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[EntrypointFigures], cells: Cells) -> Table:
         """Return a table of entrypoints, with their queue if there are several. Too many are cut to the largest."""
         names = ("entrypoint", "queue") if len(self.short) > 1 else ("entrypoint",)
         kept = sorted(rows, key=lambda each: each.jobs, reverse=True)[:MOST_ROWS]
@@ -225,8 +233,10 @@ class _Telling:
         return Table(title, names, columns, made, whole if len(rows) > 1 else (), len(rows) - len(kept))
 
 
-def _histogram(title: str, shares: Sequence[Share], bounds: Sequence[float], names: Sequence[str]) -> tuple[Plot, ...]:
-    columns = plots.columns(shares, bounds, names)
+def _histogram(
+    title: str, buckets: Sequence[HistogramBucket], bounds: Sequence[float], names: Sequence[str]
+) -> tuple[Plot, ...]:
+    columns = plots.columns(buckets, bounds, names)
     if not columns:
         return ()
     return (Plot("columns", title, columns, _told("Histogram", ((each.name, each.value) for each in columns))),)

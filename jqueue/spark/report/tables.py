@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from jqueue.domain.counting import counted
-from jqueue.spark.report.columns import Figures, Standing
+from jqueue.spark.report.columns import EntrypointFigures, Figures
 from jqueue.spark.report.plots import by_class
 from jqueue.spark.report.words import ahead, duration, mean, moment, name, number, short_names
 
@@ -36,8 +36,8 @@ class View:
 
     title: str
     columns: tuple[str, ...]
-    cells: Callable[[Standing], tuple[Text | str, ...]]
-    weight: Callable[[Standing], int]
+    cells: Callable[[EntrypointFigures], tuple[Text | str, ...]]
+    weight: Callable[[EntrypointFigures], int]
 
 
 def show(report: Figures, console: Console | None = None) -> None:
@@ -63,7 +63,7 @@ def show(report: Figures, console: Console | None = None) -> None:
 
 
 def _views(report: Figures) -> tuple[View, ...]:
-    def waits(each: Standing) -> tuple[Text | str, ...]:
+    def waits(each: EntrypointFigures) -> tuple[Text | str, ...]:
         return (
             *_durations(each.oldest_age, each.median_age, each.p95_age),
             number(each.scheduled) if each.scheduled else "",
@@ -83,17 +83,17 @@ def _views(report: Figures) -> tuple[View, ...]:
     )
 
 
-def _jobs(each: Standing) -> tuple[Text | str, ...]:
+def _jobs(each: EntrypointFigures) -> tuple[Text | str, ...]:
     plain = [_count(each.ready), _count(each.scheduled), _count(each.in_progress)]
     return (*plain, _count(each.stale, "yellow"), _count(each.dead, "red"), _count(each.completed))
 
 
-def _finished(each: Standing) -> tuple[Text | str, ...]:
+def _finished(each: EntrypointFigures) -> tuple[Text | str, ...]:
     times = _durations(each.median_turnaround, each.p95_turnaround, each.longest_turnaround)
     return (number(each.completed), *times)
 
 
-def _attempts(each: Standing) -> tuple[Text | str, ...]:
+def _attempts(each: EntrypointFigures) -> tuple[Text | str, ...]:
     most = number(each.most_attempts or 0)
     return (number(each.tried), mean(each.mean_attempts), most, _count(each.failing))
 
@@ -108,7 +108,9 @@ FINISHED = View("finished", ("jobs", "median", "p95", "longest"), _finished, lam
 ATTEMPTS = View("attempts", ("jobs", "mean", "most", "failed"), _attempts, lambda each: each.tried)
 
 
-def _table(title: str, view: View, rows: Sequence[Standing], total: Standing, short: Mapping[str, str]) -> Table:
+def _table(
+    title: str, view: View, rows: Sequence[EntrypointFigures], total: EntrypointFigures, short: Mapping[str, str]
+) -> Table:
     """Return one table, its rows in order of their names; only the weightiest rows if they are too many.
 
     Args:

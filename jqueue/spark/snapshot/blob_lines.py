@@ -35,7 +35,7 @@ _OUR_LINE = re.compile(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobFilter:
     """The jobs that a reader asks for.
 
     Attributes:
@@ -47,11 +47,11 @@ class Wanted:
     statuses: Collection[str] | None = None
 
     @property
-    def everything(self) -> bool:
+    def takes_all(self) -> bool:
         """True if all jobs are wanted."""
         return self.entrypoints is None and self.statuses is None
 
-    def fits(self, fields: Mapping[str, Any]) -> bool:
+    def matches(self, fields: Mapping[str, Any]) -> bool:
         """Return True if a job with these fields, as in its line, is wanted. They need not form a valid job."""
         if self.entrypoints is not None and fields.get("entrypoint") not in self.entrypoints:
             return False
@@ -71,18 +71,18 @@ class JobLines:
     set_aside: int = 0
 
 
-def job_lines(data: bytes, wanted: Wanted) -> JobLines:
+def job_lines(data: bytes, job_filter: JobFilter) -> JobLines:
     """Return the lines of the jobs in a blob.
 
     Raises:
         InvalidBlobError: the bytes are not a queue that this version can read.
     """
     parsed = parse_blob(data)
-    text = _as_they_stand(parsed, wanted)
+    text = _unchanged_lines(parsed, job_filter)
     if text is not None:
         return JobLines(text)
     state = exhaust(reading_state(parsed))
-    lines = [encode_job(job) for job in state.jobs if wanted.fits(vars(job))]
+    lines = [encode_job(job) for job in state.jobs if job_filter.matches(vars(job))]
     return JobLines(SEPARATOR.join(lines), len(state.set_aside))
 
 
@@ -102,7 +102,7 @@ def members(text: bytes) -> dict[str, Any]:
             gc.enable()
 
 
-def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
+def _unchanged_lines(parsed: ParsedBlob, job_filter: JobFilter) -> bytes | None:
     """Return the lines of a blob in our own layout; None if the layout differs, or the lines depend on each other."""
     text = parsed.data[parsed.first : parsed.end]
     if not parsed.data or not text:
@@ -113,7 +113,7 @@ def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
     if text.count(b"{") == text.count(b"}") == count:  # one object a line: the job, by its beginning
         found = _OUR_LINE.findall(text)
         if len(found) == count == len({job_id for job_id, _, _ in found}):
-            return text if wanted.everything else _some_of(text, found, wanted)
+            return text if job_filter.takes_all else _some_of(text, found, job_filter)
     try:
         entries = list(members(text).values())
     except ValueError:
@@ -122,18 +122,20 @@ def _as_they_stand(parsed: ParsedBlob, wanted: Wanted) -> bytes | None:
         return None
     if not _one_in_a_line(text, entries):
         return None
-    if wanted.everything:
+    if job_filter.takes_all:
         return text
     lines = zip(text.split(SEPARATOR), entries, strict=True)
-    return SEPARATOR.join(line for line, fields in lines if wanted.fits(fields))
+    return SEPARATOR.join(line for line, fields in lines if job_filter.matches(fields))
 
 
-def _some_of(text: bytes, beginnings: Iterable[tuple[bytes, bytes, bytes]], wanted: Wanted) -> bytes:
+def _some_of(text: bytes, beginnings: Iterable[tuple[bytes, bytes, bytes]], job_filter: JobFilter) -> bytes:
     fields = (
         {"entrypoint": entrypoint.decode(errors="replace"), "status": status.decode()}
         for _, entrypoint, status in beginnings
     )
-    return SEPARATOR.join(line for line, said in zip(text.split(SEPARATOR), fields, strict=True) if wanted.fits(said))
+    return SEPARATOR.join(
+        line for line, said in zip(text.split(SEPARATOR), fields, strict=True) if job_filter.matches(said)
+    )
 
 
 def _placed(entries: list[dict[str, Any]]) -> bool:

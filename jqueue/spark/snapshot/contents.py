@@ -19,7 +19,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.runtime.system import SystemEntropy
-from jqueue.spark.fleet import Member, find_all, release_all
+from jqueue.spark.fleet import FleetQueue, find_all, release_all
 
 DEADLINE = 30.0
 """Seconds to read a queue, as for any call of a queue."""
@@ -36,31 +36,31 @@ async def read_all(addresses: Sequence[str]) -> list[tuple[str, bytes]]:
         BlobMissingError: one of the queues does not exist.
         StorageError: a queue could not be read. The message names it.
     """
-    members = await find_all(addresses)
+    queues = await find_all(addresses)
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def read(member: Member) -> tuple[str, bytes]:
+    async def read(queue: FleetQueue) -> tuple[str, bytes]:
         async with room:
-            return member.name, await _read(member)
+            return queue.name, await _read(queue)
 
     try:
-        return await asyncio.gather(*map(read, members))
+        return await asyncio.gather(*map(read, queues))
     finally:
-        await release_all(members)
+        await release_all(queues)
 
 
-async def _read(member: Member) -> bytes:
-    if isinstance(member.storage, InMemoryStorage):
+async def _read(queue: FleetQueue) -> bytes:
+    if isinstance(queue.storage, InMemoryStorage):
         raise InvalidURLError(
             "an in-memory queue is visible only to its own process: give the URL of a file or a store"
         )
-    data, etag = await _patiently(member)
+    data, etag = await _patiently(queue)
     if etag is None:
-        raise BlobMissingError(f"there is no queue at {member.name}: check the URL; the first enqueue creates a queue")
+        raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
     return data
 
 
-async def _patiently(member: Member) -> tuple[bytes, str | None]:
+async def _patiently(queue: FleetQueue) -> tuple[bytes, str | None]:
     """Read the queue. If the store fails, repeat it until the deadline."""
     backoff = Backoff(SystemEntropy())
     last: BaseException | None = None
@@ -68,11 +68,11 @@ async def _patiently(member: Member) -> tuple[bytes, str | None]:
         async with asyncio.timeout(DEADLINE):
             while True:
                 try:
-                    return await member.storage.read()
+                    return await queue.storage.read()
                 except StorageFatalError:
                     raise
                 except TRANSIENT as error:
                     last = error
                     await asyncio.sleep(backoff.failure(throttled=isinstance(error, StorageThrottledError)))
     except TimeoutError as error:
-        raise DeadlineExceededError(f"{member.name} could not be read in time", last or error) from None
+        raise DeadlineExceededError(f"{queue.name} could not be read in time", last or error) from None

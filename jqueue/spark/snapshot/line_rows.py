@@ -46,7 +46,7 @@ _UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, InvalidBlobError)
 
 
 @dataclass
-class Readings:
+class LineCounts:
     """Counts of unusual lines.
 
     Attributes:
@@ -58,14 +58,14 @@ class Readings:
     set_aside: int = 0
 
 
-def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Readings) -> Iterator[pa.RecordBatch]:
+def batches_of(text: bytes, schema: StructType, queue: str | None, counts: LineCounts) -> Iterator[pa.RecordBatch]:
     """Return lines as batches. Each line must be readable alone; a line that is not a job becomes no row.
 
     Args:
         text: the lines, joined as in a blob.
         schema: of the batches.
         queue: the value of the column `queue`.
-        readings: counts unusual lines.
+        counts: where unusual lines are counted.
     """
     arrow = to_arrow_schema(schema, timezone="UTC")
     for some in _pieces(text):
@@ -74,8 +74,8 @@ def batches_of(text: bytes, schema: StructType, queue: str | None, readings: Rea
         except _UNUSUAL:
             found = [read_line(line) for line in some.split(SEPARATOR)]
             jobs = [job for job in found if isinstance(job, Job)]
-            readings.one_by_one += len(found)
-            readings.set_aside += len(found) - len(jobs)
+            counts.one_by_one += len(found)
+            counts.set_aside += len(found) - len(jobs)
             if jobs:
                 yield arrow_of(jobs, schema, queue)
             continue

@@ -19,9 +19,9 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.models import JobStatus
 from jqueue.ports.log import logger_of
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.option_parsing import INTEGER, NAMES, Kind, take
+from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.blob_lines import Wanted, job_lines
+from jqueue.spark.snapshot.blob_lines import JobFilter, job_lines
 from jqueue.spark.snapshot.contents import read_all
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def _statuses(text: str) -> tuple[str, ...]:
     return tuple(JobStatus(name.strip().lower()).value for name in text.split(","))
 
 
-STATUSES = Kind(f"some of {', '.join(JobStatus)}, with commas between them", _statuses)
+STATUSES = OptionType(f"some of {', '.join(JobStatus)}, with commas between them", _statuses)
 
-KNOWN: dict[str, Kind] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
+KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
 """The options besides the path."""
 
 
@@ -74,9 +74,9 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        taken = take(options, KNOWN)
+        taken = parse_options(options, KNOWN)
         self.addresses = addresses_of(options)
-        self.wanted = Wanted(taken.get("entrypoint"), taken.get("status"))
+        self.job_filter = JobFilter(taken.get("entrypoint"), taken.get("status"))
         self.count: int | None = taken.get("numPartitions")
         self.schema = schema
         check_schema(schema, fleet=names_several(self.addresses))
@@ -96,7 +96,7 @@ class SnapshotReader(DataSourceReader):
         asyncio.run(read())
         for name, data in contents:
             try:
-                lines = job_lines(data, self.wanted)
+                lines = job_lines(data, self.job_filter)
             except InvalidBlobError as error:
                 raise InvalidBlobError(f"{name}: {error}") from None
             _warn(name, lines.set_aside)
@@ -105,12 +105,12 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one partition. A line that is not a job becomes no row."""
-        from jqueue.spark.snapshot.line_rows import Readings, batches_of
+        from jqueue.spark.snapshot.line_rows import LineCounts, batches_of
 
         for name, text in partition.value:
-            readings = Readings()
-            yield from batches_of(text, self.schema, name, readings)
-            _warn(name, readings.set_aside)
+            counts = LineCounts()
+            yield from batches_of(text, self.schema, name, counts)
+            _warn(name, counts.set_aside)
 
 
 def _warn(name: str, set_aside: int) -> None:

@@ -10,7 +10,7 @@ from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidURLError
 from jqueue.domain.models import DEFAULT_CLAIM_TIMEOUT
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, Kind, take
+from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 
 MOST_JOBS = 100_000
 """Largest number of jobs in one batch, even if the query asks for more: their rows go through the driver."""
@@ -30,7 +30,7 @@ KNOWN = {
     "entrypoint": NAMES,
     "maxJobsPerTrigger": INTEGER(1, MOST_JOBS),
     "pollInterval": SECONDS,
-    "claimTimeout": Kind(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
+    "claimTimeout": OptionType(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
     "numPartitions": INTEGER(1, MOST_PARTITIONS),
 }
 
@@ -66,7 +66,7 @@ class SourceOptions:
         addresses = addresses_of(options)
         if names_several(addresses):
             raise InvalidURLError("a stream reads one queue, by its URL: for several, start a query for each")
-        given: dict[str, Any] = take(options, KNOWN)
+        given: dict[str, Any] = parse_options(options, KNOWN)
         names = {
             "entrypoint": "entrypoints",
             "maxJobsPerTrigger": "most_jobs",

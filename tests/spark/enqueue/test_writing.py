@@ -11,7 +11,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemSto
 from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, InvalidJobError, StorageError
 from jqueue.spark.enqueue.committing import TaskReport
 from jqueue.spark.enqueue.writing import OPTIONS, bulk_enqueue
-from jqueue.spark.option_parsing import take
+from jqueue.spark.option_parsing import parse_options
 from jqueue.testing import virtual_time
 from tests.spark.enqueue.bulk import (
     KEYED,
@@ -367,7 +367,7 @@ def test_staged_objects_can_be_in_their_own_folder(tmp_path, file):
 def test_the_repr_of_a_writer_shows_no_secrets():
     options = {"path": "s3://id:secret@bucket/queue.json", "stagingPath": "s3://id:secret@bucket/staging"}
     options["entrypoint"] = "resize"
-    enqueue = bulk_enqueue(options, take(options, OPTIONS), KEYED)
+    enqueue = bulk_enqueue(options, parse_options(options, OPTIONS), KEYED)
     assert "secret" not in repr(enqueue)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from jqueue.domain.operations.operator import STALE_ERROR
 from jqueue.spark.report import Report
-from jqueue.spark.report.columns import AGES, ATTEMPTS, Failure, Share, Standing
+from jqueue.spark.report.columns import AGES, ATTEMPTS, EntrypointFigures, Failure, HistogramBucket
 from jqueue.spark.report.figures import READ
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -102,7 +102,7 @@ def standing(queue, entrypoint, lines):
     ages = [age for line in lines if (age := line.age()) is not None]
     times = [time for line in lines if (time := line.turnaround()) is not None]
     tried = [line.tries for line in lines if line.tries]
-    return Standing(
+    return EntrypointFigures(
         queue=queue,
         entrypoint=entrypoint,
         jobs=len(lines),
@@ -166,7 +166,9 @@ def histogram(lines, value, bounds):
             bound = max(bound for bound in bounds if bound <= found)
             counts[line.queue, line.entrypoint, bound] += 1
     below = dict(zip(bounds, (*bounds[1:], None), strict=True))
-    return tuple(Share(queue, name, bound, below[bound], jobs) for (queue, name, bound), jobs in sorted(counts.items()))
+    return tuple(
+        HistogramBucket(queue, name, bound, below[bound], jobs) for (queue, name, bound), jobs in sorted(counts.items())
+    )
 
 
 def plain_report(lines, queues=("q",)):

@@ -13,11 +13,11 @@ from jqueue.spark.report.columns import (
     ATTEMPT_NAMES,
     ATTEMPTS,
     FAILURE_SCHEMA,
-    SHARE_SCHEMA,
-    STANDING_SCHEMA,
+    FIGURES_SCHEMA,
+    HISTOGRAM_SCHEMA,
+    EntrypointFigures,
     Failure,
-    Share,
-    Standing,
+    HistogramBucket,
 )
 from jqueue.spark.report.reading import report_of
 from tests.spark.report.plain_report import (
@@ -95,7 +95,7 @@ def test_the_figures_of_a_hand_made_state_match_plain_python(spark):
     assert (600.0, 30.0, NOW + timedelta(hours=1)) == (mail.oldest_age, mail.median_age, mail.next_at)
     assert 1 == mail.stale
     assert 1 == found.totals["b"].stale
-    assert Standing("without jobs", None) == found.totals["without jobs"]
+    assert EntrypointFigures("without jobs", None) == found.totals["without jobs"]
     assert (7.0, 0.0) == tuple(each.longest_turnaround for each in found.standings[1:])
     assert Failure("b", "mail", "ValueError", 1, 1, 0, 0) in found.failures
 
@@ -112,7 +112,7 @@ def test_a_queue_without_jobs_has_zeros_and_no_rows(spark):
     found = reported(spark, [], ("empty",))
 
     assert () == found.standings == found.failures == found.ages == found.attempts
-    assert Standing(None, None) == found.totals[None]
+    assert EntrypointFigures(None, None) == found.totals[None]
     assert [] == found.frame.collect() == found.failure_frame.collect() == found.histogram_frame.collect()
 
 
@@ -120,7 +120,7 @@ def test_the_frames_hold_the_figures_of_the_report(spark):
     found = reported(spark, HAND_MADE)
 
     first, *_ = found.frame.collect()
-    assert found.standings[0]._replace(next_at=None) == Standing(**{**first.asDict(), "next_at": None})
+    assert found.standings[0]._replace(next_at=None) == EntrypointFigures(**{**first.asDict(), "next_at": None})
     assert found.frame.where("next_at = timestamp '2026-11-21 13:00:00 UTC'").count() == 1
     assert {each[:3] for each in found.failures} == {tuple(row)[:3] for row in found.failure_frame.collect()}
     kinds = found.histogram_frame.groupBy("histogram").agg({"jobs": "sum"}).collect()
@@ -149,7 +149,7 @@ def test_names_are_complete_and_errors_are_reduced_to_their_class(spark):
 
 
 def test_rows_and_columns_have_the_same_fields():
-    assert list(Standing._fields) == STANDING_SCHEMA.names
+    assert list(EntrypointFigures._fields) == FIGURES_SCHEMA.names
     assert list(Failure._fields) == FAILURE_SCHEMA.names
-    assert list(Share._fields) == SHARE_SCHEMA.names
+    assert list(HistogramBucket._fields) == HISTOGRAM_SCHEMA.names
     assert (len(AGES), len(ATTEMPTS)) == (len(AGE_NAMES), len(ATTEMPT_NAMES))

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from jqueue.spark.report.columns import Standing
-from jqueue.spark.report.plots import MARKS, MOST_BARS, Times, ranges, scale_of, standing_bars
+from jqueue.spark.report.columns import EntrypointFigures
+from jqueue.spark.report.plots import MARKS, MOST_BARS, Times, entrypoint_bars, ranges, scale_of
 from jqueue.spark.report.sections import MOST_ROWS, OPEN_ROWS
 from tests.spark.report.plain_report import NAMES, Line, plain_report, some_lines
 
@@ -143,8 +143,8 @@ def test_counts_of_similar_size_have_proportional_bars():
 
 
 def test_the_parts_of_a_bar_are_proportional_at_any_scale():
-    standings = (Standing("q", "a", jobs=1000, ready=1000), Standing("q", "b", jobs=10, ready=5, dead=5))
-    _, small = standing_bars(standings, {"q": "q"})
+    standings = (EntrypointFigures("q", "a", jobs=1000, ready=1000), EntrypointFigures("q", "b", jobs=10, ready=5, dead=5))
+    _, small = entrypoint_bars(standings, {"q": "q"})
     ready, dead = small.pieces
     assert ready.length == dead.length > 10
 

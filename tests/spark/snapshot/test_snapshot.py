@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage, StorageError, connect
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, InvalidURLError, StorageFatalError
 from jqueue.operations import Enqueue
-from jqueue.spark.fleet import Member
+from jqueue.spark.fleet import FleetQueue
 from jqueue.spark.rows import FLEET_SCHEMA, SNAPSHOT_SCHEMA
 from jqueue.spark.snapshot import contents
 from jqueue.spark.snapshot.reader import LARGEST, SMALLEST, SnapshotReader, cut
@@ -79,7 +79,7 @@ def test_each_row_of_a_fleet_names_its_queue(url):
     for name in ("a.json", "b.json"):
         fill(url.format(name), 3)
     rows = rows_of(reader_of(url.format("[ab].json"), FLEET_SCHEMA))
-    names = [Member("", connect(url.format(name))).name for name in ("a.json", "b.json")]
+    names = [FleetQueue("", connect(url.format(name))).name for name in ("a.json", "b.json")]
     expected = [(name, f"resize {number}") for name in names for number in range(3)]
     assert expected == [(row["queue"], row["id"]) for row in rows]
 
@@ -215,20 +215,20 @@ class Failing(InMemoryStorage):
 
 async def test_a_failed_read_is_retried():
     storage = Failing(StorageError("away"), TimeoutError(), ConnectionResetError())
-    assert (b"content", "etag") == await contents._patiently(Member("", storage))
+    assert (b"content", "etag") == await contents._patiently(FleetQueue("", storage))
 
 
 async def test_a_refused_read_is_not_retried():
     storage = Failing(StorageFatalError("no"), StorageError("never seen"))
     with pytest.raises(StorageFatalError, match="no"):
-        await contents._patiently(Member("", storage))
+        await contents._patiently(FleetQueue("", storage))
 
 
 async def test_a_read_that_fails_until_the_deadline_reports_its_last_error(monkeypatch):
     monkeypatch.setattr(contents, "DEADLINE", 0.2)
     storage = Failing(*[StorageError("the store is away")] * 100)
     with pytest.raises(StorageError, match=r"could not be read in time: the store is away"):
-        await contents._patiently(Member("", storage))
+        await contents._patiently(FleetQueue("", storage))
 
 
 def joined(runs):
