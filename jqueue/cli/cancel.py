@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.errors import JobStateError
 from jqueue.domain.models import Job, JobStatus
@@ -31,7 +31,7 @@ def cancel(
     handler. If the handler finishes first, the job is done.
     """
 
-    async def remove(opened: Opened) -> Job:
+    async def remove(opened: OpenedQueue) -> Job:
         try:
             return await opened.queue.cancel(job_id, running=running)
         except JobStateError as error:

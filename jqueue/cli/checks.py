@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from jqueue.cli import load, probes
-from jqueue.cli.probes import Bench, NotTriedError, Result, noted
+from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.scratch import ScratchSpace
 from jqueue.domain.errors import StorageError
 from jqueue.ports.clock import Clock
@@ -30,7 +30,7 @@ class Check:
     name: str
     title: str
     limit: float
-    run: Callable[[Bench], Awaitable[Result | None]]
+    run: Callable[[ProbeContext], Awaitable[Result | None]]
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ async def examine(
     Raises:
         StorageError: the store refused, failed several times, or did not answer in time.
     """
-    bench = Bench(space, clock)
+    context = ProbeContext(space, clock)
     end = clock.monotonic() + OVERALL
     for check in CHECKS:
         started(check)
         seconds = max(0.0, min(check.limit, end - clock.monotonic()))
         try:
             async with asyncio.timeout(seconds) as limit:
-                result = await check.run(bench)
+                result = await check.run(context)
         except NotTriedError as why:
             result = noted(f"not tried: {why}")
         except TimeoutError as error:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import instant, moment, show, show_json, table
 from jqueue.domain.counting import counted
 from jqueue.domain.models import Job
@@ -35,12 +35,12 @@ def dead(
     used up that limit, and "worker" if its worker gave it up, at the limit of its handler or at once.
     """
 
-    async def look(opened: Opened) -> tuple[str, list[Job]]:
+    async def find_dead(opened: OpenedQueue) -> tuple[str, list[Job]]:
         found = (await opened.queue.read_state()).dead_jobs()
         wanted = [job for job in found if entrypoint in (None, job.entrypoint)]
         return opened.name, sorted(wanted, key=lambda job: (instant(job.dead_at) or "", job.sequence))
 
-    name, found = on_queue(url, look, as_json=as_json)
+    name, found = on_queue(url, find_dead, as_json=as_json)
     if as_json:
         show_json({"queue": name, "dead": [_as_values(job) for job in found]})
     elif found:

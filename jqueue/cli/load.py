@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jqueue.cli.probes import HONOUR, Bench, Result, failed, noted, passed
+from jqueue.cli.probes import HONOUR, ProbeContext, Result, failed, noted, passed
 from jqueue.cli.scratch import TRIES, ScratchObject, together
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
@@ -34,8 +34,8 @@ BROKER = (
 class _Pace:
     """The pauses of one writer. They grow when the store complains, and shrink when a write lands."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._entropy = bench.space.entropy
+    def __init__(self, context: ProbeContext) -> None:
+        self._entropy = context.space.entropy
         self._pause = 0.0
 
     def complained(self) -> None:
@@ -72,17 +72,17 @@ class _Tally:
         return "the store is slow"
 
 
-async def racing_increments(bench: Bench) -> Result:
+async def racing_increments(context: ProbeContext) -> Result:
     """Check that no update of many writers is lost."""
-    bench.need_matches()
-    thing, tally, total = bench.space.new_object(), _Tally(), WRITERS * INCREMENTS
-    begun = bench.clock.monotonic()
-    await together(_increment(bench, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
-    seconds = bench.clock.monotonic() - begun
+    context.need_matches()
+    thing, tally, total = context.space.new_object(), _Tally(), WRITERS * INCREMENTS
+    begun = context.clock.monotonic()
+    await together(_increment(context, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
+    seconds = context.clock.monotonic() - begun
     if not tally.acknowledged:
         last = f": {thing.last_error}" if thing.last_error else ", each was a conflict"
         raise StorageError(f"none of {total} racing increments succeeded within {seconds:.0f} s{last}")
-    found = _number((await bench.read(thing))[0])
+    found = _number((await context.read(thing))[0])
     if found < tally.acknowledged:
         return failed(
             f"updates are lost: {tally.acknowledged} were acknowledged, and only {found} are stored",
@@ -96,11 +96,11 @@ async def racing_increments(bench: Bench) -> Result:
     return passed(f"all {total} stored, {counted(tally.conflicts, 'conflict')}, {seconds:.1f} s")
 
 
-async def _increment(bench: Bench, thing: ScratchObject, tally: _Tally, end: float) -> None:
+async def _increment(context: ProbeContext, thing: ScratchObject, tally: _Tally, end: float) -> None:
     """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
-    pace, left = _Pace(bench), INCREMENTS
+    pace, left = _Pace(context), INCREMENTS
     for _ in range(ATTEMPTS):
-        if not left or bench.clock.monotonic() >= end:
+        if not left or context.clock.monotonic() >= end:
             break
         try:
             content, etag = await thing.read()
@@ -124,16 +124,16 @@ def _number(content: bytes) -> int:
     return int(content) if content.isdigit() and len(content) < 10 else 0
 
 
-async def write_rate(bench: Bench) -> Result:
+async def write_rate(context: ProbeContext) -> Result:
     """Count the writes a second that the store takes, one after the other."""
-    bench.need_matches()
-    thing, pace, etag = bench.space.new_object(), _Pace(bench), None
-    begun, took, done, throttled, failures = bench.clock.monotonic(), 0.0, 0, False, 0
+    context.need_matches()
+    thing, pace, etag = context.space.new_object(), _Pace(context), None
+    begun, took, done, throttled, failures = context.clock.monotonic(), 0.0, 0, False, 0
     for _ in range(ATTEMPTS):
-        if done == WRITES or bench.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
+        if done == WRITES or context.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
             break
         try:
-            etag = await thing.write(bench.body(), etag)
+            etag = await thing.write(context.body(), etag)
         except StorageFatalError:
             raise
         except StorageThrottledError:
@@ -143,9 +143,9 @@ async def write_rate(bench: Bench) -> Result:
             failures += isinstance(error, StorageError)
             if failures == TRIES:
                 raise
-            etag = (await bench.read(thing))[1]
+            etag = (await context.read(thing))[1]
         else:
-            done, took, failures = done + 1, bench.clock.monotonic() - begun, 0
+            done, took, failures = done + 1, context.clock.monotonic() - begun, 0
         if throttled:
             await pace.wait()
     if not done:

@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedQueue:
     """A queue that exists.
 
     Attributes:
@@ -69,7 +69,7 @@ class Opened:
         return (self.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
-def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: bool = False) -> Answer:
+def on_queue(url: str, work: Callable[[OpenedQueue], Awaitable[Answer]], *, as_json: bool = False) -> Answer:
     """Return the answer of some work on the queue of a URL. An error is printed in one line, and ends the command.
 
     Args:
@@ -97,7 +97,7 @@ def on_queue(url: str, work: Callable[[Opened], Awaitable[Answer]], *, as_json: 
         raise refusal(str(error), as_json=as_json) from None
 
 
-async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[Opened], Awaitable[Answer]]) -> Answer:
+async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[OpenedQueue], Awaitable[Answer]]) -> Answer:
     if isinstance(place_of(queue), InMemoryStorage):
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
@@ -105,7 +105,7 @@ async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[Opened], Awa
         stats = await queue.stats(deadline=PATIENCE)
         if await is_absent(queue, stats):
             raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
-        return await work(Opened(queue, name, stats))
+        return await work(OpenedQueue(queue, name, stats))
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:

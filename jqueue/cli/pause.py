@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.counting import counted
 from jqueue.domain.stats import EntrypointStats
@@ -20,7 +20,7 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
     """
 
-    async def hold(opened: Opened) -> EntrypointStats:
+    async def hold(opened: OpenedQueue) -> EntrypointStats:
         await opened.queue.pause(entrypoint)
         return opened.figures(entrypoint)
 

@@ -76,8 +76,8 @@ class NotTriedError(Exception):
     """A probe needs something that an earlier probe has found missing. The message names it."""
 
 
-class Bench:
-    """The tools of the probes, and facts that a probe has found out for the next.
+class ProbeContext:
+    """The tools of the probes, and the facts that one probe has found out for the next.
 
     Args:
         space: makes the objects to try.
@@ -131,66 +131,66 @@ class Bench:
             raise NotTriedError("no write with an etag succeeds")
 
 
-async def create_only(bench: Bench) -> Result:
+async def create_only(context: ProbeContext) -> Result:
     """Check that a write without an etag creates an object, and never replaces one."""
-    first = bench.body()
-    if await bench.put(bench.main, first) is None:
+    first = context.body()
+    if await context.put(context.main, first) is None:
         return failed("the first create was refused, though no object existed", "never start: it cannot be created")
     harm = "lose jobs: if two programs create a queue, the second erases the jobs of the first"
-    if await bench.put(bench.main, bench.body()) is not None:
+    if await context.put(context.main, context.body()) is not None:
         return failed("accepted: it overwrote the existing object", harm)
-    if (await bench.read(bench.main))[0] != first:
+    if (await context.read(context.main))[0] != first:
         return failed("refused, but the content of the first create is gone", harm)
     return passed("refused")
 
 
-async def right_etag(bench: Bench) -> Result:
+async def right_etag(context: ProbeContext) -> Result:
     """Check that a write that names the etag of the object goes through."""
-    etag, content = await bench.current(), bench.body()
-    if await bench.put(bench.main, content, etag) is None:
-        bench.matches = False
+    etag, content = await context.current(), context.body()
+    if await context.put(context.main, content, etag) is None:
+        context.matches = False
         weak = "a proxy has made the etag weak" if etag.startswith("W/") else f"etag {shown(etag)}"
         return failed(
             f"refused, though there was no other write ({weak})", "stand still: the store refuses every change", PROXY
         )
-    if (await bench.read(bench.main))[0] != content:
-        bench.matches = False
+    if (await context.read(context.main))[0] != content:
+        context.matches = False
         return failed("acknowledged, but not stored", "lose jobs that it has acknowledged")
     return passed("accepted")
 
 
-async def stale_etag(bench: Bench) -> Result:
+async def stale_etag(context: ProbeContext) -> Result:
     """Check that a write that names an earlier etag is refused."""
-    bench.need_matches()
-    earlier, later = await bench.current(), bench.body()
-    if await bench.put(bench.main, later, earlier) is None:
+    context.need_matches()
+    earlier, later = await context.current(), context.body()
+    if await context.put(context.main, later, earlier) is None:
         return failed(
             "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
         )
     harm = "lose jobs and run others twice: a program overwrites what another wrote since it read"
-    if await bench.put(bench.main, bench.body(), earlier) is not None:
+    if await context.put(context.main, context.body(), earlier) is not None:
         return failed("accepted: it overwrote a newer write", harm)
-    if (await bench.read(bench.main))[0] != later:
+    if (await context.read(context.main))[0] != later:
         return failed("refused, but the object has changed", harm)
     return passed("refused, and nothing changed")
 
 
-async def absent_object(bench: Bench) -> Result:
+async def absent_object(context: ProbeContext) -> Result:
     """Check that a write that names an etag creates nothing."""
-    absent = bench.space.new_object()
+    absent = context.space.new_object()
     harm = "bring back a deleted queue: its jobs would run a second time"
-    if await bench.put(absent, bench.body(), bench.etag or SOME_ETAG) is not None:
+    if await context.put(absent, context.body(), context.etag or SOME_ETAG) is not None:
         return failed("accepted: it created an object", harm)
-    if (await bench.read(absent))[1] is not None:
+    if (await context.read(absent))[1] is not None:
         return failed("refused, but an object was created", harm)
     return passed("refused, and nothing created")
 
 
-async def etag_quoting(bench: Bench) -> Result | None:
+async def etag_quoting(context: ProbeContext) -> Result | None:
     """Tell the style of etags: some S3-compatible stores take back an etag only without the quotes that they return."""
-    if not hasattr(bench.main.storage, "etag_style"):
+    if not hasattr(context.main.storage, "etag_style"):
         return None
-    style = bench.main.storage.etag_style
+    style = context.main.storage.etag_style
     if style == "quoted":
         return passed("with quotes, as in HTTP")
     if style == "unquoted":
@@ -198,13 +198,13 @@ async def etag_quoting(bench: Bench) -> Result | None:
     return noted("unknown: no write with an etag succeeded")
 
 
-async def round_trip(bench: Bench) -> Result:
+async def round_trip(context: ProbeContext) -> Result:
     """Check that bytes come back as they were, with the etag that their write returned."""
-    thing, content = bench.space.new_object(), MANY_BYTES + bench.body()
-    written = await bench.put(thing, content)
+    thing, content = context.space.new_object(), MANY_BYTES + context.body()
+    written = await context.put(thing, content)
     if written is None:
         raise NotTriedError("no object can be created")
-    found, etag = await bench.read(thing)
+    found, etag = await context.read(thing)
     if found != content:
         what = f"{len(content):,} bytes were written, and {'different bytes' if found else 'none'} read back"
         return failed(what, "read other bytes than were written: it would refuse to work, or lose jobs", PROXY)
@@ -213,16 +213,16 @@ async def round_trip(bench: Bench) -> Result:
     return passed(f"{len(content):,} bytes came back unchanged, with the right etag")
 
 
-async def conditional_read(bench: Bench) -> Result | None:
+async def conditional_read(context: ProbeContext) -> Result | None:
     """Check that a conditional read says "unchanged" for objects that have not changed, and only for them."""
-    thing = bench.main
+    thing = context.main
     if not isinstance(thing.storage, SupportsReadIfChanged):
         return None
-    entropy, earlier = bench.space.entropy, await bench.current()
+    entropy, earlier = context.space.entropy, await context.current()
     unchanged = await patiently(lambda: thing.read_if_changed(earlier), entropy)
-    if bench.matches:
-        content = bench.body()
-        if await bench.put(thing, content, earlier) is None:
+    if context.matches:
+        content = context.body()
+        if await context.put(thing, content, earlier) is None:
             return failed(
                 "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
             )
@@ -236,20 +236,20 @@ async def conditional_read(bench: Bench) -> Result | None:
     return passed("reports an object as unchanged only if it is")
 
 
-async def racing_creators(bench: Bench) -> Result:
+async def racing_creators(context: ProbeContext) -> Result:
     """Check that one wins if many create an object at once."""
-    thing = bench.space.new_object()
-    contents = [bench.body() for _ in range(CREATORS)]
+    thing = context.space.new_object()
+    contents = [context.body() for _ in range(CREATORS)]
 
     async def create(content: bytes) -> bytes | None:
         try:
-            await patiently(lambda: thing.write(content), bench.space.entropy)
+            await patiently(lambda: thing.write(content), context.space.entropy)
         except CASConflictError:
             return None
         return content
 
     won = [content for content in await together(map(create, contents)) if content is not None]
-    found, etag = await bench.read(thing)
+    found, etag = await context.read(thing)
     harm = "lose jobs: programs that create the queue at the same moment erase each other's jobs"
     if len(won) > 1:
         return failed(f"{len(won)} of {CREATORS} were told that they created the object", harm)
@@ -262,13 +262,13 @@ async def racing_creators(bench: Bench) -> Result:
     return passed(f"one won, {CREATORS - 1} were refused")
 
 
-async def clock_offset(bench: Bench) -> Result:
+async def clock_offset(context: ProbeContext) -> Result:
     """Compare this machine's clock with the store's."""
-    storage = bench.main.storage
+    storage = context.main.storage
     store_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
     if store_time is None:
         return noted("the store does not report its time", NO_TIME)
-    offset = (bench.clock.now() - store_time).total_seconds()
+    offset = (context.clock.now() - store_time).total_seconds()
     if abs(offset) <= CLOCK_TOLERANCE:
         return passed(f"within {CLOCK_TOLERANCE:g} s of the store's")
     side = "ahead of" if offset > 0 else "behind"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import refusal, show, show_json
 from jqueue.domain.counting import counted
 from jqueue.domain.durations import to_seconds
@@ -44,7 +44,7 @@ def purge(
     if older_than is not None and seconds is None:
         raise refusal("--older-than takes a number with a unit: 90s, 15m, 12h, 30d or 2w", as_json=as_json)
 
-    async def count(opened: Opened) -> int:
+    async def count(opened: OpenedQueue) -> int:
         state = await opened.queue.read_state()
         cutoff = None if seconds is None else opened.now() - timedelta(seconds=seconds)
         return sum(
@@ -52,7 +52,7 @@ def purge(
             for job in state.dead_jobs()
         )
 
-    async def remove(opened: Opened) -> int:
+    async def remove(opened: OpenedQueue) -> int:
         return await opened.queue.purge(entrypoint=entrypoint, older_than=seconds)
 
     if not yes and sys.stdin.isatty():

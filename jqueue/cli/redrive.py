@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, RefusedError, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import jobs, refusal, show, show_json
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JobStateError
@@ -28,7 +28,7 @@ def redrive(
     if (job_id is not None) + (entrypoint is not None) + every != 1:
         raise refusal("choose the dead jobs to queue again: one ID, --entrypoint NAME, or --all", as_json=as_json)
 
-    async def queue_again(opened: Opened) -> tuple[int, int]:
+    async def queue_again(opened: OpenedQueue) -> tuple[int, int]:
         try:
             redriven = await opened.queue.redrive(job_id, entrypoint=entrypoint)
         except JobStateError as error:

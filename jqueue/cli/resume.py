@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.pause import Entrypoint
 from jqueue.cli.printing import show, show_json
 from jqueue.domain.counting import counted
@@ -12,7 +12,7 @@ from jqueue.domain.stats import EntrypointStats
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """End the pause of an entrypoint: workers claim its jobs again."""
 
-    async def let_go(opened: Opened) -> EntrypointStats:
+    async def let_go(opened: OpenedQueue) -> EntrypointStats:
         await opened.queue.resume(entrypoint)
         return opened.figures(entrypoint)
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from jqueue.cli.on_queue import URL, AsJSON, Opened, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
 from jqueue.domain.models import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.occurrences import as_shown
@@ -21,7 +21,7 @@ COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
 
 
 @dataclass(frozen=True)
-class Seen:
+class QueueInfo:
     """The facts to show.
 
     Attributes:
@@ -56,36 +56,36 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
 
     Exits with 2 if the queue does not exist or cannot be read.
     """
-    seen = on_queue(url, _look, as_json=as_json)
+    info = on_queue(url, _read_info, as_json=as_json)
     if as_json:
-        show_json(as_values(seen))
+        show_json(as_values(info))
         return
-    figures = seen.stats
-    show(Text(seen.name, "bold"), f"{_extent(seen)}\n")
-    show(_jobs(seen))
-    if limits := _limits(seen):
+    figures = info.stats
+    show(Text(info.name, "bold"), f"{_extent(info)}\n")
+    show(_jobs(info))
+    if limits := _limits(info):
         show("", limits)
-    if seen.schedules:
-        show("", _schedules(seen))
-    for line in _settings(seen.settings):
+    if info.schedules:
+        show("", _schedules(info))
+    for line in _settings(info.settings):
         show(f"\n{line}")
     for warning in figures.warnings:
         show(Text(f"\nwarning: {printable(warning)}", "yellow"))
 
 
-def _extent(seen: Seen) -> str:
+def _extent(info: QueueInfo) -> str:
     """Return the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
-    figures = seen.stats
-    if seen.one_object:
+    figures = info.stats
+    if info.one_object:
         return f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
     return f"{size(figures.size)} of payloads"
 
 
-async def _look(opened: Opened) -> Seen:
+async def _read_info(opened: OpenedQueue) -> QueueInfo:
     state = await opened.queue.read_state()
     now = opened.now()
     schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
-    return Seen(
+    return QueueInfo(
         name=opened.name,
         stats=opened.stats,
         one_object=opened.queue.capabilities.size_limit,
@@ -96,14 +96,14 @@ async def _look(opened: Opened) -> Seen:
     )
 
 
-def as_values(seen: Seen) -> dict[str, Any]:
+def as_values(info: QueueInfo) -> dict[str, Any]:
     """Return the facts as JSON values."""
-    figures = seen.stats
+    figures = info.stats
     return {
-        "queue": seen.name,
-        "version": figures.version if seen.one_object else None,
+        "queue": info.name,
+        "version": figures.version if info.one_object else None,
         "size": figures.size,
-        "size_limit": figures.size_limit if seen.one_object else None,
+        "size_limit": figures.size_limit if info.one_object else None,
         "unreadable": figures.unreadable,
         "warnings": list(figures.warnings),
         **_counts(figures),
@@ -111,9 +111,9 @@ def as_values(seen: Seen) -> dict[str, Any]:
             name: {
                 **_counts(known),
                 "paused": known.paused,
-                **{key: getattr(seen.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
+                **{key: getattr(info.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
             }
-            for name, known in seen.entrypoints.items()
+            for name, known in info.entrypoints.items()
         },
         "schedules": [
             {
@@ -123,11 +123,11 @@ def as_values(seen: Seen) -> dict[str, Any]:
                 "entrypoint": schedule.entrypoint,
                 "next_at": instant(schedule.next_at),
             }
-            for schedule in seen.schedules
+            for schedule in info.schedules
         ],
-        "aging": seen.settings.aging,
-        "dead_retention": seen.settings.dead_retention,
-        "blob_bytes": seen.settings.blob_bytes,
+        "aging": info.settings.aging,
+        "dead_retention": info.settings.dead_retention,
+        "blob_bytes": info.settings.blob_bytes,
     }
 
 
@@ -145,18 +145,18 @@ def _counts(figures: EntrypointStats) -> dict[str, Any]:
     }
 
 
-def _jobs(seen: Seen) -> Table | str:
-    if not seen.entrypoints:
+def _jobs(info: QueueInfo) -> Table | str:
+    if not info.entrypoints:
         return "no jobs"
     made = table("entrypoint", *COUNTS, numbers=COUNTS)
-    for name, known in seen.entrypoints.items():
+    for name, known in info.entrypoints.items():
         label = Text(printable(name))
         if known.paused:
             label.append(" (paused)", "yellow")
         made.add_row(label, *_cells(known))
-    if len(seen.entrypoints) > 1:
+    if len(info.entrypoints) > 1:
         made.add_section()
-        made.add_row(Text("all", "bold"), *_cells(seen.stats))
+        made.add_row(Text("all", "bold"), *_cells(info.stats))
     return made
 
 
@@ -167,27 +167,27 @@ def _cells(figures: EntrypointStats) -> list[Text]:
     return [*counted, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
 
 
-def _limits(seen: Seen) -> Table | None:
-    limited = {name: rules for name, rules in seen.rules.items() if rules.max_running or rules.rate}
+def _limits(info: QueueInfo) -> Table | None:
+    limited = {name: rules for name, rules in info.rules.items() if rules.max_running or rules.rate}
     if not limited:
         return None
     made = table("limits", "in progress", "claims", numbers=("in progress", "claims"))
     for name, rules in sorted(limited.items()):
-        running = f"{seen.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
+        running = f"{info.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
         rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "no limit"
         made.add_row(Text(printable(name)), running, rate)
     return made
 
 
-def _schedules(seen: Seen) -> Table:
+def _schedules(info: QueueInfo) -> Table:
     made = table("cron entry", "entrypoint", "when", "next (UTC)", "in", numbers=("next (UTC)", "in"))
-    for schedule in seen.schedules:
+    for schedule in info.schedules:
         made.add_row(
             Text(printable(schedule.name)),
             Text(printable(schedule.entrypoint)),
             Text(printable(f"{schedule.cron} {schedule.timezone}")),
             moment(schedule.next_at),
-            length(max(timedelta(), schedule.next_at - seen.now)),
+            length(max(timedelta(), schedule.next_at - info.now)),
         )
     return made
 

@@ -111,29 +111,29 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, *, drain: bool) -> 
     stopped = asyncio.Event()
     with handle_signals(stopped.set):
         try:
-            await _unless(stopped, _look(queue, found.handlers))
+            await _until_stopped(stopped, _log_queue(queue, found.handlers))
             if not stopped.is_set():
                 await found.run(queue, drain=drain)
         except (StorageFatalError, InvalidBlobError) as error:
             status = refusal(f"{name_of(queue)} cannot be used: {error}").exit_code
         except (JQueueError, ImportError) as error:
             status = refusal(str(error)).exit_code
-        await _end_what_is_left(status)
+        await _cancel_left_tasks(status)
         if status == 0:
             leave_at_signals()
     return status
 
 
-async def _unless(stopped: asyncio.Event, look: Coroutine[Any, Any, None]) -> None:
-    """Wait for the first look, or until the worker is stopped."""
-    looking, stopping = asyncio.create_task(look), asyncio.create_task(stopped.wait())
-    await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
+async def _until_stopped(stopped: asyncio.Event, check: Coroutine[Any, Any, None]) -> None:
+    """Wait for the first check of the queue, or until the worker is stopped."""
+    checking, stopping = asyncio.create_task(check), asyncio.create_task(stopped.wait())
+    await asyncio.wait([checking, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if looking.done():
-        looking.result()
+    if checking.done():
+        checking.result()
 
 
-async def _end_what_is_left(status: int) -> None:
+async def _cancel_left_tasks(status: int) -> None:
     """Cancel tasks that go on after the worker. If some do not end, exit the process at once."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -145,7 +145,7 @@ async def _end_what_is_left(status: int) -> None:
         os._exit(status)  # or they would keep the process alive for ever
 
 
-async def _look(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
+async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Log the state of the queue. Raise if it can never be used; the worker waits for a queue that is away."""
     if isinstance(place_of(queue), InMemoryStorage):
         logger.warning("an in-memory queue is visible only to its own process: no other program can enqueue there")

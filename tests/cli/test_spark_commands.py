@@ -61,7 +61,7 @@ def on_spark(folder, spark, monkeypatch):
         def __getattr__(self, name):
             return (lambda: None) if name == "stop" else getattr(spark, name)
 
-    monkeypatch.setattr(sessions, "_start", lambda place, settings: Shared())
+    monkeypatch.setattr(sessions, "_start", lambda target, settings: Shared())
     monkeypatch.setattr(sessions, "quiet_python", lambda: None)
     return folder
 
@@ -70,7 +70,7 @@ def on_spark(folder, spark, monkeypatch):
 def no_spark(folder, monkeypatch):
     """Fail the test if the command starts Spark."""
 
-    def start(place, settings):
+    def start(target, settings):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(sessions, "_start", start)
@@ -150,8 +150,10 @@ def test_an_invalid_spark_setting_is_refused(no_spark, setting):
 
 
 def test_java_options_of_the_driver_are_kept(folder):
-    place = sessions.Place("local[1]", ["spark.driver.extraJavaOptions=-Dx=1", "spark.a=b=c"], sessions.SparkLog.WARN)
-    settings = sessions._settings(place)
+    target = sessions.SparkTarget(
+        "local[1]", ["spark.driver.extraJavaOptions=-Dx=1", "spark.a=b=c"], sessions.SparkLog.WARN
+    )
+    settings = sessions._settings(target)
     assert "b=c" == settings["spark.a"]
     assert settings["spark.driver.extraJavaOptions"].endswith("-Djqueue.spark.log=WARN -Dx=1")
 

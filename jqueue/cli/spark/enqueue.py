@@ -17,7 +17,7 @@ from jqueue.cli.on_queue import URL, AsJSON, Create
 from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
 from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, pairs, spark_session
+from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, pairs, spark_session
 from jqueue.connect import connect_storage
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import JQueueError
@@ -102,13 +102,13 @@ def enqueue(
     options = {**{name: text for name, text in given.items() if text is not None}, **pairs("--option", option, as_json)}
     reading = pairs("--read-option", read_option, as_json)
     _check_transaction(txn_app_id, txn_version, as_json)
-    place = Place(master, tuple(conf or ()), spark_log, as_json)
-    name, found = _checked(source, url, kind, place, create)
-    with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(place) as session:
+    target = SparkTarget(master, tuple(conf or ()), spark_log, as_json)
+    name, found = _checked(source, url, kind, target, create)
+    with tempfile.TemporaryDirectory(prefix="jqueue-") as folder, spark_session(target) as session:
         receipt_path = Path(folder) / "receipt.json"
         with tasks_shown(session, "enqueuing"):
             began = SystemClock().monotonic()
-            writer = read_jobs(session, place.file(source), found, reading).write.format("jqueue").options(**options)
+            writer = read_jobs(session, target.file(source), found, reading).write.format("jqueue").options(**options)
             writer.mode("append").option("receiptPath", str(receipt_path)).save(absolute(url))
             seconds = SystemClock().monotonic() - began
         receipt = json.loads(receipt_path.read_bytes())
@@ -128,9 +128,9 @@ def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -
         raise refusal(what, as_json=as_json)
 
 
-def _checked(source: str, url: str, kind: Format | None, place: Place, create: bool) -> tuple[str, str]:
+def _checked(source: str, url: str, kind: Format | None, target: SparkTarget, create: bool) -> tuple[str, str]:
     """Return the name of the queue and the format of the file. If they are wrong, refuse before Spark starts."""
-    as_json = place.as_json
+    as_json = target.as_json
     try:
         storage = connect_storage(url, create=create)
         if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
@@ -141,7 +141,7 @@ def _checked(source: str, url: str, kind: Format | None, place: Place, create: b
         raise refusal(
             "an in-memory queue is visible only to its own process: give the URL of a file or a store", as_json=as_json
         )
-    if place.is_here and is_missing(source):
+    if target.is_here and is_missing(source):
         raise refusal(f"there is no file or folder {printable(source)}", as_json=as_json)
     found = kind or format_of(source)
     if found is None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS_BETWEEN_LOOKS = 0.2
+POLL_INTERVAL = 0.2
 
 
 @contextmanager
@@ -35,20 +35,20 @@ def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing, total=None)
         over = threading.Event()
-        looking = threading.Thread(target=_look, args=(session, progress, task, over), daemon=True)
-        looking.start()
+        poller = threading.Thread(target=_poll_stages, args=(session, progress, task, over), daemon=True)
+        poller.start()
         try:
             yield
         finally:
             over.set()
-            looking.join()
+            poller.join()
 
 
-def _look(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
-    """Look at the stages again and again. A stage that is no longer active counts as done."""
+def _poll_stages(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
+    """Poll the stages again and again. A stage that is no longer active counts as done."""
     seen: dict[int, tuple[int, int]] = {}
     tracker = session.sparkContext.statusTracker()
-    while not over.wait(SECONDS_BETWEEN_LOOKS):
+    while not over.wait(POLL_INTERVAL):
         with suppress(Exception):  # the work does not need it
             for stage in tracker.getActiveStageIds():
                 found = tracker.getStageInfo(stage)

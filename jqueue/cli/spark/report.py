@@ -10,7 +10,7 @@ import typer
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import instant, refusal, show_json
 from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session
 from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def report(
     """
     if html is not None and not html.absolute().parent.is_dir():
         raise refusal(f"there is no folder {printable(str(html.absolute().parent))}: create it first", as_json=as_json)
-    with spark_session(Place(master, tuple(conf or ()), spark_log, as_json)) as session:
+    with spark_session(SparkTarget(master, tuple(conf or ()), spark_log, as_json)) as session:
         from jqueue.spark import report as reporting
 
         with tasks_shown(session, "reading"):

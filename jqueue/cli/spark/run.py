@@ -17,7 +17,7 @@ from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.program import find_worker
 from jqueue.cli.spark.files import is_missing
-from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, absolute, spark_session
+from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, spark_session
 from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(
     name = on_queue(url, _name_of, as_json=as_json)
     _let_workers_import_from_here()
     reports: list[BatchReport] = []
-    with spark_session(Place(master, tuple(conf or ()), spark_log, as_json)) as session, _jobs_shown() as shown:
+    with spark_session(SparkTarget(master, tuple(conf or ()), spark_log, as_json)) as session, _jobs_shown() as shown:
         from jqueue.spark.batch.run import run_batch
 
         for path in py_files or ():

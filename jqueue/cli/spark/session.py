@@ -50,7 +50,7 @@ Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="Lowest level 
 
 
 @dataclass(frozen=True)
-class Place:
+class SparkTarget:
     """The place where a command runs Spark, and its settings.
 
     Attributes:
@@ -89,16 +89,16 @@ def queues_here(urls: str) -> str:
 
 
 @contextmanager
-def spark_session(place: Place) -> Iterator[SparkSession]:
+def spark_session(target: SparkTarget) -> Iterator[SparkSession]:
     """Start a session for the block of a command. An error in it is printed in one line, and ends the command.
 
     Raises:
         typer.Exit: an error occurred, and has been printed.
     """
-    settings = _settings(place)
-    _check_installed(place)
+    settings = _settings(target)
+    _check_installed(target)
     try:
-        session = _start(place, settings)
+        session = _start(target, settings)
         try:
             yield session
         finally:
@@ -112,7 +112,7 @@ def spark_session(place: Place) -> Iterator[SparkSession]:
     except Exception as error:
         if not _is_for_users(error):
             raise
-        raise refusal(one_line(error), as_json=place.as_json) from None
+        raise refusal(one_line(error), as_json=target.as_json) from None
 
 
 def pairs(option: str, texts: Sequence[str] | None, as_json: bool = False) -> dict[str, str]:
@@ -133,34 +133,34 @@ def _is_for_users(error: Exception) -> bool:
     )
 
 
-def _settings(place: Place) -> dict[str, str]:
+def _settings(target: SparkTarget) -> dict[str, str]:
     settings = {}
-    for text in place.conf:
+    for text in target.conf:
         found = _SETTING.fullmatch(text)
         if found is None:
             raise refusal(
-                "--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g", as_json=place.as_json
+                "--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g", as_json=target.as_json
             )
         settings[found[1]] = found[2]
     extra = "spark.driver.extraJavaOptions"
-    settings[extra] = f"{java_options(place.log.value)} {settings.get(extra, '')}".strip()
+    settings[extra] = f"{java_options(target.log.value)} {settings.get(extra, '')}".strip()
     return settings
 
 
-def _check_installed(place: Place) -> None:
+def _check_installed(target: SparkTarget) -> None:
     try:
         found = version("pyspark")
         version("pyarrow")
     except PackageNotFoundError:
-        raise refusal(f"this needs Spark: {INSTALL}", as_json=place.as_json) from None
+        raise refusal(f"this needs Spark: {INSTALL}", as_json=target.as_json) from None
     problem = spark_problem(found) or java_problem()
     if problem is not None:
-        raise refusal(problem, as_json=place.as_json)
+        raise refusal(problem, as_json=target.as_json)
 
 
-def _start(place: Place, settings: dict[str, str]) -> SparkSession:
+def _start(target: SparkTarget, settings: dict[str, str]) -> SparkSession:
     quiet_python()
     with quiet_java("starting Spark"):
         from jqueue.spark.session import local_session
 
-        return local_session("jqueue spark", place.master, **settings)
+        return local_session("jqueue spark", target.master, **settings)

@@ -16,7 +16,7 @@ from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import count, instant, jobs, length, refusal, show, show_json, table
 from jqueue.cli.spark.files import format_of
 from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, Place, SparkLog, queues_here, spark_session
+from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session
 from jqueue.domain.models import JobStatus
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
@@ -75,16 +75,16 @@ def snapshot(
     kind = None if out is None else format_of(out)
     if out is not None and kind is None:
         raise refusal("OUT must end with .parquet, .csv or .json", as_json=as_json)
-    place = Place(master, tuple(conf or ()), spark_log, as_json)
-    if out is not None and mode is Mode.ERROR and place.is_here and os.path.exists(out):
+    target = SparkTarget(master, tuple(conf or ()), spark_log, as_json)
+    if out is not None and mode is Mode.ERROR and target.is_here and os.path.exists(out):
         raise refusal(f"{printable(out)} already exists: add --mode append or overwrite", as_json=as_json)
     options = {
         name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
     }
-    with spark_session(place) as session, tasks_shown(session, "reading"):
+    with spark_session(target) as session, tasks_shown(session, "reading"):
         frame = session.read.format("jqueue").options(**options).load(queues_here(url))
         if out is not None:
-            written = _write(frame, place.file(out), str(kind), mode)
+            written = _write(frame, target.file(out), str(kind), mode)
         else:
             seen = _look(frame, rows)
     if out is not None:
