@@ -170,7 +170,7 @@ def test_jobs_are_spread_evenly(jobs, partitions, sizes):
 
 
 async def test_progress_is_reported_only_when_it_changes(url, monkeypatch):
-    monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("jqueue.spark.batch.progress.REPORT_INTERVAL", 0.01)
     staging = Staging(url, 3600, 5)
     told: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -195,7 +195,7 @@ async def test_progress_stops_after_its_callback_raises(url, caplog):
 
 
 async def test_an_unreachable_store_does_not_end_the_progress(tmp_path, monkeypatch):
-    monkeypatch.setattr("jqueue.spark.batch.progress.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("jqueue.spark.batch.progress.REPORT_INTERVAL", 0.01)
     (tmp_path / "file").touch()
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
