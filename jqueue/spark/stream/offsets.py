@@ -26,21 +26,21 @@ class Offset(NamedTuple):
     claim: str
 
     @classmethod
-    def read(cls, told: object) -> Offset:
+    def read(cls, values: object) -> Offset:
         """Return the offset that Spark gives back.
 
         Raises:
             InvalidJobError: it is not an offset of ours.
         """
-        if isinstance(told, Mapping):
-            source, batch, claim = (told.get(name) for name in cls._fields)
+        if isinstance(values, Mapping):
+            source, batch, claim = (values.get(name) for name in cls._fields)
             if isinstance(source, str) and source and isinstance(batch, int) and isinstance(claim, str):
                 return cls(source, batch, claim)
         raise InvalidJobError(
             "the checkpoint holds an offset that is not of a queue: was it made by a query on another source?"
         )
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the offset as Spark takes it."""
         return self._asdict()
 

@@ -31,7 +31,7 @@ from jqueue.spark.stream.source_options import SourceOptions
 logger = logger_of("jqueue")
 
 BEATS_PER_TIMEOUT = 3
-LONGEST_BEAT = 30.0
+MAX_HEARTBEAT_DEADLINE = 30.0
 """Seconds that a heartbeat may take: meanwhile the query waits."""
 
 ID_LENGTH = 12
@@ -57,9 +57,9 @@ class ClaimsOfQuery:
         self._source: str | None = None  # the query whose claims are known
         self._held: dict[str, list[Job]] = {}  # by claim, in the order in which they become batches
         self._through: int | None = None  # the sequence number of the last job to take
-        self._look_again = float("-inf")
+        self._next_poll = float("-inf")
         self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
-        self._pulse: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     def new_id(self) -> str:
         """Return a fresh id. It is short, since it is kept with every job in progress."""
@@ -68,7 +68,7 @@ class ClaimsOfQuery:
     @property
     def is_due(self) -> bool:
         """True if it is time to look for jobs. Until then the store is left alone."""
-        return self._through is not None or self._queue.options.clock.monotonic() >= self._look_again
+        return self._through is not None or self._queue.options.clock.monotonic() >= self._next_poll
 
     async def freeze(self) -> None:
         """From now on, take only jobs that are in the queue at this moment."""
@@ -93,7 +93,7 @@ class ClaimsOfQuery:
         """
         async with self._turn:
             try:
-                await self._know(start.source)
+                await self._find_claims(start.source)
                 end = await self._next(start, most)
             except BaseException:
                 self._source = None  # it may have been done: look again
@@ -105,17 +105,17 @@ class ClaimsOfQuery:
         """Return the jobs of the batch that ends at an offset; after a restart, only jobs that are still ours."""
         async with self._turn:
             if end.claim not in self._held:
-                await self._know(end.source)
+                await self._find_claims(end.source)
                 self._keep_alive()
             return self._held.get(end.claim, ())
 
     async def stop(self) -> None:
         """Send no more heartbeats. The claims stay: after a restart the query goes on with them."""
-        pulse, self._pulse = self._pulse, None
-        if pulse is not None:
-            pulse.cancel()
+        task, self._heartbeat_task = self._heartbeat_task, None
+        if task is not None:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await pulse
+                await task
 
     async def _next(self, start: Offset, most: int) -> Offset:
         finished = self._held.get(start.claim, [])
@@ -135,7 +135,7 @@ class ClaimsOfQuery:
         began = asyncio.get_running_loop().time()
         results = await self._queue.apply_each(*operations)
         self._held.pop(start.claim, None)
-        self._tell_refused(start, results[: len(finished)])
+        self._log_refused(start, results[: len(finished)])
         if waiting is None:
             claimed = results[-1]
             if isinstance(claimed, JQueueError):
@@ -144,10 +144,10 @@ class ClaimsOfQuery:
                 waiting, self._held[claim] = claim, claimed
                 self._confirmed = began
             pause = 0.0 if len(claimed) >= most else self._options.poll_interval
-            self._look_again = self._queue.options.clock.monotonic() + pause
+            self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
 
-    async def _know(self, source: str) -> None:
+    async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
         if self._source == source:
             return
@@ -156,7 +156,7 @@ class ClaimsOfQuery:
         for job in jobs:
             held.setdefault(job.holder.removeprefix(holder_prefix(source)), []).append(job)
         self._held = held
-        await self._beat()
+        await self._send_heartbeat()
         self._source = source
         if held:
             logger.info("the query continues with %s that it had claimed before", counted(len(jobs), "job"))
@@ -164,10 +164,12 @@ class ClaimsOfQuery:
     # Heartbeats
 
     def _keep_alive(self) -> None:
-        if self._held and self._pulse is None:
-            self._pulse = asyncio.get_running_loop().create_task(self._beat_on(), name="jqueue-stream-heartbeat")
+        if self._held and self._heartbeat_task is None:
+            self._heartbeat_task = asyncio.get_running_loop().create_task(
+                self._send_heartbeats(), name="jqueue-stream-heartbeat"
+            )
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send heartbeats for all claims again and again, well before they could be stale."""
         loop, interval = asyncio.get_running_loop(), self._options.claim_timeout / BEATS_PER_TIMEOUT
         while True:
@@ -175,18 +177,18 @@ class ClaimsOfQuery:
             try:
                 async with self._turn:
                     if loop.time() >= self._confirmed + interval:  # no claim was made meanwhile
-                        await self._beat()
+                        await self._send_heartbeat()
             except Exception as error:
                 jobs = sum(len(jobs) for jobs in self._held.values())
                 logger.warning("a heartbeat for %s failed: %s", counted(jobs, "job"), one_line(error))
                 await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         """Send a heartbeat for all claims, and forget the lost ones."""
         jobs = [job for group in self._held.values() for job in group]
         began = asyncio.get_running_loop().time()
         if jobs:
-            seconds = min(LONGEST_BEAT, self._options.claim_timeout / BEATS_PER_TIMEOUT)
+            seconds = min(MAX_HEARTBEAT_DEADLINE, self._options.claim_timeout / BEATS_PER_TIMEOUT)
             errors = await self._queue.heartbeat_many(jobs, deadline=seconds)
             lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
             if lost:
@@ -204,7 +206,7 @@ class ClaimsOfQuery:
         self._held = {claim: jobs for claim, jobs in kept.items() if jobs}
 
     @staticmethod
-    def _tell_refused(start: Offset, results: Iterable[object]) -> None:
+    def _log_refused(start: Offset, results: Iterable[object]) -> None:
         outcomes = list(results)
         refused = [outcome for outcome in outcomes if isinstance(outcome, JQueueError)]
         if refused:

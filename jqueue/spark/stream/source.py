@@ -98,7 +98,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take the jobs that are in the queue now, and no later ones."""
-        self._have(self._claims.freeze)
+        self._call_queue(self._claims.freeze)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the largest number of jobs in a batch."""
@@ -109,7 +109,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._new_source is None:
             self._new_source = self._claims.new_id()
             self._unlogged = True
-        return Offset(self._new_source, 0, "").told()
+        return Offset(self._new_source, 0, "").as_dict()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Finish the batch that ends at `start`, claim the next, and return its end.
@@ -124,8 +124,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
         if not self._claims.is_due:
             return start
-        end = self._have(lambda: self._claims.after(since, self._most(limit)))
-        return start if end == since else end.told()
+        end = self._call_queue(lambda: self._claims.after(since, self._max_jobs(limit)))
+        return start if end == since else end.as_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the jobs between two offsets, as rows. Each action on a batch asks, and must get the same."""
@@ -133,7 +133,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end or not until.claim:
             return []
         if self._planned[0] != until:
-            jobs = self._have(lambda: self._claims.jobs_of(until))
+            jobs = self._call_queue(lambda: self._claims.jobs_of(until))
             self._planned = until, shipped(jobs, self._schema, self._options.partitions)
         return list(self._planned[1])
 
@@ -171,7 +171,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(queue, DirectQueue)
         return ClaimsOfQuery(queue, self._options)
 
-    def _have(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.
 
         Raises:
@@ -186,7 +186,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return answer
         raise JQueueError(f"the queue of the streaming query failed: {one_line(failure)}") from None
 
-    def _most(self, limit: ReadLimit) -> int:
+    def _max_jobs(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):
             return MOST_JOBS
         return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options.most_jobs

@@ -143,7 +143,10 @@ def test_counts_of_similar_size_have_proportional_bars():
 
 
 def test_the_parts_of_a_bar_are_proportional_at_any_scale():
-    standings = (EntrypointFigures("q", "a", jobs=1000, ready=1000), EntrypointFigures("q", "b", jobs=10, ready=5, dead=5))
+    standings = (
+        EntrypointFigures("q", "a", jobs=1000, ready=1000),
+        EntrypointFigures("q", "b", jobs=10, ready=5, dead=5),
+    )
     _, small = entrypoint_bars(standings, {"q": "q"})
     ready, dead = small.pieces
     assert ready.length == dead.length > 10

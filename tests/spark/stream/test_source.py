@@ -217,8 +217,8 @@ def test_all_actions_on_a_batch_see_the_same_rows_even_if_claims_are_lost(world,
     end = reader.latestOffset(start, TEN)
     assert ids == _ids(reader, start, end)
     world.steal(4)
-    reader._have(reader._claims._beat)
-    assert 0 == len(reader._have(lambda: reader._claims.jobs_of(Offset.read(end))))
+    reader._call_queue(reader._claims._send_heartbeat)
+    assert 0 == len(reader._call_queue(lambda: reader._claims.jobs_of(Offset.read(end))))
     assert ids == _ids(reader, start, end)
 
 

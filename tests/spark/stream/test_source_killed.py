@@ -21,7 +21,7 @@ from tests.spark.stream.streaming_child import Journal
 ROOT = Path(__file__).parents[3]
 
 
-def _have(url, work):
+def _call_queue(url, work):
     async def do():
         async with DirectQueue(LocalFileSystemStorage(url)) as queue:
             return await work(queue)
@@ -30,12 +30,12 @@ def _have(url, work):
 
 
 def _filled(url, count):
-    jobs = _have(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * count))
+    jobs = _call_queue(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * count))
     return [job.id for job in jobs]
 
 
 def _left(url):
-    return _have(url, lambda queue: queue.read_state()).jobs
+    return _call_queue(url, lambda queue: queue.read_state()).jobs
 
 
 def _child(module, *arguments):

@@ -35,7 +35,7 @@ def url(request):
     return request.getfixturevalue(request.param)
 
 
-def _have(url, work):
+def _call_queue(url, work):
     async def do():
         async with connect(url, DirectQueue) as queue:
             return await work(queue)
@@ -45,7 +45,7 @@ def _have(url, work):
 
 @pytest.mark.parametrize("kill_at", [2, 9, 13, 17, 40])
 def test_every_job_is_delivered_once_and_acked_if_the_driver_dies(url, kill_at):
-    jobs = _have(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * 250))
+    jobs = _call_queue(url, lambda queue: queue.enqueue_many([Enqueue("work", b"payload")] * 250))
     checkpoint, sink, steps = Checkpoint(), Sink(), []
 
     def step(name):
@@ -62,4 +62,4 @@ def test_every_job_is_delivered_once_and_acked_if_the_driver_dies(url, kill_at):
             life()
     life()
     assert [job.id for job in jobs] == sink.ids
-    assert () == _have(url, lambda queue: queue.read_state()).jobs
+    assert () == _call_queue(url, lambda queue: queue.read_state()).jobs
