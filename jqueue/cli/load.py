@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jqueue.cli.probes import HONOUR, ProbeContext, Result, failed, noted, passed
-from jqueue.cli.scratch import TRIES, ScratchObject, together
+from jqueue.cli.scratch import TRIES, ScratchObject, run_concurrently
 from jqueue.domain.counting import counted
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
 
@@ -31,18 +31,18 @@ BROKER = (
 )
 
 
-class _Pace:
+class _Pauses:
     """The pauses of one writer. They grow when the store complains, and shrink when a write lands."""
 
     def __init__(self, context: ProbeContext) -> None:
         self._entropy = context.space.entropy
         self._pause = 0.0
 
-    def complained(self) -> None:
+    def note_trouble(self) -> None:
         """Note that the store failed, or asked for fewer requests."""
         self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
 
-    def went_well(self) -> None:
+    def note_success(self) -> None:
         """Note that a write landed."""
         self._pause *= 0.8
 
@@ -61,7 +61,7 @@ class _Tally:
         self.failures = 0
 
     @property
-    def obstacle(self) -> str:
+    def reason_unfinished(self) -> str:
         """The reason why not all increments were made in time."""
         if self.throttled:
             return f"the store throttled {counted(self.throttled, 'request')}"
@@ -77,7 +77,7 @@ async def racing_increments(context: ProbeContext) -> Result:
     context.need_matches()
     thing, tally, total = context.space.new_object(), _Tally(), WRITERS * INCREMENTS
     begun = context.clock.monotonic()
-    await together(_increment(context, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
+    await run_concurrently(_increment(context, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
     seconds = context.clock.monotonic() - begun
     if not tally.acknowledged:
         last = f": {thing.last_error}" if thing.last_error else ", each was a conflict"
@@ -90,7 +90,9 @@ async def racing_increments(context: ProbeContext) -> Result:
             HONOUR,
         )
     if tally.acknowledged < total:
-        return noted(f"{tally.acknowledged} of {total} done in {seconds:.0f} s, none lost: {tally.obstacle}", BROKER)
+        return noted(
+            f"{tally.acknowledged} of {total} done in {seconds:.0f} s, none lost: {tally.reason_unfinished}", BROKER
+        )
     if found > total:
         return noted(f"none lost, {found - total} counted twice as writes were sent again; a queue recognises those")
     return passed(f"all {total} stored, {counted(tally.conflicts, 'conflict')}, {seconds:.1f} s")
@@ -98,7 +100,7 @@ async def racing_increments(context: ProbeContext) -> Result:
 
 async def _increment(context: ProbeContext, thing: ScratchObject, tally: _Tally, end: float) -> None:
     """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
-    pace, left = _Pace(context), INCREMENTS
+    pauses, left = _Pauses(context), INCREMENTS
     for _ in range(ATTEMPTS):
         if not left or context.clock.monotonic() >= end:
             break
@@ -112,12 +114,12 @@ async def _increment(context: ProbeContext, thing: ScratchObject, tally: _Tally,
         except StorageError as error:
             throttled = isinstance(error, StorageThrottledError)
             tally.throttled, tally.failures = tally.throttled + throttled, tally.failures + (not throttled)
-            pace.complained()
+            pauses.note_trouble()
         else:
             tally.acknowledged += 1
             left -= 1
-            pace.went_well()
-        await pace.wait()
+            pauses.note_success()
+        await pauses.wait()
 
 
 def _number(content: bytes) -> int:
@@ -127,7 +129,7 @@ def _number(content: bytes) -> int:
 async def write_rate(context: ProbeContext) -> Result:
     """Count the writes a second that the store takes, one after the other."""
     context.need_matches()
-    thing, pace, etag = context.space.new_object(), _Pace(context), None
+    thing, pauses, etag = context.space.new_object(), _Pauses(context), None
     begun, took, done, throttled, failures = context.clock.monotonic(), 0.0, 0, False, 0
     for _ in range(ATTEMPTS):
         if done == WRITES or context.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
@@ -138,7 +140,7 @@ async def write_rate(context: ProbeContext) -> Result:
             raise
         except StorageThrottledError:
             throttled = True
-            pace.complained()
+            pauses.note_trouble()
         except (StorageError, CASConflictError) as error:  # it may have landed, and been sent again by the client
             failures += isinstance(error, StorageError)
             if failures == TRIES:
@@ -147,7 +149,7 @@ async def write_rate(context: ProbeContext) -> Result:
         else:
             done, took, failures = done + 1, context.clock.monotonic() - begun, 0
         if throttled:
-            await pace.wait()
+            await pauses.wait()
     if not done:
         raise StorageError("none of the writes to measure the rate succeeded", thing.last_error)
     rate = done / max(took, 0.001)

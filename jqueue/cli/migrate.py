@@ -17,7 +17,7 @@ from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.adapters.storage.names import describe
-from jqueue.cli.on_queue import PATIENCE, AsJSON, RefusedError, is_absent, place_of
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, AsJSON, RefusedError, is_absent, place_of
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.connect import connect_queue
 from jqueue.core.direct import DirectQueue
@@ -98,7 +98,7 @@ async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) ->
     stop = asyncio.Event()
     _stop_on_signals(stop)
     async with source, dest:
-        if await is_absent(source, await source.stats(deadline=PATIENCE)):
+        if await is_absent(source, await source.stats(deadline=FIRST_CALL_DEADLINE)):
             raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
         with _progress("checking" if dry_run else "moving") as tell:
             return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop)

@@ -25,7 +25,7 @@ from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")
 
-PATIENCE = 15.0
+FIRST_CALL_DEADLINE = 15.0
 """Seconds for the first look: the user waits for it."""
 
 URL = Annotated[
@@ -102,7 +102,7 @@ async def _perform(queue: DirectQueue | StoreQueue, work: Callable[[OpenedQueue]
         raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
     name = describe(place_of(queue))
     async with queue:
-        stats = await queue.stats(deadline=PATIENCE)
+        stats = await queue.stats(deadline=FIRST_CALL_DEADLINE)
         if await is_absent(queue, stats):
             raise RefusedError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
         return await work(OpenedQueue(queue, name, stats))

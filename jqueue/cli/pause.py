@@ -20,11 +20,11 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
     """
 
-    async def hold(opened: OpenedQueue) -> EntrypointStats:
+    async def pause_entrypoint(opened: OpenedQueue) -> EntrypointStats:
         await opened.queue.pause(entrypoint)
         return opened.figures(entrypoint)
 
-    before = on_queue(url, hold, as_json=as_json)
+    before = on_queue(url, pause_entrypoint, as_json=as_json)
     if as_json:
         show_json({"entrypoint": entrypoint, "paused": True, "changed": not before.paused})
     elif before.paused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from jqueue.cli.scratch import Found, ScratchObject, ScratchSpace, patiently, together
+from jqueue.cli.scratch import Found, ScratchObject, ScratchSpace, run_concurrently, with_retries
 from jqueue.domain.errors import CASConflictError, shown
 from jqueue.ports.clock import Clock
 from jqueue.ports.storage import SupportsReadIfChanged, SupportsStoreTime
@@ -104,7 +104,7 @@ class ProbeContext:
 
     async def read(self, thing: ScratchObject) -> Found:
         """Return the content and the etag of an object."""
-        found = await patiently(thing.read, self.space.entropy)
+        found = await with_retries(thing.read, self.space.entropy)
         if thing is self.main:
             self.etag = found[1] or self.etag
         return found
@@ -112,7 +112,7 @@ class ProbeContext:
     async def put(self, thing: ScratchObject, content: bytes, if_match: str | None = None) -> str | None:
         """Write, and return the etag if the write landed, even if the answer was a conflict; None if it was refused."""
         try:
-            return await patiently(lambda: thing.write(content, if_match), self.space.entropy)
+            return await with_retries(lambda: thing.write(content, if_match), self.space.entropy)
         except CASConflictError:
             found, etag = await self.read(thing)
             return etag if found == content else None
@@ -219,14 +219,14 @@ async def conditional_read(context: ProbeContext) -> Result | None:
     if not isinstance(thing.storage, SupportsReadIfChanged):
         return None
     entropy, earlier = context.space.entropy, await context.current()
-    unchanged = await patiently(lambda: thing.read_if_changed(earlier), entropy)
+    unchanged = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
     if context.matches:
         content = context.body()
         if await context.put(thing, content, earlier) is None:
             return failed(
                 "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
             )
-        found = await patiently(lambda: thing.read_if_changed(earlier), entropy)
+        found = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
         if found is None or found[0] != content:
             return failed(
                 "a changed object was reported as unchanged", "leave new jobs undone: consumers do not see them", PROXY
@@ -243,12 +243,12 @@ async def racing_creators(context: ProbeContext) -> Result:
 
     async def create(content: bytes) -> bytes | None:
         try:
-            await patiently(lambda: thing.write(content), context.space.entropy)
+            await with_retries(lambda: thing.write(content), context.space.entropy)
         except CASConflictError:
             return None
         return content
 
-    won = [content for content in await together(map(create, contents)) if content is not None]
+    won = [content for content in await run_concurrently(map(create, contents)) if content is not None]
     found, etag = await context.read(thing)
     harm = "lose jobs: programs that create the queue at the same moment erase each other's jobs"
     if len(won) > 1:

@@ -12,11 +12,11 @@ from jqueue.domain.stats import EntrypointStats
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """End the pause of an entrypoint: workers claim its jobs again."""
 
-    async def let_go(opened: OpenedQueue) -> EntrypointStats:
+    async def resume_entrypoint(opened: OpenedQueue) -> EntrypointStats:
         await opened.queue.resume(entrypoint)
         return opened.figures(entrypoint)
 
-    before = on_queue(url, let_go, as_json=as_json)
+    before = on_queue(url, resume_entrypoint, as_json=as_json)
     if as_json:
         show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
     elif before.paused:

@@ -28,7 +28,7 @@ LATE = 1.0
 """Seconds after which a write that got no answer is looked for once more."""
 
 
-async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
+async def with_retries(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
     """Return the answer of a call. If the store fails, try a few times. While it throttles, retry with growing pauses.
 
     Raises:
@@ -51,7 +51,7 @@ async def patiently(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> 
         await asyncio.sleep(bound / 2 + entropy.jitter(bound / 2))
 
 
-async def together(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+async def run_concurrently(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
     """Make several calls at once, and return their answers. If one fails or we are cancelled, all others end too."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
@@ -140,11 +140,11 @@ class ScratchObject:
         try:
             async with asyncio.timeout(REMOVAL_LIMIT):
                 await self._settle()
-                await patiently(self.storage.remove, entropy)
+                await with_retries(self.storage.remove, entropy)
                 if self._unsure:
                     await asyncio.sleep(LATE)
                     if not await self._is_absent(entropy):
-                        await patiently(self.storage.remove, entropy)
+                        await with_retries(self.storage.remove, entropy)
         except (StorageError, TimeoutError) as error:
             try:
                 async with asyncio.timeout(REMOVAL_LIMIT):
@@ -164,7 +164,7 @@ class ScratchObject:
                 self._unsure = True
 
     async def _is_absent(self, entropy: Entropy) -> bool:
-        return (await patiently(self.storage.read, entropy))[1] is None
+        return (await with_retries(self.storage.read, entropy))[1] is None
 
 
 class ScratchSpace:

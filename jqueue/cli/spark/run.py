@@ -95,7 +95,7 @@ def run(
             reports.append(report)
             if not drain or not any(getattr(report, what) for what in CAME_TO):
                 break
-    total = _together(reports)
+    total = _total_of(reports)
     if as_json:
         show_json({"queue": name, "batches": len(reports), **_as_values(total)})
     else:
@@ -119,7 +119,7 @@ def _let_workers_import_from_here() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
 
 
-def _together(reports: Sequence[BatchReport]) -> BatchReport:
+def _total_of(reports: Sequence[BatchReport]) -> BatchReport:
     """Return several reports as one."""
     return type(reports[0])(
         **{field.name: sum(getattr(report, field.name) for report in reports) for field in fields(reports[0])}

@@ -54,13 +54,13 @@ async def _read(queue: FleetQueue) -> bytes:
         raise InvalidURLError(
             "an in-memory queue is visible only to its own process: give the URL of a file or a store"
         )
-    data, etag = await _patiently(queue)
+    data, etag = await _read_with_retries(queue)
     if etag is None:
         raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
     return data
 
 
-async def _patiently(queue: FleetQueue) -> tuple[bytes, str | None]:
+async def _read_with_retries(queue: FleetQueue) -> tuple[bytes, str | None]:
     """Read the queue. If the store fails, repeat it until the deadline."""
     backoff = Backoff(SystemEntropy())
     last: BaseException | None = None

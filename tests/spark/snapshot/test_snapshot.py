@@ -215,20 +215,20 @@ class Failing(InMemoryStorage):
 
 async def test_a_failed_read_is_retried():
     storage = Failing(StorageError("away"), TimeoutError(), ConnectionResetError())
-    assert (b"content", "etag") == await contents._patiently(FleetQueue("", storage))
+    assert (b"content", "etag") == await contents._read_with_retries(FleetQueue("", storage))
 
 
 async def test_a_refused_read_is_not_retried():
     storage = Failing(StorageFatalError("no"), StorageError("never seen"))
     with pytest.raises(StorageFatalError, match="no"):
-        await contents._patiently(FleetQueue("", storage))
+        await contents._read_with_retries(FleetQueue("", storage))
 
 
 async def test_a_read_that_fails_until_the_deadline_reports_its_last_error(monkeypatch):
     monkeypatch.setattr(contents, "DEADLINE", 0.2)
     storage = Failing(*[StorageError("the store is away")] * 100)
     with pytest.raises(StorageError, match=r"could not be read in time: the store is away"):
-        await contents._patiently(FleetQueue("", storage))
+        await contents._read_with_retries(FleetQueue("", storage))
 
 
 def joined(runs):
