@@ -42,18 +42,18 @@ help: ## list the targets
 pipeline: $(STAMP) ## set up and run the data pipeline on Spark, on the files of a folder; needs Java 17
 	@$(BIN)/python examples/pipeline.py $(ARGS)
 
-run: $(STAMP) ## set up and run the example: checksums of a folder, by several workers, one of them killed
+run: $(STAMP) ## set up and run the example: checksums of a folder by several workers, one of which is killed
 	@$(BIN)/python examples/checksums.py $(ARGS)
 
-setup: $(STAMP) ## build the environment in .venv; quick when there is nothing to do
+setup: $(STAMP) ## build the environment in .venv; quick if it is up to date
 
-test: $(STAMP) ## run the tests of every rule and every contract: three minutes
+test: $(STAMP) ## run the tests of every rule and every contract, in about three minutes
 	@$(PYTEST) $(ARGS)
 
 test-wide: $(STAMP) ## run the tests that `make test` leaves out: more stores, older formats, Spark, processes, tests of the tests
 	@$(PYTEST) -m "wide and not full and not system" $(ARGS)
 
-test-full: $(STAMP) ## run every test, the long ones too
+test-full: $(STAMP) ## run every test, including the long ones
 	@$(PYTEST) -m "" $(ARGS)
 
 test-all: ## run the fast tests on every supported Python that is present
@@ -77,14 +77,14 @@ simulate: $(STAMP) ## run many processes on one store under every fault, in virt
 kill: $(STAMP) ## kill -9 processes on one file: at random moments, and at every system call of a commit
 	@$(BIN)/python -m tests.kill --cycles $(CYCLES) $(ARGS)
 
-soak: $(STAMP) ## have processes work for long on a real store whose answers get lost, and audit them
+soak: $(STAMP) ## run processes for long on a real store that loses answers, and audit them
 	@$(BIN)/python -m tests.soak --store $(STORE) --seconds $(SECONDS) $(ARGS)
 
-fuzz: $(STAMP) ## fuzz all that a stranger's bytes and arguments reach
+fuzz: $(STAMP) ## fuzz everything that reads bytes or arguments from outside
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-bench: $(STAMP) ## measure the queue: against its first release, other queues, and what disk and network allow
+bench: $(STAMP) ## measure the queue against its first release, other queues, and the limits of disk and network
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[bench]"
 	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS)) --runs $(RUNS) --out $(OUT)
 
@@ -94,15 +94,15 @@ lint: $(STAMP) ## check style, format, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## put imports and layout in order
+format: $(STAMP) ## sort imports and format the code
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-check: ## lint, then the tests of `make test`, the snippets of the docs among them
+check: ## run lint, then the tests of `make test`, including the snippets of the docs
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
 
-check-system: $(STAMP) ## run the tests beside programs that pip cannot install: Perl's Directory::Queue
+check-system: $(STAMP) ## run the tests that need a program pip cannot install: Perl's Directory::Queue
 	@perl -e "use Directory::Queue 2" 2>/dev/null || echo "skipped: Perl's Directory::Queue 2 is not installed" \
 	    "(Fedora and EPEL: perl-Directory-Queue; Debian has no such package; from CPAN: cpan Directory::Queue)" >&2
 	@$(PYTEST) -m system -rs tests/system $(ARGS)

@@ -30,10 +30,10 @@ application = typer.Typer(add_completion=False, pretty_exceptions_enable=False, 
 @application.callback(invoke_without_command=True)
 def run(
     context: typer.Context,
-    rows: Annotated[str, typer.Option(help="Rows to run, by name, comma separated; all by default.")] = "",
-    peers: Annotated[str, typer.Option(help="Peers that take part, by name, or `none`; all by default.")] = "",
-    runs: Annotated[int, typer.Option(min=1, help="How many times each contestant runs.")] = 5,
-    out: Annotated[Path, typer.Option(help="Where the JSON file goes.")] = RESULTS,
+    rows: Annotated[str, typer.Option(help="Names of the rows to run, comma separated; all by default.")] = "",
+    peers: Annotated[str, typer.Option(help="Names of the peers that take part, or `none`; all by default.")] = "",
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs of each contestant.")] = 5,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS,
 ) -> None:
     """Run the benchmarks."""
     if context.invoked_subcommand is not None:
@@ -47,7 +47,7 @@ def run(
             for row in chosen:
                 results.append(run_row(row, runs, tell, advance))
     except KeyboardInterrupt:
-        console.print("Interrupted: what is finished follows, and no file is written.")
+        console.print("Interrupted: the finished rows follow, and no file is written.")
         console.print(report.table_of(results))
         raise typer.Exit(130) from None
     report.write(out, report.document(results, machine.describe(), machine.commit(), runs))
@@ -69,7 +69,7 @@ def plot(
 @application.command()
 def page(
     results: Annotated[Path, typer.Argument(help="The JSON file of a run.")],
-    text: Annotated[Path, typer.Argument(help="The page of Markdown that has a place for the table.")],
+    text: Annotated[Path, typer.Argument(help="Markdown page with a place for the table.")],
 ) -> None:
     """Put the table of a run into a page."""
     from benchmarks.page import put

@@ -40,7 +40,7 @@ def put(results: Path, page: Path) -> None:
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not begun or not ended:
-        raise ValueError(f"{page} has no place for the figures: it needs a line {BEGIN} and a line {END}")
+        raise ValueError(f"{page} has no place for the figures: add a line {BEGIN} and a line {END}")
     table = markdown(json.loads(results.read_text(encoding="utf-8")))
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 

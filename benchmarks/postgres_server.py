@@ -86,9 +86,7 @@ def find_programs() -> Path:
     for folder in candidates:
         if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder
-    raise Unavailable(
-        "Postgres is not installed: there is no initdb on the PATH, nor where pg_config or Debian keep it"
-    )
+    raise Unavailable("Postgres is not installed: initdb is neither on the PATH nor where pg_config or Debian put it")
 
 
 def _version(programs: Path) -> list[int]:
@@ -103,7 +101,7 @@ def _account() -> Account | None:
         with suppress(KeyError):
             entry = pwd.getpwnam(name)
             return Account(entry.pw_uid, entry.pw_gid)
-    raise Unavailable("Postgres refuses to run as root, and there is neither a user postgres nor nobody")
+    raise Unavailable("Postgres refuses to run as root, and the users postgres and nobody do not exist")
 
 
 @contextmanager

@@ -180,7 +180,7 @@ class Crew:
             return False
         worker.kill()
         self.victim, self.held, self.killed_at = worker, held, time.monotonic()
-        self.show.say(f"Half-way: killed worker {worker.pid} with SIGKILL, with {len(held)} jobs in its hands")
+        self.show.say(f"Half-way: killed worker {worker.pid} with SIGKILL, with {len(held)} jobs in progress")
         return True
 
     def _note(self, job: str, attempt: int, path: str, sha256: str, size: int) -> None:
@@ -281,20 +281,30 @@ def find_problems(crew: Crew, expected: dict[str, Checksum]) -> list[str]:
     problems = list(crew.problems)
     wrong = sorted(path for path in expected | crew.done if expected.get(path) != crew.done.get(path))
     if wrong:
-        problems.append(f"{len(wrong)} of {len(expected)} files are missing or differ, {wrong[0]!r} for one")
+        problems.append(f"{len(wrong)} of {len(expected)} files are missing or differ, for example {wrong[0]!r}")
     if not crew.held or crew.lost():
         problems.append(f"{len(crew.lost())} of the {len(crew.held)} jobs of the killed worker were not recovered")
     return problems
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Checksums of a folder's files, by workers that share one queue.")
+    parser = argparse.ArgumentParser(
+        description="Compute the checksums of a folder's files, with workers that share one queue."
+    )
     stdlib = Path(sysconfig.get_path("stdlib"))
-    parser.add_argument("folder", type=Path, nargs="?", default=stdlib, help="default: Python's standard library")
-    parser.add_argument("--workers", type=int, default=4, help="processes, at least 2: one is killed (default: 4)")
-    parser.add_argument("--queue", type=Path, help="where to make the queue, and keep it (default: a temporary folder)")
-    parser.add_argument("--limit", type=int, help="take so many files and no more")
-    parser.add_argument("--concurrency", type=int, default=16, help="jobs that a worker does at a time (default: 16)")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=stdlib, help="folder of the files (default: Python's standard library)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=4, help="number of worker processes, at least 2, as one is killed (default: 4)"
+    )
+    parser.add_argument(
+        "--queue", type=Path, help="path of the new queue, which is kept (default: in a temporary folder)"
+    )
+    parser.add_argument("--limit", type=int, help="largest number of files to take")
+    parser.add_argument(
+        "--concurrency", type=int, default=16, help="number of jobs a worker runs at once (default: 16)"
+    )
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.workers < 2 or options.concurrency < 1 or (options.limit is not None and options.limit < 1):
@@ -302,7 +312,7 @@ def read_options() -> argparse.Namespace:
     if not options.folder.is_dir():
         parser.error(f"{str(options.folder)!r} is not a folder")
     if options.queue is not None and options.queue.exists() and not options.work:
-        parser.error(f"{str(options.queue)!r} exists already, and may be somebody's queue: give a new path")
+        parser.error(f"{str(options.queue)!r} already exists, and may be a queue in use: give a new path")
     return options
 
 

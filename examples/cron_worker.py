@@ -65,7 +65,7 @@ async def listen(number: int, process: Process, runs: list[tuple[str, datetime, 
 async def run(queue_path: str, console: Console) -> tuple[list[tuple[str, datetime, int]], list[int]]:
     """Let the workers run until enough jobs have run. Returns what they ran, and their exit codes."""
     runs: list[tuple[str, datetime, int]] = []
-    console.print(f"{WORKERS} workers start, and run until {SEEN} occurrences have been seen.")
+    console.print(f"Starting {WORKERS} workers, until {SEEN} occurrences have run.")
     processes: list[Process] = []
     listening: list[asyncio.Task[None]] = []
     try:
@@ -76,7 +76,7 @@ async def run(queue_path: str, console: Console) -> tuple[list[tuple[str, dateti
             while len(runs) < SEEN:
                 await asyncio.sleep(0.1)
         async with connect(queue_path, BrokerQueue) as queue:
-            table = Table("schedule", "cron", "time zone", "due next there", title="What the queue holds")
+            table = Table("schedule", "cron", "time zone", "next, local time", title="Cron entries in the queue")
             for entry in await queue.schedules():
                 there = entry.next_at.astimezone(ZoneInfo(entry.timezone))
                 table.add_row(entry.name, entry.cron, entry.timezone, there.isoformat(" ", "seconds"))
@@ -96,7 +96,7 @@ def main() -> int:
     console = Console(markup=False, highlight=False)
     with tempfile.TemporaryDirectory(prefix="jqueue-") as folder:
         runs, codes = asyncio.run(run(str(Path(folder, "queue.json")), console))
-    table = Table("schedule", "occurrence, UTC", "in Berlin", "run by worker", title="What was run")
+    table = Table("schedule", "occurrence, UTC", "in Berlin", "by worker", title="Occurrences that ran")
     for name, moment, number in sorted(runs):
         berlin = moment.astimezone(ZoneInfo("Europe/Berlin"))
         table.add_row(name, f"{moment:%H:%M:%S}", f"{berlin:%H:%M:%S}", str(number))

@@ -116,15 +116,15 @@ def main() -> int:
             for each in workers:
                 each.terminate()
             codes = [each.wait(PATIENCE) for each in workers]
-    table = Table("host", "pages", "most at once", "in processes")
+    table = Table("host", "pages", "most at once", "processes")
     of_host = {host: [page for page in fetched if page.host == host] for host in HOSTS}
     for host, pages in of_host.items():
         table.add_row(host, str(len(pages)), str(most_at_once(pages)), str(len({page.process for page in pages})))
     console.print(table)
     figures = most_at_once(fetched), max(map(most_at_once, of_host.values())), most_in_a_second(fetched)
     limits = AT_ONCE, AT_ONCE_FROM_ONE_HOST, PER_SECOND
-    console.print(f"{len(fetched)} pages by 2 workers. At once, at once from one host, begun in a second:")
-    console.print(f"at most {', '.join(map(str, figures))}; allowed were {', '.join(map(str, limits))}.")
+    console.print(f"{len(fetched)} pages by 2 workers. Most at once, most from one host, most begun in a second:")
+    console.print(f"{', '.join(map(str, figures))}; the limits were {', '.join(map(str, limits))}.")
     kept = all(figure <= limit for figure, limit in zip(figures, limits, strict=True))
     return 0 if kept and len(fetched) == len(HOSTS) * PAGES_OF_EACH and not any(codes) else 1
 

@@ -186,7 +186,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     with show.step("again") as said:
         enqueue(spark, url, [(nowhere, 0), *files], "summary", version=2)
         queued = spark.read.format("jqueue").load(url).count()
-        said.append(f"the same write once more, as after a crash: still {queued:,} jobs")
+        said.append(f"the same write repeated, as after a crash: still {queued:,} jobs")
     left = len(files) // SHARE_STREAMED
     with show.step("run_batch") as said:
         batch = run_batch(spark, url, worker, max_jobs=len(files) - left + 2)
@@ -196,7 +196,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
         said.append(f"{sum(by_batch):,} more jobs by a streaming query, in batches of {by_batch}, in {TOOK}")
     with show.step("and back") as said:
         stream_in(spark, url, out)
-        said.append("what came out of it streamed back into the queue, a job for each row, in " + TOOK)
+        said.append("its results streamed back into the queue, one job for each row, in " + TOOK)
     with show.step("snapshot") as said:
         snapshot = look(spark, url, out)
         counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
@@ -222,12 +222,12 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
     indexed = snapshot.where("entrypoint = 'index'").select(snapshot.payload.cast("string")).collect()
     problems = []
     if wrong := wrong_files(files, [*worked, *streamed]):
-        problems.append(f"{len(wrong)} of {len(files)} files were not summed up once and rightly, {wrong[0]!r} for one")
+        problems.append(f"{len(wrong)} of {len(files)} files lack one correct summary, for example {wrong[0]!r}")
     if sorted(row["path"] for row in streamed) != sorted(json.loads(row[0])["path"] for row in indexed):
-        problems.append(f"{len(indexed)} jobs were made of {len(streamed)} rows")
+        problems.append(f"{len(streamed)} rows became {len(indexed)} jobs, or other ones")
     dead = sorted(row.entrypoint for row in snapshot.where("status = 'dead'").collect())
     if dead != ["poison", "summary"]:
-        problems.append(f"not just the two jobs are dead that had to fail, but {dead}")
+        problems.append(f"exactly two jobs must be dead, 'poison' and 'summary', but these are: {dead}")
     return problems
 
 
@@ -240,21 +240,23 @@ def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> lis
 
 
 def read_options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The data pipeline on Spark, on the files of a folder.")
+    parser = argparse.ArgumentParser(description="Run the data pipeline on Spark, on the files of a folder.")
     stdlib = Path(sysconfig.get_path("stdlib"))
-    parser.add_argument("folder", type=Path, nargs="?", default=stdlib, help="default: Python's standard library")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=stdlib, help="folder of the files (default: Python's standard library)"
+    )
     parser.add_argument(
         "--out",
         type=Path,
-        help="a new folder to keep queue, tables and report in (default: one in the temporary folder)",
+        help="new folder for the queue, tables and report (default: one in the temporary folder)",
     )
-    parser.add_argument("--limit", type=int, default=MOST_FILES, help="take so many files and no more")
-    parser.add_argument("--master", default="local[*]", help="cores of this machine that Spark uses: local[2]")
+    parser.add_argument("--limit", type=int, default=MOST_FILES, help="largest number of files to take")
+    parser.add_argument("--master", default="local[*]", help="Spark master: local[2] uses two cores of this machine")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
         parser.error(f"{str(options.folder)!r} is not a folder")
     if options.out is not None and options.out.exists():
-        parser.error(f"{str(options.out)!r} exists already: give a new path")
+        parser.error(f"{str(options.out)!r} already exists: give a new path")
     if options.limit < SHARE_STREAMED:
         parser.error(f"--limit must be at least {SHARE_STREAMED}")
     return options
@@ -270,7 +272,8 @@ def main(arguments: list[str] | None = None) -> int:
     files = find_files(options.folder.absolute())[: options.limit]
     if len(files) < SHARE_STREAMED:
         print(
-            f"There are {len(files)} files in {str(options.folder)!r}, and it takes {SHARE_STREAMED}", file=sys.stderr
+            f"{str(options.folder)!r} needs at least {SHARE_STREAMED} files, and has {len(files)}: give another folder",
+            file=sys.stderr,
         )
         return 2
     console.print(f"{len(files):,} files in {str(options.folder.absolute())!r}")

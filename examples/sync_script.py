@@ -79,7 +79,7 @@ def run(folder: Path, console: Console) -> bool:
             results, errors = wait_for(queue, list(jobs))
             console.print(f"{len(jobs)} jobs enqueued by {len(amounts)} threads: {len(results)} results.")
 
-            table = Table("dead job", "attempts", "its last error", title=f"{len(errors)} dead letters")
+            table = Table("dead job", "attempts", "last error", title=f"{len(errors)} dead letters")
             for dead in queue.read_state().dead_jobs():
                 table.add_row(dead.id[:8], str(dead.attempt), dead.error)
             console.print(table)

@@ -63,7 +63,7 @@ async def mail_server() -> AsyncIterator[FlakyMailServer]:
 @worker.handler("welcome", max_attempts=5, backoff=Exponential(base=0.2, cap=60), timeout=30, keep_result=3600)
 async def welcome(mail: Welcome, ctx: Context) -> str:
     if "@" not in mail.address:
-        raise Discard("this is no address")  # a retry would not help
+        raise Discard("not an email address")  # a retry would not help
     ctx.resources.send(ctx.job.id, mail.address)  # the id lets the server tell a repeated mail
     return f"sent by try {ctx.attempt}"
 
@@ -95,7 +95,7 @@ async def look(job_id: str, request: Request, wait: Annotated[float, Query(ge=0,
     except JobFailedError as error:
         return {"state": "dead", "error": error.error}
     except JobNotFoundError:
-        raise HTTPException(404, "there is no such job, or its result is not kept any more") from None
+        raise HTTPException(404, "there is no such job, or its result is no longer kept") from None
 
 
 # The show
@@ -121,14 +121,14 @@ def main() -> int:
             for command in ([sys.executable, "-m", *serve], [sys.executable, "-m", *work]):
                 processes.append(subprocess.Popen(command, cwd=root, env=environment, pass_fds=[door.fileno()]))
             signed = [call(f"{site}/signup", {"address": address}) for address in ADDRESSES]
-            console.print(f"{len(signed)} people have signed up at {site}, and wait for nothing.")
+            console.print(f"{len(signed)} people have signed up at {site}, without waiting for their mails.")
             again = call(f"{site}/signup", {"address": ADDRESSES[0]})
             seen = [call(f"{site}/jobs/{answer['job']}?wait=20") for answer in signed]
         finally:
             for process in processes:
                 process.terminate()
             codes = [process.wait(timeout=30) for process in processes]
-    table = Table("address", "its job", "what became of it")
+    table = Table("address", "job", "result or error")
     for address, found in zip(ADDRESSES, seen, strict=True):
         table.add_row(address, found["state"], found.get("result") or found.get("error"))
     console.print(table)

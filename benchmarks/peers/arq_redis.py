@@ -23,7 +23,7 @@ POLL_DELAY = 0.05
 async def enqueue(redis: ArqRedis, payloads: list[str]) -> None:
     for payload in payloads:
         if await redis.enqueue_job("see", payload) is None:
-            sys.exit("arq: a job was taken for one that is there already")
+            sys.exit("arq: a new job was taken for an existing one")
 
 
 async def run(arguments: dict[str, Any]) -> dict[str, float]:

@@ -23,7 +23,7 @@ PATIENCE = 10
 async def enqueue(queue: Queue, payloads: list[str]) -> None:
     for payload in payloads:
         if await queue.enqueue("see", payload=payload) is None:
-            sys.exit("saq: a job was taken for one that is there already")
+            sys.exit("saq: a new job was taken for an existing one")
 
 
 async def work(queue: Queue, tickets: Iterator[int], seen: list[str]) -> None:
@@ -31,7 +31,7 @@ async def work(queue: Queue, tickets: Iterator[int], seen: list[str]) -> None:
     for _ in tickets:
         job = await queue.dequeue(timeout=PATIENCE)
         if job is None:
-            sys.exit("saq: a job did not come")
+            sys.exit("saq: a job did not arrive")
         seen.append(job.kwargs["payload"])
         await job.finish(Status.COMPLETE)
 

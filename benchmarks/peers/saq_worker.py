@@ -23,7 +23,7 @@ ASK_AGAIN = 0.002
 async def enqueue(queue: Queue, payloads: list[str]) -> None:
     for payload in payloads:
         if await queue.enqueue("see", payload=payload, ttl=-1, timeout=0) is None:
-            sys.exit("saq: a job was taken for one that is there already")
+            sys.exit("saq: a new job was taken for an existing one")
 
 
 async def run(arguments: dict[str, Any]) -> dict[str, float]:

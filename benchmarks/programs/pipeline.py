@@ -180,9 +180,9 @@ def _in_the_way(url: str, writers: int) -> Iterator[None]:
     try:
         for other in others:
             assert other.stdout is not None
-            _check(other.stdout.readline() == "busy\n", "a writer did not begin")
+            _check(other.stdout.readline() == "busy\n", "a writer did not start")
         yield
-        _check(all(other.poll() is None for other in others), "a writer has given up")
+        _check(all(other.poll() is None for other in others), "a writer gave up")
     finally:
         for other in others:
             other.terminate()

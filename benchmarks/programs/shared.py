@@ -114,7 +114,7 @@ async def cycle(queue: Any, payload: bytes) -> int:
     await queue.enqueue(ENTRYPOINT, payload)
     jobs = await queue.dequeue(ENTRYPOINT)
     if not jobs:
-        raise RuntimeError("a queue with jobs gave none")
+        raise RuntimeError("a dequeue returned no jobs although the queue has some")
     await queue.ack(jobs[0].id)
     return 3
 

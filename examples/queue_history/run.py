@@ -63,12 +63,12 @@ def is_taken(port: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Look at queues, and add what is seen to a history.")
+    parser = argparse.ArgumentParser(description="Add the current figures of queues to a history.")
     parser.add_argument("queues", nargs="+", help="URLs of queues, with wildcards or without")
-    parser.add_argument("--into", type=Path, required=True, help="the folder of the history; made if it is not there")
+    parser.add_argument("--into", type=Path, required=True, help="folder of the history; created if missing")
     arguments = parser.parse_args()
     if "SPARK_TESTING" not in os.environ and is_taken(CONNECT_PORT):
-        sys.exit(f"port {CONNECT_PORT} of this machine is taken, perhaps by another run: let it end, then try again")
+        sys.exit(f"port {CONNECT_PORT} is taken, perhaps by another run: wait until it ends, then try again")
     folder = arguments.into.resolve()
     spec = prepare(folder, arguments.queues)
     os.environ.update(SPARK_CONF_DIR=str(folder / "conf"), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")

@@ -52,7 +52,7 @@ def test_the_example_recovers_the_jobs_of_a_killed_worker_with_correct_checksums
     print(result.stdout)
     assert (0, "") == (result.returncode, result.stderr)
 
-    kill = re.search(r"^Half-way: killed worker (\d+) with SIGKILL, with (\d+) jobs in its hands$", result.stdout, re.M)
+    kill = re.search(r"^Half-way: killed worker (\d+) with SIGKILL, with (\d+) jobs in progress$", result.stdout, re.M)
     assert kill is not None
     killed, held = map(int, kill.groups())
     assert 1 <= held <= 4
@@ -105,5 +105,5 @@ def test_the_example_leaves_an_existing_file_alone(folder, tmp_path):
     queue_path.write_text("somebody's")
     result = _run(folder, "--queue", queue_path)
     assert 2 == result.returncode
-    assert "exists already" in result.stderr
+    assert "already exists" in result.stderr
     assert "somebody's" == queue_path.read_text()

@@ -93,7 +93,7 @@ def test_a_missing_java_gives_a_one_line_error(folder, tmp_path):
 def test_wrong_arguments_are_errors_and_make_no_files(folder, tmp_path):
     for arguments, line in (
         ([tmp_path / "nothing"], "is not a folder"),
-        ([folder, "--out", folder], "exists already: give a new path"),
+        ([folder, "--out", folder], "already exists: give a new path"),
         ([folder, "--limit", "2"], "--limit must be at least 4"),
     ):
         result = run(*arguments)
@@ -106,5 +106,5 @@ def test_a_folder_with_too_few_files_is_an_error(tmp_path):
     (tmp_path / "few" / "one").touch()
     result = run(tmp_path / "few", "--out", tmp_path / "out")
     assert (2, "") == (result.returncode, result.stdout)
-    assert result.stderr.startswith("There are 1 files in ")
+    assert result.stderr.endswith("has 1: give another folder\n")
     assert not (tmp_path / "out").exists()
