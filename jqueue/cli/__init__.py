@@ -13,6 +13,8 @@ NEEDED = ("rich", "typer")
 def main() -> None:
     """Run the command line, and exit with its status."""
     try:
+        import rich  # noqa: F401 - the commands need it, which are imported when they are called
+
         from jqueue.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:

@@ -8,24 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from jqueue._version import __version__
-from jqueue.cli.cancel import cancel
-from jqueue.cli.dead import dead
-from jqueue.cli.doctor import doctor
-from jqueue.cli.help import Command, CommandGroup
-from jqueue.cli.migrate import migrate
-from jqueue.cli.pause import pause
-from jqueue.cli.purge import purge
-from jqueue.cli.redrive import redrive
-from jqueue.cli.resume import resume
-from jqueue.cli.spark import spark
-from jqueue.cli.stats import stats
-from jqueue.cli.worker import worker
+from jqueue.cli.help import CommandGroup, group
 
 _URL = re.compile(r"[^\s'\"]*://[^\s'\"]*")
 
 
 class Commands(CommandGroup):
     """The commands. Errors about wrong arguments show no URL, which may hold a secret."""
+
+    package = "jqueue.cli"
+    summaries = {  # noqa: RUF012 - the base class says ClassVar
+        "doctor": "Check whether a store is safe for a queue.",
+        "worker": "Run the worker of a program on a queue.",
+        "stats": "Show the figures of a queue: jobs by entrypoint, limits, cron entries, size.",
+        "dead": "List dead jobs and their last errors, the latest last.",
+        "redrive": "Queue dead jobs again: one job, all of an entrypoint, or all of the queue.",
+        "purge": "Remove dead jobs for good, with their payloads.",
+        "cancel": "Remove a waiting job; with --running, also stop a job in progress.",
+        "pause": "Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.",
+        "resume": "End the pause of an entrypoint: workers claim its jobs again.",
+        "migrate": "Move the jobs of one queue to another.",
+        "spark": 'Work on many jobs with Spark; needs pip install "jqueue[spark]" and Java.',
+    }
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """As in typer."""
@@ -50,10 +54,7 @@ class _HidingURLs:
             error.message = _URL.sub("(a URL)", message)  # type: ignore[union-attr]
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (doctor, worker, stats, dead, redrive, purge, cancel, pause, resume, migrate):
-    app.command(cls=Command)(command)
-app.add_typer(spark)
+app = group(Commands)
 
 
 def _show_version(wanted: bool) -> None:

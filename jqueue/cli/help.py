@@ -1,11 +1,20 @@
-"""Help that reads well at any width: paragraphs without the line breaks of the source, and flags without a type."""
+"""Help that reads well at any width, and comes at once: a command is imported only when it is called.
+
+It is plain text. To draw boxes around it, typer imports a Markdown parser, which takes longer than all the rest.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, ClassVar
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+WIDEST = 120
+"""Largest number of columns of a help text. Longer lines are hard to read."""
 
 
 def _in_paragraphs(text: str) -> str:
@@ -33,4 +42,69 @@ class Command(_Plain, TyperCommand):
 
 
 class CommandGroup(_Plain, TyperGroup):
-    """A group of commands with plain help."""
+    """A group of commands with plain help. A command is imported when it is called.
+
+    Attributes:
+        package: name of the package with the commands. Each is a function, or a group, in a module of the same name.
+        summaries: the first paragraph of the help of each command, by its name.
+    """
+
+    package: ClassVar[str]
+    summaries: ClassVar[Mapping[str, str]]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands = _Commands(self.package, self.summaries)  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """As in typer; nothing is imported."""
+        return list(self.summaries)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """As in typer; nothing is imported, and no summary is cut."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries.items()))
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of a group by name. Each is imported when it is looked up."""
+
+    def __init__(self, package: str, names: Mapping[str, str]) -> None:
+        self._package = package
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        found = getattr(import_module(f"{self._package}.{name}"), name)
+        return typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def group(kind: type[CommandGroup], **options: Any) -> typer.Typer:
+    """Return a group of commands, without those yet.
+
+    Args:
+        kind: the class of the group.
+        options: options of `typer.Typer`.
+    """
+    return typer.Typer(
+        cls=kind,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"max_content_width": WIDEST},
+        **options,
+    )
+
+
+def _alone(function: Any) -> typer.Typer:
+    made = typer.Typer(add_completion=False, rich_markup_mode=None)
+    made.command(cls=Command)(function)
+    return made

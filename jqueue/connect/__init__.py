@@ -13,16 +13,17 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jqueue.connect.formats import FORMATS
 from jqueue.connect.parsed_url import EXAMPLES, parse_url, url_error
 from jqueue.connect.stores import STORES, bare_path
-from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidURLError
-from jqueue.formats.port import JobStorePort
-from jqueue.formats.queue import StoreQueue
-from jqueue.ports.storage import ObjectStoragePort
+
+if TYPE_CHECKING:
+    from jqueue.core.broker import BrokerQueue
+    from jqueue.formats.queue import StoreQueue
+    from jqueue.ports.storage import ObjectStoragePort
 
 Queue = TypeVar("Queue")
 
@@ -66,8 +67,10 @@ def connect(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
     """
-    found = _found(url, create)
-    if isinstance(found, JobStorePort):
+    found, is_older = _found(url, create)
+    if is_older:
+        from jqueue.formats.queue import StoreQueue
+
         if kind is not None and kind is not StoreQueue:
             raise InvalidURLError(
                 "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
@@ -92,13 +95,13 @@ def connect_queue(
 
 
 def connect_queue(
-    url: str | os.PathLike[str], kind: Callable[..., Any] = BrokerQueue, *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, *, create: bool = False, **settings: Any
 ) -> Any:
     """Return a queue for any URL: a `StoreQueue` for the URL of an older queue, else a queue of the class `kind`.
 
     Args:
         url: see `connect`.
-        kind: the class of a queue on a storage.
+        kind: the class of a queue on a storage; `BrokerQueue` by default.
         create: see `connect`.
         settings: settings of the queue.
 
@@ -108,8 +111,16 @@ def connect_queue(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found = _found(url, create)
-    return StoreQueue(found, **settings) if isinstance(found, JobStorePort) else kind(found, **settings)
+    found, is_older = _found(url, create)
+    if is_older:
+        from jqueue.formats.queue import StoreQueue
+
+        return StoreQueue(found, **settings)
+    if kind is None:
+        from jqueue.core.broker import BrokerQueue
+
+        kind = BrokerQueue
+    return kind(found, **settings)
 
 
 def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> ObjectStoragePort:
@@ -125,19 +136,21 @@ def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> Obj
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found = _found(url, create)
-    if isinstance(found, JobStorePort):
+    found, is_older = _found(url, create)
+    if is_older:
         raise InvalidURLError(
             "this URL names a queue of an older program, but only a queue in one object of a store can be used here: "
             f"it should look like {EXAMPLES['s3']}, or be a path"
         )
-    return found
+    storage: ObjectStoragePort = found
+    return storage
 
 
-def _found(url: str | os.PathLike[str], create: bool) -> ObjectStoragePort | JobStorePort:
+def _found(url: str | os.PathLike[str], create: bool) -> tuple[Any, bool]:
+    """Return a storage and False; or the store of an older queue and True."""
     match = _SCHEME.match(url) if isinstance(url, str) else None
     if match is None:
-        return bare_path(url, create=create)
+        return bare_path(url, create=create), False
     scheme = match[1].lower()
     if scheme in _ALIASES:
         raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
@@ -149,4 +162,4 @@ def _found(url: str | os.PathLike[str], create: bool) -> ObjectStoragePort | Job
         )
     if match[2] is None:
         raise url_error(scheme, "has no // after its scheme")
-    return build(replace(parse_url(scheme, match.string, match.end()), create=create))
+    return build(replace(parse_url(scheme, match.string, match.end()), create=create)), scheme in FORMATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jqueue.connect.parsed_url import (
     BOOLEAN,
@@ -18,7 +18,9 @@ from jqueue.connect.parsed_url import (
     or_none,
     url_error,
 )
-from jqueue.formats.port import JobStorePort
+
+if TYPE_CHECKING:
+    from jqueue.formats.port import JobStorePort
 
 
 def _path_and_options(url: ParsedURL, **known: OptionType) -> tuple[str, dict[str, Any]]:

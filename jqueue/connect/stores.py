@@ -7,11 +7,9 @@ import re
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect.parsed_url import (
     BOOLEAN,
     DURATION,
@@ -30,7 +28,10 @@ from jqueue.connect.parsed_url import (
     url_error,
 )
 from jqueue.domain.errors import InvalidURLError
-from jqueue.ports.storage import ObjectStoragePort
+
+if TYPE_CHECKING:
+    from jqueue.adapters.storage.memory import InMemoryStorage
+    from jqueue.ports.storage import ObjectStoragePort
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
@@ -52,6 +53,8 @@ def _in_a_file(path: str | os.PathLike[str], **options: Any) -> ObjectStoragePor
     """Return the storage for a path, or None if it cannot be the path of a file."""
     if str(path).endswith(("/", os.sep)) or or_none(os.fsencode, path) is None:
         return None
+    from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+
     return or_none(partial(LocalFileSystemStorage, **options), path)
 
 
@@ -151,6 +154,8 @@ _naming = threading.Lock()
 def _memory(url: ParsedURL) -> ObjectStoragePort:
     check_no_user(url)
     url.option_values()
+    from jqueue.adapters.storage.memory import InMemoryStorage
+
     name = f"{url.host}/{url.name}"
     if name == "/":
         return InMemoryStorage()

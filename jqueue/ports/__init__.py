@@ -1,1 +1,8 @@
 """The interfaces between the queue and the world: storage, clock, queue."""
+
+from typing import TYPE_CHECKING
+
+from jqueue._submodules import imported_at_first_use
+
+if not TYPE_CHECKING:
+    __getattr__ = imported_at_first_use(__name__)

@@ -9,16 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jqueue.ports.log import logger_of
-
-try:  # a documented import; the public functions of watchfiles do not tell when a watch has begun
-    from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
-except ImportError:
-    _installed = False
-else:
-    _installed = True
 
 logger = logger_of("jqueue")
 
@@ -28,6 +23,16 @@ STEP_MILLISECONDS = 5
 RETRY_SECONDS = 0.05
 
 Places = dict[str, tuple[int, int]]
+
+
+@cache
+def _notify() -> Any:
+    """Import the watches of watchfiles at their first use, as they import multiprocessing. None without the extra."""
+    try:  # a documented import; the public functions of watchfiles do not tell when a watch has begun
+        from watchfiles import _rust_notify
+    except ImportError:
+        return None
+    return _rust_notify
 
 
 class FileEvents:
@@ -52,7 +57,7 @@ class FileEvents:
     @staticmethod
     def available() -> bool:
         """True if the extra is installed."""
-        return _installed
+        return _notify() is not None
 
     def begin(self) -> None:
         """Start the thread."""
@@ -79,7 +84,7 @@ class FileEvents:
             while not self.is_set():
                 self._watch()
                 self.active = False
-        except (OSError, WatchfilesRustInternalError) as error:
+        except (OSError, _notify().WatchfilesRustInternalError) as error:
             logger.warning("the file system reports no events, so its files are polled: %s", error)
         finally:
             self.active = False
@@ -93,7 +98,7 @@ class FileEvents:
         folders = {os.path.realpath(folder) for folder in self._folders()}
         places = _places(folders)
         try:
-            events = RustNotify(sorted(places), False, False, 0, False, True)
+            events = _notify().RustNotify(sorted(places), False, False, 0, False, True)
         except FileNotFoundError:  # a folder was removed just now
             self._stop.wait(RETRY_SECONDS)
             return

@@ -50,9 +50,10 @@ def test_the_doctor_shows_its_progress_in_a_terminal():
     assert "/11" in result.stderr
 
 
-def test_a_missing_typer_gives_one_line_with_the_install_command():
-    code = "import sys; sys.modules['typer'] = None; from jqueue.cli import main; main()"
-    result = start(code=code)
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_a_missing_typer_or_rich_gives_one_line_with_the_install_command(package):
+    code = f"import sys; sys.modules[{package!r}] = None; from jqueue.cli import main; main()"
+    result = start("stats", "queue.json", code=code)
     assert 2 == result.returncode
     assert "jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'\n" == result.stderr
 
@@ -67,7 +68,7 @@ def test_a_missing_pytest_gives_an_error_with_the_install_command():
 
 def test_a_missing_module_of_jqueue_is_not_mistaken_for_typer():
     code = "import sys; sys.modules['jqueue.cli.load'] = None; from jqueue.cli import main; main()"
-    result = start(code=code)
+    result = start("doctor", "queue.json", code=code)
     assert 1 == result.returncode
     assert "jqueue.cli.load" in result.stderr
 

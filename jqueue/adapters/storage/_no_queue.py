@@ -7,11 +7,16 @@ storage, so `hasattr` and the optional storage protocols do not see them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jqueue.ports.queue import JobQueue, SupportsPeek
 
-VERBS = frozenset(name for port in (JobQueue, SupportsPeek) for name in dir(port) if not name.startswith("_"))
+@cache
+def _verbs() -> frozenset[str]:
+    """Return the names of a queue's verbs. They are imported at the first mistake: a storage needs no queue."""
+    from jqueue.ports.queue import JobQueue, SupportsPeek
+
+    return frozenset(name for port in (JobQueue, SupportsPeek) for name in dir(port) if not name.startswith("_"))
 
 
 def _refusal(storage: object, what: str) -> AttributeError:
@@ -39,6 +44,6 @@ class NoQueue:
         __aenter__ = __aexit__ = _Entering()
 
         def __getattr__(self, name: str) -> Any:
-            if name in VERBS:
+            if not name.startswith("_") and name in _verbs():
                 raise _refusal(self, f"do {name!r}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

@@ -5,19 +5,24 @@ It needs `pip install "jqueue[spark]"` and Java, which are looked for only when 
 
 from __future__ import annotations
 
-import typer
+from jqueue.cli.help import CommandGroup, group
 
-from jqueue.cli.help import Command, CommandGroup
-from jqueue.cli.spark.enqueue import enqueue
-from jqueue.cli.spark.report import report
-from jqueue.cli.spark.run import run
-from jqueue.cli.spark.snapshot import snapshot
 
-spark = typer.Typer(
-    name="spark",
-    cls=CommandGroup,
-    no_args_is_help=True,
-    help=r'Work on many jobs with Spark; needs pip install "jqueue\[spark]" and Java.',
-)
-for command in (enqueue, run, snapshot, report):
-    spark.command(cls=Command)(command)
+class SparkCommands(CommandGroup):
+    """The commands of `jqueue spark`."""
+
+    package = "jqueue.cli.spark"
+    summaries = {  # noqa: RUF012 - the base class says ClassVar
+        "enqueue": "Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.",
+        "run": "Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs.",
+        "snapshot": "Write the jobs of a queue to OUT, or without OUT count and list them.",
+        "report": "Report on one or more queues: depth, ages, attempts, failures, times.",
+    }
+
+
+spark = group(SparkCommands, name="spark")
+
+
+@spark.callback(help='Work on many jobs with Spark; needs pip install "jqueue[spark]" and Java.')
+def _spark() -> None:
+    pass
