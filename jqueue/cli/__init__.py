@@ -9,6 +9,9 @@ import sys
 
 NEEDED = ("rich", "typer")
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as typer has it: amid the imports, too, it prints no traceback."""
+
 
 def main() -> None:
     """Run the command line, and exit with its status."""
@@ -21,4 +24,6 @@ def main() -> None:
             raise
         print("jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     app(prog_name="jqueue")

@@ -3,7 +3,7 @@
 pebble makes its processes through a multiprocessing context. The context here makes each process lead its own group:
 
 * processes started by a handler end with its process, whether it is killed, crashes, or ends by itself;
-* Ctrl-C in a terminal reaches only the worker, which lets its handlers finish;
+* Ctrl-C in a terminal reaches only the worker, which lets its handlers finish, also while the process starts;
 * no process goes on after the worker itself was killed.
 
 Windows has no such groups: there the process ends, and the processes that it started go on.
@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 EXIT_STATUS_0 = -1000
@@ -29,10 +31,16 @@ class GroupLeader(SpawnProcess):
     _is_told_to_end = False
     _is_known_dead = False
 
+    def start(self) -> None:
+        """Start as in multiprocessing. Ctrl-C does not disturb the imports of the process."""
+        with _sigint_blocked():
+            super().start()
+
     def run(self) -> None:
         """Run as in multiprocessing. Called in the process itself."""
         if hasattr(os, "setpgid"):
             os.setpgid(0, 0)
+        _drop_sigint()
         _end_with_parent()
         super().run()
 
@@ -76,6 +84,30 @@ class GroupContext(SpawnContext):
     """Makes group leaders. They are spawned: a fork of a program with threads and an event loop may hang."""
 
     Process = GroupLeader
+
+
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread. A process that it starts inherits that, from its first instruction on.
+
+    Until it leads its own group, Ctrl-C in a terminal reaches it too. It would end in a traceback, amid its imports.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _drop_sigint() -> None:
+    """Ignore SIGINT from now on, and any that came while it was blocked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end_with_parent() -> None:

@@ -73,6 +73,25 @@ def test_a_missing_module_of_jqueue_is_not_mistaken_for_typer():
     assert "jqueue.cli.load" in result.stderr
 
 
+INTERRUPTED_AT_TYPER = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from jqueue.cli import main
+main()
+"""
+
+
+def test_ctrl_c_amid_the_imports_prints_no_traceback():
+    result = start("--version", code=INTERRUPTED_AT_TYPER)
+    assert (130, "", "") == (result.returncode, result.stdout, result.stderr)
+
+
 def test_the_installed_script_calls_the_same_main():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert '[project.scripts]\njqueue = "jqueue.cli:main"\n' in text

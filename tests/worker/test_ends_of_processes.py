@@ -139,3 +139,42 @@ def test_a_process_that_was_terminated_is_reported_dead_at_once():
     process.terminate()
     process.join()
     assert not process.is_alive()
+
+
+INTERRUPTED = """
+    import asyncio, os, signal
+    from jqueue import BrokerQueue, InMemoryStorage
+    from tests.worker import process_handlers
+
+    if __name__ == "__mp_main__":  # amid the imports of the process
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def main():
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await process_handlers.process_id.enqueue(queue)
+            print(await process_handlers.worker.run(queue, drain=True))
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+def test_ctrl_c_does_not_disturb_a_process_that_is_starting(tmp_path):
+    """It still is in the group of its worker, so that Ctrl-C in a terminal reaches it too."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(INTERRUPTED))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert (0, "1 succeeded\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def has_sigint_blocked():
+    sys.exit(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def test_sigint_is_blocked_only_while_a_process_starts():
+    process = GroupContext().Process(target=has_sigint_blocked)
+    process.start()
+    process.join()
+    assert EXIT_STATUS_0 == process.exitcode
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
