@@ -28,7 +28,11 @@ OUT ?= benchmarks/results.json
 
 VERSIONS := 3.11 3.12 3.13 3.14
 BIN := $(VENV)/bin
+# The environment grows by need: `make run` installs the first set, `make pipeline` the second, all else the whole one.
 STAMP := $(VENV)/.installed
+RUN := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
+PIPELINE := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-pipeline)
+STAMPS := $(sort $(RUN) $(PIPELINE) $(STAMP))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -39,10 +43,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-pipeline: $(STAMP) ## set up and run the data pipeline on Spark, on the files of a folder; needs Java 17
+pipeline: $(PIPELINE) ## set up and run the data pipeline on Spark, on the files of a folder; needs Java 17
 	@$(BIN)/python examples/pipeline.py $(ARGS)
 
-run: $(STAMP) ## set up and run the example: checksums of a folder by several workers, one of which is killed
+run: $(RUN) ## set up and run the example: checksums of a folder by several workers, one of which is killed
 	@$(BIN)/python examples/checksums.py $(ARGS)
 
 setup: $(STAMP) ## build the environment in .venv; quick if it is up to date
@@ -109,11 +113,15 @@ check-system: $(STAMP) ## run the tests that need a program pip cannot install: 
 
 # An environment whose Python is gone (a broken link) is rebuilt.
 ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
-.PHONY: $(STAMP)
+.PHONY: $(STAMPS)
 endif
 
+$(VENV)/.installed-run: EXTRAS := cli,examples
+$(VENV)/.installed-pipeline: EXTRAS := cli,report,spark
+$(STAMP): EXTRAS := dev,examples,processes,formats,s3,gcs,azure,cli,spark,pipelines,report
+
 # Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMPS): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -c "" 2>/dev/null; then \
 	    python="$(PYTHON)"; \
 	    if [ -z "$$python" ] && ! python=$$(.ci/python); then \
@@ -129,7 +137,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    "$$python" -m venv --clear $(VENV); \
 	fi
 	@$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples,processes,formats,s3,gcs,azure,cli,spark,pipelines,report]"
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[$(EXTRAS)]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
