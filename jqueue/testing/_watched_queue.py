@@ -17,7 +17,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError
 from jqueue.worker.context import Context
-from jqueue.worker.retries import CANCELLED, Kind
+from jqueue.worker.retries import CANCELLED, OutcomeKind
 
 MOST_JUMPS = 10_000
 """Number of times in a row that the clock may jump without a job."""
@@ -146,7 +146,7 @@ class WatchedQueue:
         else:
             self._ended(claim, _kind_of(operation), operation.error)
 
-    def _ended(self, claim: Claim, kind: Kind, text: BaseException | str | None) -> None:
+    def _ended(self, claim: Claim, kind: OutcomeKind, text: BaseException | str | None) -> None:
         job = self._held.pop(claim)
         value, raised = self._returned.pop(claim, (None, None))
         if isinstance(raised, asyncio.CancelledError):
@@ -192,7 +192,7 @@ def _claim_of(job: JobReference) -> Claim:
     return job if isinstance(job, Claim) else Claim(job, 0)
 
 
-def _kind_of(nack: Nack) -> Kind:
+def _kind_of(nack: Nack) -> OutcomeKind:
     """Return the outcome that a worker meant by a nack."""
     if nack.dead:
         return "dead"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jqueue.worker.report import RunReport, report_of
-from jqueue.worker.retries import Kind
+from jqueue.worker.retries import OutcomeKind
 
 
 class RecordedError(Exception):
@@ -34,7 +34,7 @@ class Ran(NamedTuple):
     entrypoint: str
     job_id: str
     attempt: int
-    outcome: Kind
+    outcome: OutcomeKind
     result: Any = None
     error: BaseException | None = None
 
@@ -55,7 +55,7 @@ class WorkReport:
         return report_of(Counter(ran.outcome for ran in self.ran))
 
     @property
-    def outcomes(self) -> list[Kind]:
+    def outcomes(self) -> list[OutcomeKind]:
         """Outcome of each run."""
         return [ran.outcome for ran in self.ran]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, fields
 
-from jqueue.worker.retries import Kind
+from jqueue.worker.retries import OutcomeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,6 @@ class RunReport:
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
 
 
-def report_of(counts: Counter[Kind], stuck: int = 0) -> RunReport:
+def report_of(counts: Counter[OutcomeKind], stuck: int = 0) -> RunReport:
     """Return the report of these counts, with the number of handlers that go on."""
     return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)

@@ -18,7 +18,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.option_names import checks_option_names
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
-Kind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
+OutcomeKind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """The outcome of a job that this worker held."""
 
 
@@ -114,7 +114,7 @@ class Decision:
         charge: True if it counts as a failure.
     """
 
-    kind: Kind
+    kind: OutcomeKind
     delay: float | None = None
     error: str | None = None
     dead: bool = False

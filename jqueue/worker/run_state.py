@@ -11,7 +11,7 @@ from jqueue.domain.models import Claim, Job
 from jqueue.domain.operations import Operation
 from jqueue.worker.context import Context
 from jqueue.worker.handlers import Handler
-from jqueue.worker.retries import Kind
+from jqueue.worker.retries import OutcomeKind
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
@@ -80,7 +80,9 @@ class Outcome:
 
     __slots__ = ("companions", "held", "kind", "operation", "uncertain")
 
-    def __init__(self, held: HeldJob, kind: Kind, operation: Operation, companions: tuple[Operation, ...] = ()) -> None:
+    def __init__(
+        self, held: HeldJob, kind: OutcomeKind, operation: Operation, companions: tuple[Operation, ...] = ()
+    ) -> None:
         self.held = held
         self.kind = kind
         self.operation = operation
@@ -116,7 +118,7 @@ class RunState:
         self.free = concurrency
         self.held: set[HeldJob] = set()
         self.running = 0
-        self.counts: Counter[Kind] = Counter()
+        self.counts: Counter[OutcomeKind] = Counter()
         self.outcomes: list[Outcome] = []
         self.sending = 0
         self.stuck: dict[HeldJob, float] = {}
@@ -163,7 +165,7 @@ class RunState:
             outcome.held.sent = False
         self.outcomes[:0] = outcomes
 
-    def finish(self, held: HeldJob, kind: Kind) -> None:
+    def finish(self, held: HeldJob, kind: OutcomeKind) -> None:
         """Count a job and drop it: its outcome is in the queue, or will never be sent."""
         self.held.discard(held)
         self.counts[kind] += 1

@@ -23,7 +23,7 @@ from jqueue.domain.printable import printable
 if TYPE_CHECKING:
     from jqueue.spark.batch.run import BatchReport
 
-CAME_TO = ("done", "retried", "dead", "snoozed")
+OUTCOMES = ("done", "retried", "dead", "snoozed")
 """Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
 
 
@@ -93,7 +93,7 @@ def run(
             if not report.claimed and reports:
                 break
             reports.append(report)
-            if not drain or not any(getattr(report, what) for what in CAME_TO):
+            if not drain or not any(getattr(report, what) for what in OUTCOMES):
                 break
     total = _total_of(reports)
     if as_json:

@@ -19,10 +19,10 @@ from jqueue.domain.models import Claim
 from jqueue.domain.operations import Ack, Enqueue, Nack, Operation
 from jqueue.spark.batch.all_or_nothing import AllOrNothing
 
-Kind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
+OutcomeKind = Literal["done", "retried", "dead", "snoozed", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
 
-_KINDS = frozenset(get_args(Kind))
+_KINDS = frozenset(get_args(OutcomeKind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Outcome:
 
     job_id: str
     attempt: int
-    kind: Kind
+    kind: OutcomeKind
     result: Any = None
     keep_result: float | None = None
     delay: float | None = None
@@ -116,7 +116,7 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
     return Outcome(*last.job, _kind_of(last), delay=delay, error=None if last.error is None else str(last.error))
 
 
-def _kind_of(nack: Nack) -> Kind:
+def _kind_of(nack: Nack) -> OutcomeKind:
     if nack.dead:
         return "dead"
     if nack.charge:

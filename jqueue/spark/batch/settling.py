@@ -12,7 +12,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations import Operation
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.outcomes import Kind, Outcome
+from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.batch.report import BatchReport
 from jqueue.worker import Worker
 from jqueue.worker.processes import ProcessDied
@@ -24,7 +24,7 @@ End = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
 """Does operations in one commit, each by itself."""
 
 _ENDED = ("killed", "overdue")
-_KINDS: dict[str, Kind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
+_KINDS: dict[str, OutcomeKind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
 def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:

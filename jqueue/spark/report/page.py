@@ -16,8 +16,8 @@ from jqueue.domain.printable import printable
 from jqueue.spark.report import plots
 from jqueue.spark.report.columns import Failure, Figures
 from jqueue.spark.report.figures import OTHER
+from jqueue.spark.report.formatting import duration, moment, number, short_names
 from jqueue.spark.report.sections import sections_of
-from jqueue.spark.report.words import duration, moment, number, short_names
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -79,8 +79,8 @@ def _notes(report: Figures) -> list[str]:
     waiting = sum(each.waiting for each in report.failures)
     if waiting:
         whose = _most_often(report.failures, "waiting")
-        told = counted(waiting, "job has failed and is", "jobs have failed and are")
-        notes.append(f"{told} waiting for another try or already in it{whose}.")
+        failed_jobs = counted(waiting, "job has failed and is", "jobs have failed and are")
+        notes.append(f"{failed_jobs} waiting for another try or already in it{whose}.")
     if total.stale:
         notes.append(
             f"{counted(total.stale, 'claim looks', 'claims look')} stale: no heartbeat for longer than the claim "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jqueue.spark.report.columns import EntrypointFigures, Failure, HistogramBucket
-from jqueue.spark.report.words import duration, number
+from jqueue.spark.report.formatting import duration, number
 
 MOST_BARS = 15
 """Largest number of entrypoints in a plot; the largest ones are shown."""
@@ -84,7 +84,7 @@ class Range(NamedTuple):
     middle: float
     high: float
     most: float
-    told: str
+    description: str
 
 
 class Ranges(NamedTuple):

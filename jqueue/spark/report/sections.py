@@ -16,7 +16,7 @@ from jqueue.spark.report.columns import (
     Figures,
     HistogramBucket,
 )
-from jqueue.spark.report.words import ahead, duration, mean, number
+from jqueue.spark.report.formatting import ahead, duration, mean, number
 
 MOST_ROWS = 1000
 """Largest number of rows in a table of the page; the DataFrame has all."""
@@ -35,7 +35,7 @@ class Plot:
         kind: the way to draw it: bars, columns or ranges.
         title: its title.
         data: its data, of `jqueue.spark.report.plots`.
-        told: the same in words.
+        description: the same in words.
         legend: kinds of pieces, and their names.
         note: remarks on its scale, and on entrypoints that it leaves out.
     """
@@ -43,7 +43,7 @@ class Plot:
     kind: str
     title: str
     data: Sequence[plots.Bar] | Sequence[plots.Column] | plots.Ranges
-    told: str
+    description: str
     legend: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
@@ -91,13 +91,13 @@ def sections_of(report: Figures, short: Mapping[str, str]) -> list[Section]:
         report: the figures.
         short: a short name for each queue.
     """
-    telling = _Telling(report, short)
-    sections = (telling.where(), telling.waiting(), telling.finished(), telling.attempts(), telling.failed())
+    builder = _SectionBuilder(report, short)
+    sections = (builder.where(), builder.waiting(), builder.finished(), builder.attempts(), builder.failed())
     return [section for section in sections if section.tables[-1].rows]
 
 
 @dataclass(frozen=True)
-class _Telling:
+class _SectionBuilder:
     """The sections of a report, a method for each."""
 
     report: Figures
@@ -117,7 +117,7 @@ class _Telling:
         kept = sorted((each.jobs for each in self.report.standings), reverse=True)[: plots.MOST_BARS]
         left_out = f"{counted(more, 'entrypoint')} with fewer jobs: in the table only." if more > 0 else ""
         note = " ".join(filter(None, (_scale_note(kept), left_out)))
-        told = _told("Bar chart of jobs by entrypoint", ((bar.name, bar.value) for bar in bars))
+        description = _describe("Bar chart of jobs by entrypoint", ((bar.name, bar.value) for bar in bars))
         tables = [self._table("Entrypoints", columns, self.report.standings, cells)]
         if len(self.short) > 1:
             rows = [(name, *cells(self.report.totals[name])) for name in self.report.queues]
@@ -127,7 +127,7 @@ class _Telling:
             "Ready jobs can be claimed now, scheduled ones not yet. A job in progress is stale if its worker has sent "
             "no heartbeat for longer than its claim lasts. Finished jobs are counted as long as their results are "
             "kept.",
-            (Plot("bars", "Jobs by entrypoint", bars, told, legend, note),),
+            (Plot("bars", "Jobs by entrypoint", bars, description, legend, note),),
             tuple(tables),
         )
 
@@ -190,7 +190,7 @@ class _Telling:
     def failed(self) -> Section:
         title = "Jobs by the class of their last error"
         bars = plots.failure_bars(self.report.failures)
-        told = _told(f"Bar chart of {title[0].lower()}{title[1:]}", ((bar.name, bar.value) for bar in bars))
+        description = _describe(f"Bar chart of {title[0].lower()}{title[1:]}", ((bar.name, bar.value) for bar in bars))
         note = _scale_note([each.jobs for each in plots.by_class(self.report.failures)[: plots.MOST_BARS]])
         legend = (("dead", "dead"), ("ready", "waiting or in progress"), ("completed", "finished after all"))
         names = ("error", "entrypoint", "queue") if len(self.short) > 1 else ("error", "entrypoint")
@@ -207,7 +207,7 @@ class _Telling:
             "The class of the last error of each job; the rest of its text is not in this report. Errors without a "
             "class count as other. A timeout is a handler that ran longer than allowed. A stale claim is a worker "
             "that sent no more heartbeats.",
-            (Plot("bars", title, bars, told, legend, note),),
+            (Plot("bars", title, bars, description, legend, note),),
             (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
         )
 
@@ -221,7 +221,7 @@ class _Telling:
         if made is None:
             return ()
         about = "Median, 95th percentile and longest, on a logarithmic axis"
-        return (Plot("ranges", title, made, _told(about, ((row.name, row.told) for row in made.rows))),)
+        return (Plot("ranges", title, made, _describe(about, ((row.name, row.description) for row in made.rows))),)
 
     def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[EntrypointFigures], cells: Cells) -> Table:
         """Return a table of entrypoints, with their queue if there are several. Too many are cut to the largest."""
@@ -239,7 +239,7 @@ def _histogram(
     columns = plots.columns(buckets, bounds, names)
     if not columns:
         return ()
-    return (Plot("columns", title, columns, _told("Histogram", ((each.name, each.value) for each in columns))),)
+    return (Plot("columns", title, columns, _describe("Histogram", ((each.name, each.value) for each in columns))),)
 
 
 def _scale_note(counts: Sequence[int]) -> str:
@@ -249,6 +249,6 @@ def _scale_note(counts: Sequence[int]) -> str:
     return "The lengths of the bars are logarithmic; within a bar, the parts are in proportion."
 
 
-def _told(what: str, values: Iterable[tuple[str, str]]) -> str:
+def _describe(what: str, values: Iterable[tuple[str, str]]) -> str:
     """Return a plot in words."""
     return f"{what}. {'; '.join(f'{name}: {value}' for name, value in values)}."

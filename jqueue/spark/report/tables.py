@@ -8,8 +8,8 @@ from itertools import groupby
 
 from jqueue.domain.counting import counted
 from jqueue.spark.report.columns import EntrypointFigures, Figures
+from jqueue.spark.report.formatting import ahead, duration, mean, moment, name, number, short_names
 from jqueue.spark.report.plots import by_class
-from jqueue.spark.report.words import ahead, duration, mean, moment, name, number, short_names
 
 try:
     from rich import box

@@ -178,7 +178,7 @@ def test_a_range_is_placed_by_the_marks_of_its_axis():
     marks = {words: place for place, words in made.marks}
     assert {"100 ms", "1 s", "10 s", "10 min"} == set(marks)
     long, short = made.rows
-    assert ("long", 0.0, marks["10 s"], "100 ms, 10 s, 17 min") == (long.name, long.middle, long.high, long.told)
+    assert ("long", 0.0, marks["10 s"], "100 ms, 10 s, 17 min") == (long.name, long.middle, long.high, long.description)
     assert marks["10 min"] < long.most < 100
     assert ("short", 0.0, 0.0, marks["1 s"]) == short[:4]
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jqueue.domain.counting import counted
-from jqueue.spark.report.words import ahead, duration, mean, name, short_names
+from jqueue.spark.report.formatting import ahead, duration, mean, name, short_names
 
 
 @pytest.mark.parametrize(
